@@ -14,6 +14,8 @@ COPY . .
 RUN .venv/bin/python -m compileall -q accounts chatapi usage
 USER chatapi
 ENV PATH=/srv/chatapi/.venv/bin:$PATH PYTHONUNBUFFERED=1 CHATAPI_STATE_DIR=/var/lib/chatapi
+# As in chatapi/serving/process_tuning.py, for the processes that `serve` does not start.
+ENV MALLOC_MMAP_THRESHOLD_=524288 MALLOC_TRIM_THRESHOLD_=1048576
 VOLUME /var/lib/chatapi
 EXPOSE 8000
 # For `serve` and `serve --only web`; docker-compose.yml has the checks of the other processes.

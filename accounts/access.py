@@ -147,33 +147,27 @@ def is_tenants(model: type[Model]) -> bool:
     )
 
 
+# Where a row's organization is found, unless it has the column `organization_id` or names its owner by
+# `scope`.
 _BELONGING = {
     "accounts.Organization": ("pk",),
     "accounts.APIKey": ("project__organization",),
     "accounts.RateLimit": ("organization", "project__organization", "api_key__project__organization"),
 }
-"""Where a row's organization is found, unless it has the column `organization_id` or names its owner by
-`scope`.
-"""
 
 
 def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:
     ids = list(organizations)
     if hasattr(model, "scope_id"):
-        return _scopes_of(ids)
+        projects: QuerySet[Any] = Project.objects.filter(organization__in=ids).order_by()
+        keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=ids).order_by()
+        return (
+            Q(scope="organization", scope_id__in=ids)
+            | Q(scope="project", scope_id__in=projects.values("pk"))
+            | Q(scope="key", scope_id__in=keys.values("pk"))
+        )
     paths = _BELONGING.get(model._meta.label, ("organization_id",))
     found = Q()
     for path in paths:
         found |= Q(**{f"{path}__in": ids})
     return found
-
-
-def _scopes_of(organizations: list[int]) -> Q:
-    """Match rows that name their owner by kind and id."""
-    projects: QuerySet[Any] = Project.objects.filter(organization__in=organizations).order_by()
-    keys: QuerySet[Any] = APIKey.objects.filter(project__organization__in=organizations).order_by()
-    return (
-        Q(scope="organization", scope_id__in=organizations)
-        | Q(scope="project", scope_id__in=projects.values("pk"))
-        | Q(scope="key", scope_id__in=keys.values("pk"))
-    )

@@ -16,12 +16,10 @@ class APIKeyAuthentication(BaseAuthentication):
         """Return the caller. Raises `NotAuthenticated`, `TwoKeys` or `TooManyFailedAttempts`; a malformed
         key costs no query.
         """
-        sent = request.META
-        ip = client_ip.of(
-            sent.get("REMOTE_ADDR") or "", sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
-        )
+        ip = client_ip.of_meta(request.META, settings.TRUSTED_PROXIES)
         with attempts.counted(ip):
-            key = sent_key((sent.get("HTTP_AUTHORIZATION"), sent.get("HTTP_X_API_KEY")))
+            meta = request.META
+            key = sent_key((meta.get("HTTP_AUTHORIZATION"), meta.get("HTTP_X_API_KEY")))
             with attempts.permitted(ip, key):
                 return look_up(key), None
 

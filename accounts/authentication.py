@@ -76,6 +76,7 @@ def look_up(key: str) -> Caller:
     parsed = api_keys.parse(key)
     if parsed is None:
         raise NotAuthenticated("malformed key")
+    # A rotated key has two secrets until the previous one ends.
     row = _keys().filter(Q(public=parsed.public) | Q(previous_public=parsed.public)).first()
     known_digest = row.digest_for(parsed.public, timezone.now()) if row else ""
     # Compared even when there is no row, so that the time taken does not distinguish known keys.
@@ -102,7 +103,13 @@ def _keys() -> QuerySet[APIKey]:
 
 
 def _caller(row: APIKey | None) -> Caller:
-    if row is None or not _is_usable(row):
+    if (
+        row is None
+        or row.revoked_at is not None
+        or not (row.is_active and row.project.is_active and row.project.organization.is_active)
+        or (row.expires_at is not None and row.expires_at <= timezone.now())
+    ):
+        # One error for all of these: a stranger must not learn whether a key ever existed.
         raise NotAuthenticated("unknown, revoked, disabled or expired key")
     organization = row.project.organization
     owners = Q(organization=organization.pk) | Q(project=row.project_id) | Q(api_key=row.pk)
@@ -121,22 +128,12 @@ def _caller(row: APIKey | None) -> Caller:
     )
 
 
-def _is_usable(row: APIKey) -> bool:
-    if row.revoked_at is not None or not (
-        row.is_active and row.project.is_active and row.project.organization.is_active
-    ):
-        return False
-    return row.expires_at is None or row.expires_at > timezone.now()
-
-
 class CallerCache:
-    """Caches the callers of valid keys for at most `max_age_ms`; refusals are never cached.
-
-    The cache is indexed by the key's HMAC, so that no secret stays in memory.
-    """
+    """Caches the callers of valid keys for at most `max_age_ms`; refusals are never cached."""
 
     def __init__(self, max_age_ms: int) -> None:
         self._max_age_s = max_age_ms / 1000
+        # By the key's HMAC, so that no secret stays in memory.
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
     async def authenticate(self, key: str, ask: Callable[[str], Awaitable[Caller]]) -> Caller:
@@ -150,6 +147,7 @@ class CallerCache:
         found = self._known.get(digest)
         if found is not None and now - found[0] < self._max_age_s:
             return found[1]
+        # Before asking: an answer that is too old must not stay if the key is refused now.
         self._known.pop(digest, None)
         caller = await ask(key)
         self._known[digest] = (now, caller)

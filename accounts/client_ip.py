@@ -12,13 +12,13 @@ Network = IPv4Network | IPv6Network
 def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
     """Return the nearest IP that is not a trusted proxy's.
 
-    `forwarded_for` lists IPs; each proxy appended its peer. Only a trusted proxy's header is believed:
-    clients write what they like.
+    `forwarded_for` lists IPs; each proxy appended its peer.
     """
     if not trusted_proxies:
         return peer
     networks = _networks(tuple(trusted_proxies))
     nearest, named = peer, forwarded_for.split(",")
+    # From the end, and only what a trusted proxy has appended: clients write what they like.
     while named and _is_in(nearest, networks) and _parsed(named[-1]) is not None:
         nearest = named.pop().strip()
     return nearest
@@ -29,6 +29,11 @@ def of_request(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
     peer, _ = scope["client"] or ("", None)
     forwarded_for = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
     return of(peer, forwarded_for.decode("latin-1"), trusted_proxies)
+
+
+def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
+    """Return the client's IP of a Django request's `META`."""
+    return of(meta.get("REMOTE_ADDR") or "", meta.get("HTTP_X_FORWARDED_FOR", ""), trusted_proxies)
 
 
 def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
@@ -68,4 +73,5 @@ def _parsed(text: str) -> Address | None:
         found = ip_address(text.strip())
     except ValueError:
         return None
+    # A socket for both versions shows an IPv4 client as ::ffff:192.0.2.1.
     return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found

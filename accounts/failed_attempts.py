@@ -1,8 +1,7 @@
 """Counts wrong keys by client IP, and refuses further keys before the database is asked.
 
 Each process counts for itself, so a wrong key costs no round trip. Once a second it adds its new counts to
-Redis and learns the sums of all processes; without Redis it continues with its own. A key that was right
-before is looked up whatever its neighbours behind the same IP send.
+Redis and learns the sums of all processes; without Redis it continues with its own.
 """
 
 import asyncio
@@ -18,12 +17,12 @@ from django.conf import settings
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from accounts import api_keys, client_ip, loop_clock
+from accounts import api_keys, client_ip
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
+from accounts.redis_time_limit import in_time
 
 WINDOW_MS = 60_000
 SHARE_S = 1.0
-REPLY_TIMEOUT_S = 3.0
 MAX_IPS = 10_000
 MAX_RIGHT_KEYS = 10_000
 
@@ -70,6 +69,7 @@ class FailedAttempts:
         """
         most = self._most_per_minute()
         digest = api_keys.digest(key, settings.KEY_PEPPER)
+        # A key that was right before is looked up, whatever its neighbours behind the same IP send.
         if most and digest not in self._right_keys:
             self._refuse_beyond(most, ip)
         try:
@@ -96,9 +96,10 @@ class FailedAttempts:
             for network, failures in new.items():
                 key = f"{prefix}failed:{network}"
                 pipe.incrby(key, failures)
+                # A window begins with its first failure; later ones don't extend it.
                 pipe.pexpire(key, WINDOW_MS, nx=True)
                 pipe.pttl(key)
-            async with loop_clock.timeout(REPLY_TIMEOUT_S):
+            async with in_time():
                 replies = await pipe.execute()
         with self._lock:
             for (network, shared), total, left_ms in zip(
@@ -106,6 +107,8 @@ class FailedAttempts:
             ):
                 count = self._counts.get(network)
                 if count is not None:
+                    # What was counted during the round trip is still new. It is less than `shared` if a new
+                    # window has begun meanwhile.
                     count.new = max(0, count.new - shared)
                     count.failures = total + count.new
                     count.ends_at = time.monotonic() + left_ms / 1_000
@@ -116,7 +119,7 @@ class FailedAttempts:
             await asyncio.sleep(SHARE_S)
             try:
                 await self.share(redis, prefix)
-            except (RedisError, OSError) as error:  # a TimeoutError is an OSError
+            except RedisError as error:
                 log.warning("failed attempts are not shared: %r", error)
 
     def _refuse_beyond(self, most: int, ip: str) -> None:
@@ -137,5 +140,5 @@ class FailedAttempts:
                 self._counts.popitem(last=False)
 
 
+# The counts of this process, shared by the hot routes and Django.
 attempts = FailedAttempts(lambda: int(settings.FAILED_AUTHENTICATIONS_PER_MINUTE))
-"""The counts of this process, shared by the hot routes and Django."""

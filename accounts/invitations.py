@@ -50,8 +50,8 @@ def link(request: HttpRequest, person: User) -> str:
     )
 
 
+# At most 19 digits: Python refuses to parse a number of thousands of digits.
 _ID = re.compile("[0-9]{1,19}")
-"""At most 19 digits: Python refuses to parse a number of thousands of digits."""
 
 
 class _Tokens(PasswordResetTokenGenerator):

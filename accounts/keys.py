@@ -73,6 +73,7 @@ def rotate(row: APIKey, previous_until: datetime | None) -> str:
             "previous_digest": F("digest"),
             "previous_expires_at": previous_until,
         }
+    # A conditional update instead of a lock: the second of two rotations at once changes no row.
     unchanged = APIKey.objects.filter(pk=row.pk, public=row.public, revoked_at=None)
     if not recorder.update(unchanged, public=secret.public, digest=secret.digest, **previous):
         raise KeyChanged

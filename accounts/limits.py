@@ -6,8 +6,8 @@ from enum import StrEnum
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
+# As far as Redis' scripts count exactly; a higher limit counts as this one.
 HIGHEST = 2**53
-"""As far as Redis' scripts count exactly; a higher limit counts as this one."""
 
 
 class Counts(StrEnum):

@@ -14,10 +14,10 @@ import time
 from types import TracebackType
 
 TICK_S = 0.25
+# A tick that is later than this stops the clock until it comes; less is usual under load.
 LATE_S = 0.25
-"""A tick that is later than this stops the clock until it comes; less is usual under load."""
+# From the end of a wait to its timeout: one turn of the loop, in which it reads its sockets.
 LAST_LOOK_S = 0.01
-"""From the end of a wait to its timeout: one turn of the loop, in which it reads its sockets."""
 
 
 class LoopClock:
@@ -34,7 +34,7 @@ class LoopClock:
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tick on this loop, which need not run yet."""
-        self._timer = loop.call_later(0, self._begin, loop)
+        self._timer = loop.call_later(0, self._tick, loop)
 
     def stop(self) -> None:
         """Become `time.monotonic` again; the loop may end."""
@@ -47,12 +47,8 @@ class LoopClock:
         now = time.monotonic()
         return (now if now < self._stops_at else self._stops_at) - self._lost_s
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.thread_id = threading.get_ident()
-        self._stops_at = time.monotonic() + TICK_S + LATE_S
-        self._tick(loop)
-
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.thread_id = threading.get_ident()
         now = time.monotonic()
         self._lost_s += max(0.0, now - self._stops_at)
         self._stops_at = now + TICK_S + LATE_S
@@ -60,8 +56,8 @@ class LoopClock:
         self._timer = loop.call_later(TICK_S, self._tick, loop)
 
 
+# Of this process, which has one loop.
 clock = LoopClock()
-"""Of this process, which has one loop."""
 monotonic = clock.monotonic
 
 
@@ -89,6 +85,7 @@ class timeout:  # noqa: N801  it takes the place of asyncio.timeout
     ) -> None:
         """Raise TimeoutError if the time was over; other cancellations pass."""
         self._timer.cancel()
+        # As in asyncio.timeout, another cancellation at the same moment is not turned into a TimeoutError.
         if self._has_ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 

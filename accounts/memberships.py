@@ -28,11 +28,22 @@ def person_named(by: access.Person, name: str, email: str) -> User:
     `ValidationError`.
     """
     known = known_to(by).filter(username=name).first()
-    if known is None:
-        return _new_person(name, email)
-    if email and email != known.email:
-        raise ValidationError({"email": _OTHER_ADDRESS})
-    return known
+    if known is not None:
+        if email and email != known.email:
+            raise ValidationError({"email": _OTHER_ADDRESS})
+        return known
+    # A name that `by` does not know can be taken all the same.
+    if User.objects.filter(username=name).exists():
+        raise ValidationError({"name": _TAKEN})
+    person = User(username=name, email=email)
+    person.set_unusable_password()
+    try:
+        person.full_clean()
+    except ValidationError as error:
+        raise ValidationError(
+            {{"username": "name"}.get(field, field): texts for field, texts in error.message_dict.items()}
+        ) from error
+    return person
 
 
 def join(member: Member) -> None:
@@ -71,17 +82,3 @@ def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
         yield
-
-
-def _new_person(name: str, email: str) -> User:
-    if User.objects.filter(username=name).exists():
-        raise ValidationError({"name": _TAKEN})
-    person = User(username=name, email=email)
-    person.set_unusable_password()
-    try:
-        person.full_clean()
-    except ValidationError as error:
-        raise ValidationError(
-            {{"username": "name"}.get(field, field): texts for field, texts in error.message_dict.items()}
-        ) from error
-    return person

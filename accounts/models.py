@@ -87,7 +87,10 @@ class KeyScope(models.TextChoices):
     who it is.
     """
 
-    COMPLETIONS = "completions", "completions – create chat and text completions, and tickets for them"
+    COMPLETIONS = (
+        "completions",
+        "completions – create chat and text completions, tickets for them, and embeddings",
+    )
     MODELS = "models", "models – list the models"
     GENERATIONS = "generations", "generations – read receipts, resume and cancel streams"
     USAGE = "usage", "usage – read the organization's usage and costs; this needs an admin key too"

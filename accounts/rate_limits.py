@@ -19,15 +19,15 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from accounts import limits, loop_clock
+from accounts import limits
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit, LimitStatus
+from accounts.redis_time_limit import in_time
 
 log = logging.getLogger(__name__)
 
 LEASE_MS = 15_000
 """How long a request counts as running after its process was last heard of."""
-REPLY_TIMEOUT_S = 3.0
 RELEASE_AFTER_S = (0, 0.5, 1, 2, 5)
 """Waits before attempts to release: a Redis that restarts is away for a moment."""
 RUNNING_RETRY_MS = 1_000
@@ -160,7 +160,7 @@ class RateLimits:
             except RedisTimeoutError as error:
                 failure: Exception = error
                 break  # a frozen Redis has it, and releases when it goes on: twice would be too much
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 failure = error
         log.warning("what %s did not use may stay taken: %s", reservation.id.hex, failure)
 
@@ -177,11 +177,8 @@ class RateLimits:
             await self._ask(("renew", self._lease_ms, leases))
 
     async def _run(self, operations: Sequence[Operation]) -> Sequence[Any]:
-        try:
-            async with loop_clock.timeout(REPLY_TIMEOUT_S):
-                return cast(Sequence[Any], await self._script(args=[msgspec.msgpack.encode(operations)]))
-        except TimeoutError as error:
-            raise RedisTimeoutError("Redis does not answer") from error
+        async with in_time():
+            return cast(Sequence[Any], await self._script(args=[msgspec.msgpack.encode(operations)]))
 
     def _wanted(self, limit: Limit, tokens: int) -> dict[str, Any]:
         counts_tokens = limit.counts is Counts.TOKENS

@@ -32,20 +32,20 @@ _ADMIN = _MEMBER | {
 
 _OWNER = _ADMIN | {"audit.view_auditentry"}
 
+# Owners may also add, change and remove owners.
+#
+# The installation's matters are not here: models, deployments, prices, discounts, credit, corrections,
+# people's passwords, groups, and an organization's name, time zone (which says when a day's budget ends) and
+# state.
 PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.VIEWER: _VIEWER,
     Role.MEMBER: _MEMBER,
     Role.ADMIN: _ADMIN,
     Role.OWNER: _OWNER,
 }
-"""Owners may also add, change and remove owners.
 
-The installation's matters are not here: models, deployments, prices, discounts, credit, corrections, people's
-passwords, groups, and an organization's name, time zone (which says when a day's budget ends) and state.
-"""
-
+# The roles that make and change admin keys, which read the usage and costs of the whole organization.
 ADMINISTERS_KEYS = frozenset({Role.ADMIN, Role.OWNER})
-"""The roles that make and change admin keys, which read the usage and costs of the whole organization."""
 
 _FROM_LEAST = (Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OWNER)
 

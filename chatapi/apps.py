@@ -29,10 +29,12 @@ from usage import failpoints
 
 CHECK_TAG = "chatapi"
 WEEK_MS = 7 * 24 * 60 * 60 * 1_000
+# The largest values: far above useful ones, and within the range of the database, Redis and timers.
 MAX = {
     "DATABASE_TIMEOUT_MS": WEEK_MS,
     "DATABASE_POOL_SIZE": 1_000,
     "WORKER_CONCURRENCY": 100_000,
+    "MAX_OPEN_GENERATIONS": 1_000_000_000,
     "MAX_BODY_BYTES": 1024 * 1024 * 1024,
     "MAX_CONNECTIONS": 1_000_000,
     "MAX_CONNECTIONS_PER_ADDRESS": 1_000_000,
@@ -51,7 +53,7 @@ MAX = {
     "DRAIN_MS": WEEK_MS,
     "HUNG_MS": WEEK_MS,
 }
-"""The largest values: far above useful ones, and within the range of the database, Redis and timers."""
+# The smallest values that are not 1.
 MIN = {
     "PING_MS": 0,
     "LAME_DUCK_MS": 0,
@@ -59,13 +61,12 @@ MIN = {
     "REFUSED_BODY_BYTES_PER_MINUTE": 0,
     "HUNG_MS": 1_000,
 }
-"""The smallest values that are not 1."""
 _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
+# Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain.
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
-"""Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain."""
+# A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
-"""A token by RFC 6750 section 2.1, with a length that can't be guessed."""
 REDIS_URLS = {
     "REDIS_URL": "REDIS_URL",
     "BROKER_URL": "CHATAPI_BROKER_URL",
@@ -80,13 +81,12 @@ class ChatAPIConfig(AppConfig):
     name = "chatapi"
 
     def ready(self) -> None:
-        """Register the checks, and arm a test's failpoints."""
-        for check in CHECKS:
-            checks.register(check, CHECK_TAG)
+        """Arm a test's failpoints."""
         with suppress(ValueError):  # check_failpoints reports it
             failpoints.arm(settings.FAILPOINTS)
 
 
+@checks.register(CHECK_TAG)
 def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the default dialect exists."""
     if settings.DEFAULT_DIALECT in DIALECTS:
@@ -95,6 +95,7 @@ def check_dialect(**_: Any) -> Sequence[checks.CheckMessage]:
     return [checks.Error(message, hint=f"Use one of {', '.join(sorted(DIALECTS))}.", id="chatapi.E001")]
 
 
+@checks.register(CHECK_TAG)
 def check_numbers(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the numbers are within their bounds."""
     numbers = {name: getattr(settings, name) for name in MAX}
@@ -116,6 +117,7 @@ def _wrong_number(number: int, least: int, most: int) -> tuple[str, str] | None:
     return None
 
 
+@checks.register(CHECK_TAG)
 def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the lease outlasts one lost heartbeat."""
     if settings.LEASE_MS >= 2 * settings.HEARTBEAT_MS:
@@ -128,6 +130,7 @@ def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the clients can open the Redis URLs."""
     return [
@@ -141,6 +144,7 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the failpoints exist."""
     try:
@@ -154,6 +158,7 @@ def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
     return []
 
 
+@checks.register(CHECK_TAG)
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each trusted proxy is an IP address or a network."""
     wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_ip.is_ip_or_network(proxy)]
@@ -166,6 +171,7 @@ def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     )
 
 
+@checks.register(CHECK_TAG)
 def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each CORS origin has the form that browsers send."""
     wrong = [origin for origin in settings.CORS_ORIGINS if not ORIGIN.fullmatch(origin)]
@@ -178,6 +184,7 @@ def check_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     )
 
 
+@checks.register(CHECK_TAG)
 def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that a token for metrics is long enough and valid in a header."""
     if not settings.METRICS_TOKEN or BEARER_TOKEN.fullmatch(settings.METRICS_TOKEN):
@@ -186,6 +193,7 @@ def check_metrics_token(**_: Any) -> Sequence[checks.CheckMessage]:
     return [checks.Error(message, hint="Use what `openssl rand -hex 16` prints.", id="chatapi.E008")]
 
 
+@checks.register(CHECK_TAG)
 def check_secrets(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the secrets are too long to be guessed, without showing them."""
     return [
@@ -199,6 +207,7 @@ def check_secrets(**_: Any) -> Sequence[checks.CheckMessage]:
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each origin for forms has the form that browsers send."""
     wrong = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if not TRUSTED_ORIGIN.fullmatch(origin)]
@@ -216,6 +225,7 @@ def _wrong_values(
     ]
 
 
+@checks.register(CHECK_TAG)
 def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that there is a model for requests without one."""
     if settings.DEFAULT_MODEL.strip():
@@ -225,18 +235,3 @@ def check_default_model(**_: Any) -> Sequence[checks.CheckMessage]:
             "CHATAPI_DEFAULT_MODEL is empty.", hint="Use a model's id, or leave it unset.", id="chatapi.E011"
         )
     ]
-
-
-CHECKS = (
-    check_dialect,
-    check_numbers,
-    check_lease,
-    check_redis_urls,
-    check_failpoints,
-    check_trusted_proxies,
-    check_origins,
-    check_metrics_token,
-    check_secrets,
-    check_trusted_origins,
-    check_default_model,
-)

@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 log = logging.getLogger(__name__)
 
+# The age at which a cached value is refreshed, if its caller asks for nothing else.
 MAX_AGE_S = 1.0
-"""The age at which a cached value is refreshed, if its caller asks for nothing else."""
 RESTART_DELAY_S = 1.0
 
 Item = TypeVar("Item")
@@ -66,20 +66,19 @@ class CachedValue(Generic[Value]):
     def __init__(self, read: Callable[[], Awaitable[Value]]) -> None:
         self._read = read
         self._value: Value | None = None
+        # When the refresh that gave the value began.
         self._read_at = float("-inf")
-        """When the refresh that gave the value began."""
         self._refreshing: asyncio.Task[None] | None = None
 
     async def get(self, max_age_s: float = MAX_AGE_S) -> Value:
-        """Return the value, at most `max_age_s` old; raises the error of `read`.
-
-        Cancelling one caller does not cancel the shared refresh.
-        """
+        """Return the value, at most `max_age_s` old; raises the error of `read`."""
         oldest = time.monotonic() - max_age_s
+        # A loop: a refresh that was running when this caller came may have begun too early for it.
         while self._value is None or self._read_at < oldest:
             if self._refreshing is None:
                 self._refreshing = asyncio.create_task(self._refresh())
                 self._refreshing.add_done_callback(_retrieve_error)
+            # Shielded, because other callers wait for it, too.
             await asyncio.shield(self._refreshing)
         return self._value
 

@@ -1,6 +1,7 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal.
 
     job:<id>            the request, for the worker; deleted with the terminal delta
+    state:<id>          what later requests may refer to; lives as long as the log
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
     inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
     cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
@@ -17,46 +18,46 @@ import logging
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from chatapi import delta_log
-from chatapi.delta_log import LogEntry, Sealed, StreamUnavailable
+from accounts.redis_time_limit import in_time
 from chatapi.presence import INBOX_TTL_MS
-from chatapi.redis_client import Command, DedicatedConnection, in_time
+from chatapi.redis_client import Command, DedicatedConnection
+from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
 log = logging.getLogger(__name__)
 
+# How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
 RUN_TTL_MS = 26 * 3_600_000
-"""How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`."""
+# The most entries of a log that are read at once.
 PAGE_ENTRIES = 256
-"""The most entries of a log that are read at once."""
 
+# The end of a cancelled generation's stream, which must not look like a good end.
 CANCELLED = Failed(
     "The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409
 )
-"""The end of a cancelled generation's stream, which must not look like a good end."""
+# The end when the worker has died, from the reaper or from the client's own web process.
 WORKER_LOST = Failed(
     "The worker was lost while it generated. What was generated is charged; see the receipt.",
     code="worker_lost",
     status=502,
 )
-"""The end when the worker has died, from the reaper or from the client's own web process."""
+# The end when the time in the queue is over.
 NOT_STARTED = Failed(
     "No worker was free in time. Nothing was charged; try again.",
     code="queue_timeout",
     status=503,
     retry_after_ms=1_000,
 )
-"""The end when the time in the queue is over."""
 
+# Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows.
 _FRAME = struct.Struct(">32sQIBI")
-"""Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows."""
 
 # ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
 # for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.
@@ -85,7 +86,9 @@ local function record(id, fence, seq, is_last, batch)
   if is_last == 1 then
     -- Of one that is forgotten already, the log has the time that it still has.
     local is_kept = redis.call('UNLINK', prefix .. 'job:' .. id) == 1
-    redis.call('PEXPIRE', key, ARGV[2], unpack(is_kept and {} or {'LT'}))
+    for _, kept in ipairs({key, prefix .. 'state:' .. id}) do
+      redis.call('PEXPIRE', kept, ARGV[2], unpack(is_kept and {} or {'LT'}))
+    end
   end
   return true
 end
@@ -146,7 +149,8 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     request: bytes
     runs_on: bool = False
     """The generation is finished even if its client leaves: a client will come back for the answer."""
-    # Jobs of earlier releases have a fourth element, which is ignored: the request's share of rate limits.
+    is_not_kept: object = None
+    """True: there was no room for the request's state. Other values, of earlier releases, mean nothing."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -182,6 +186,37 @@ class Frame(NamedTuple):
         return b"%d-%d" % (self.fence, self.first_seq)
 
 
+# As Redis returns it: its name, `<fence>-<first seq>`, and its fields.
+LogEntry = tuple[bytes, dict[bytes, bytes]]
+
+
+class StreamUnavailable(Exception):
+    """Redis can't be reached, or has lost what should be there."""
+
+
+class Batch(NamedTuple):
+    """Consecutive deltas, and the number of the first one."""
+
+    first_seq: int
+    deltas: list[AnyDelta]
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last one."""
+        return self.first_seq + len(self.deltas) - 1
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """The content of a sealed log."""
+
+    deltas: list[AnyDelta]
+    last_seq: int
+    is_whole: bool
+    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
+    written it.
+    """
+
+
 class DeltaStream:
     """The Redis side of all generations of a process."""
 
@@ -190,6 +225,7 @@ class DeltaStream:
         self.redis = redis
         self.prefix = prefix
         self._ttl_ms = ttl_ms
+        # A connection each: a read that waits must not hold up what is published.
         self._publishing, self._reading, self._asking = (
             DedicatedConnection(redis),
             DedicatedConnection(redis),
@@ -211,7 +247,8 @@ class DeltaStream:
         """Keep the job if Redis has none; return whether it had none. Raises `RedisError`."""
         command, key, encoded, *ttl = self.keeping(generation_id, job)
         async with in_time():
-            return await self.redis.execute_command(command, key, encoded, *ttl, "NX") is not None  # type: ignore[no-untyped-call]
+            kept = await cast(Any, self.redis).execute_command(command, key, encoded, *ttl, "NX")
+        return kept is not None
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
         """Return each generation's job (None: Redis has lost it) and its cancellation, if any."""
@@ -229,6 +266,23 @@ class DeltaStream:
         except msgspec.DecodeError as error:  # as good as lost; it must not fail those that are read with it
             log.error("a job can't be read: %s", error)
             return None
+
+    # ---- what later requests refer to
+
+    def keeping_state(self, generation_id: UUID, state: bytes) -> Command:
+        """Return the command that keeps the state, until it expires with the generation's log."""
+        return "SET", self.key("state", generation_id.hex), state, "PX", RUN_TTL_MS
+
+    async def state(self, generation_id: UUID) -> bytes | None:
+        """Return the generation's state, if there is one."""
+        async with in_time():
+            return cast(bytes | None, await self.redis.get(self.key("state", generation_id.hex)))
+
+    async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
+        """Delete the generation's state, and its log if it has ended."""
+        kinds = ("state", "log") if has_ended else ("state",)
+        async with in_time():
+            await self.redis.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
 
     # ---- deltas
 
@@ -259,30 +313,34 @@ class DeltaStream:
         """Close the log for every older fence; return what it holds, which clients may have seen."""
         key = self.key("log", generation_id.hex)
         async with in_time(), self.redis.pipeline(transaction=True) as pipe:
+            # A seal that is repeated is refused by its name, and harmless.
             # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
             pipe.pexpire(key, RUN_TTL_MS)
             await pipe.execute(raise_on_error=False)
         entries = [entry async for page in self._pages(generation_id) for entry in page]
         try:
-            return delta_log.sealed(entries)
+            held = _batches(entries)
         except StreamUnavailable as error:  # the generation has to be closed all the same
             log.error("%s: %s", generation_id.hex, error)
-            return Sealed([], delta_log.last_seq(entries), is_whole=False)
+            return Sealed([], _last_seq(entries), is_whole=False)
+        first_seq = held[0].first_seq if held else 0
+        found = [delta for batch in held for delta in batch.deltas]
+        return Sealed(found, max(0, first_seq - 1) + len(found), is_whole=first_seq == 1)
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
         """Return the deltas that the log holds after `after_seq`; raises `StreamUnavailable` when some of
         them are lost, or the log ends before `after_seq`.
         """
-        batches: list[delta_log.Batch] = []
+        batches: list[Batch] = []
         # Backwards, because a reader usually lacks only the last ones.
         async for page in self._pages(generation_id, is_backwards=True):
-            batches = delta_log.batches(page[::-1]) + batches
+            batches = _batches(page[::-1]) + batches
             if batches and batches[0].first_seq <= after_seq + 1:
                 break
         if (batches[-1].last_seq if batches else 0) < after_seq:
             raise StreamUnavailable("Redis has lost a part of the log")
-        return delta_log.behind(after_seq, batches)
+        return _behind(after_seq, batches)
 
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
@@ -296,22 +354,20 @@ class DeltaStream:
         key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
         async with in_time():
             entries = cast(list[LogEntry], await self.redis.xrange(key, start, "+", most_entries))
-        return (entries[-1][0] if entries else after), delta_log.behind(seq, delta_log.batches(entries))
+        return (entries[-1][0] if entries else after), _behind(seq, _batches(entries))
 
     async def last_seq(self, generation_id: UUID) -> int:
         """Return the number of the last delta in the log; 0 when there is none."""
         async for page in self._pages(generation_id, is_backwards=True):
-            if last_seq := delta_log.last_seq(page[::-1]):
+            if last_seq := _last_seq(page[::-1]):
                 return last_seq
         return 0
 
     async def _pages(
         self, generation_id: UUID, *, is_backwards: bool = False
     ) -> AsyncIterator[list[LogEntry]]:
-        """Yield all entries of the log, page by page, in the order read.
-
-        To read a long log at once would hold up Redis and this process's event loop.
-        """
+        """Yield all entries of the log, page by page, in the order read."""
+        # To read a long log at once would hold up Redis and this process's event loop.
         key, start = self.key("log", generation_id.hex), b"+" if is_backwards else b"-"
         end, read = (b"-", self.redis.xrevrange) if is_backwards else (b"+", self.redis.xrange)
         while start:
@@ -347,7 +403,8 @@ class DeltaStream:
         async with in_time(), self.redis.pipeline(transaction=False) as pipe:
             for generation_id, log_ms in after_ms.items():
                 pipe.unlink(self.key("job", generation_id.hex))
-                pipe.pexpire(self.key("log", generation_id.hex), log_ms, lt=True)
+                for kind in ("log", "state"):
+                    pipe.pexpire(self.key(kind, generation_id.hex), log_ms, lt=True)
             await pipe.execute()
 
     # ---- cancellation
@@ -372,11 +429,9 @@ class DeltaStream:
         }
 
     async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
-        """Yield generations as they are cancelled; raises `RedisError` when the connection is lost.
-
-        The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
-        the process dies.
-        """
+        """Yield generations as they are cancelled; raises `RedisError` when the connection is lost."""
+        # The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
+        # the process dies.
         async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
             await channel.subscribe(f"{self.prefix}cancel", f"{self.prefix}worker:{worker}")
             async for message in channel.listen():
@@ -398,3 +453,43 @@ def _frames(data: bytes) -> list[Frame]:
         frames.append(Frame(generation_id, first_seq, data[at : at + length], fence))
         at += length
     return frames
+
+
+def _batches(entries: Sequence[LogEntry]) -> list[Batch]:
+    """Decode the entries, without seals. Raises `StreamUnavailable` for a batch of another version."""
+    try:
+        return [
+            Batch(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
+        ]
+    except msgspec.DecodeError as error:
+        raise StreamUnavailable(f"the log can't be read: {error}") from error
+
+
+def _behind(seq: int, held: Sequence[Batch]) -> list[AnyDelta]:
+    """Return the deltas after that number, in order; raises `StreamUnavailable` when some are lost."""
+    found: list[AnyDelta] = []
+    for first_seq, batch in held:
+        known = seq + len(found)
+        # Right before a failure some may be missing: deltas that a worker could not publish cost nothing, and
+        # the failure is their end.
+        if first_seq > known + 1 and not isinstance(batch[0], Failed):
+            raise StreamUnavailable("Redis has lost a part of the log")
+        found += batch[max(0, known + 1 - first_seq) :]
+    return found
+
+
+def _last_seq(entries: Sequence[LogEntry]) -> int:
+    """Return the number of the last delta; 0 if there is none. Another version's batches are counted, too."""
+    name, batch = next(
+        ((name, fields[b"d"]) for name, fields in reversed(entries) if fields[b"d"]), (b"", b"")
+    )
+    if not batch:
+        return 0
+    try:
+        return _first_seq(name) + len(msgspec.msgpack.decode(batch, type=list[msgspec.Raw])) - 1
+    except msgspec.DecodeError:
+        return _first_seq(name)
+
+
+def _first_seq(name: bytes) -> int:
+    return int(name.partition(b"-")[2])

@@ -6,6 +6,8 @@ Statuses, types and codes are OpenAI's where it has them, because its SDKs read 
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import TooManyFieldsSent
+
 from accounts.errors import (
     KeyMissing,
     NotAuthenticated,
@@ -68,6 +70,36 @@ def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
+def too_many_open_generations(most: int) -> APIError:
+    """Return a 429 for an organization that has too many requests waiting and running."""
+    message = f"Your organization may have at most {most} requests waiting and running at the same time."
+    return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
+
+
+def too_much_state(most_bytes: int, retry_after_ms: int) -> APIError:
+    """Return a 429 for a request in the background whose input can't be kept."""
+    message = f"Your organization's stored input may have {most_bytes} bytes in each period."
+    return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
+
+
+def response_not_found(what: str, param: str, kept_ms: int) -> APIError:
+    """Return a 404 for an answer, or a part of one, that is unknown, another tenant's, or not kept."""
+    message = f"{what} not found. It is kept for {duration(kept_ms)} after its end, unless store is false."
+    return APIError(Failed(message, INVALID, "not_found", param, 404))
+
+
+def response_in_progress(response_id: str, param: str) -> APIError:
+    """Return a 400 for a reference to an answer that has not ended well."""
+    message = f"Response with id '{response_id}' has not ended, or has failed: it can't be continued."
+    return APIError(Failed(message, INVALID, "response_not_completed", param, 400))
+
+
+def not_cancellable() -> APIError:
+    """Return a 400 for a response whose client waits for it."""
+    message = "Cannot cancel a synchronous response. Close its connection instead."
+    return APIError(Failed(message, INVALID, "not_cancellable", status=400))
+
+
 def model_not_found(model: str) -> APIError:
     """Return a 404 in OpenAI's words."""
     message = f"The model '{model}' does not exist or you do not have access to it."
@@ -79,6 +111,13 @@ def model_not_allowed(model: str) -> APIError:
     """Return a 403 for a model that is not in the key's list, whether it exists or not."""
     message = f"Your API key may not use the model '{model}'. GET /v1/models lists the models it may use."
     return APIError(Failed(message, INVALID, "model_not_allowed", "model", 403))
+
+
+def model_of_another_kind(model: str, kind: str, needed: str) -> APIError:
+    """Return a 400 for a request that this model can't answer, such as a chat with a model for embeddings."""
+    message = f"The model '{model}' answers requests of the kind '{kind}', and this is one for '{needed}'."
+    message += " GET /v1/models tells the kind of each model."
+    return APIError(Failed(message, INVALID, "model_not_supported", "model", 400))
 
 
 def generation_not_found() -> APIError:
@@ -106,9 +145,10 @@ def internal_error() -> APIError:
     return APIError(Failed(message, "server_error", "internal_error", status=500))
 
 
-def not_found(path: str) -> APIError:
-    """Return a 404 for an unknown route."""
-    message = f"Invalid URL ({path}). See /docs for the routes."
+def not_found(path: str, meant: str | None = None) -> APIError:
+    """Return a 404 for an unknown route; `meant` is the one that its client seems to mean."""
+    hint = "See /docs for the routes." if meant is None else f"Did you mean {meant}?"
+    message = f"Invalid URL ({path}). {hint}"
     return APIError(Failed(message, INVALID, "unknown_url", status=404))
 
 
@@ -151,6 +191,7 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
         money = f"Your {holder} budget" + ("" if period == "ever" else f" of this {period}")
         lacks = "has no room for"
     if error.is_in_flight:
+        # 429 instead of 402: SDKs retry it, and there may be room when the others have ended.
         message = f"{money} is held by requests that are still running. Try again when they have ended."
         return _rate_limited(message, RETRY_SOON_MS, code="budget_in_flight")
     needed, left = to_usd(error.needed_nanodollars), to_usd(error.left_nanodollars)
@@ -170,26 +211,10 @@ def _two_keys(_: TwoKeys) -> Failed:
     return Failed(message, INVALID, "ambiguous_api_key", "x-api-key", 400)
 
 
-def _unknown_dialect(_: UnknownDialect) -> Failed:
-    message = f"Unknown dialect. X-ChatAPI-Dialect can be: {', '.join(sorted(DIALECTS))}."
-    return Failed(message, INVALID, "unknown_dialect", status=400)
-
-
-def _already_admitted(_: AlreadyAdmitted) -> Failed:
-    message = "This Idempotency-Key was sent before with another request. Use a new key for a new request."
-    return Failed(message, INVALID, "idempotency_key_reused", "Idempotency-Key", 422)
-
-
-def _not_priced(_: NotPriced) -> Failed:
-    message = "This model has no price yet, so it is not served."
-    return Failed(message, "server_error", "model_not_priced", "model", 503)
-
-
-def _database_unavailable(_: DatabaseUnavailable) -> Failed:
-    return unavailable("The service can't write its books right now. Nothing was charged.").failure
-
-
 _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
+    TooManyFieldsSent: lambda _: Failed(
+        "Too many query parameters.", INVALID, "request_too_large", status=400
+    ),
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
     KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,
@@ -197,9 +222,24 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),
-    UnknownDialect: _unknown_dialect,
-    AlreadyAdmitted: _already_admitted,
+    UnknownDialect: lambda error: Failed(
+        f"Unknown dialect. X-ChatAPI-Dialect can be: {', '.join(sorted(DIALECTS))}.",
+        INVALID,
+        "unknown_dialect",
+        status=400,
+    ),
+    AlreadyAdmitted: lambda error: Failed(
+        "This Idempotency-Key was sent before with another request. Use a new key for a new request.",
+        INVALID,
+        "idempotency_key_reused",
+        "Idempotency-Key",
+        422,
+    ),
     BudgetExceeded: _budget_exceeded,
-    NotPriced: _not_priced,
-    DatabaseUnavailable: _database_unavailable,
+    NotPriced: lambda error: Failed(
+        "This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503
+    ),
+    DatabaseUnavailable: lambda error: (
+        unavailable("The service can't write its books right now. Nothing was charged.").failure
+    ),
 }

@@ -10,11 +10,11 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 
+# The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending.
 ITERATION_UNITS = 512
-"""The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending."""
 
+# The work that one party may do before the next party has its turn.
 VISIT_UNITS = 32
-"""The work that one party may do before the next party has its turn."""
 
 
 class FairTurns:
@@ -67,20 +67,17 @@ class FairTurns:
         self._used_units = 0
         while self._lines and self._used_units < self._iteration_units:
             party, line = self._lines.popitem(last=False)
-            self._visit(party, line)
+            # What a party's last turn exceeds its visit by is subtracted from its next visits.
+            room = self._visit_units - self._owed_units.pop(party, 0)
+            while line and room > 0:
+                turn, units = line.popleft()
+                if not turn.done():  # its stream may have been cancelled
+                    turn.set_result(None)
+                    room -= units
+                    self._used(units)
+            if room < 0:
+                self._owed_units[party] = -room
             if line:
                 self._lines[party] = line
             else:
                 self._owed_units.pop(party, None)
-
-    def _visit(self, party: Hashable, line: deque[tuple[asyncio.Future[None], int]]) -> None:
-        """Serve one party's queue for one visit; subtract what its last turn exceeds from its next visits."""
-        room = self._visit_units - self._owed_units.pop(party, 0)
-        while line and room > 0:
-            turn, units = line.popleft()
-            if not turn.done():  # its stream may have been cancelled
-                turn.set_result(None)
-                room -= units
-                self._used(units)
-        if room < 0:
-            self._owed_units[party] = -room

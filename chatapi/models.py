@@ -88,6 +88,13 @@ def extra_parameters_mistake(names: object) -> str | None:
     )
 
 
+class ModelKind(models.TextChoices):
+    """The kind of requests that a model answers; a protocol names the one that it needs."""
+
+    CHAT = "chat"
+    EMBEDDINGS = "embeddings"
+
+
 class OnDisconnect(models.TextChoices):
     """The fate of a generation after its client has left."""
 
@@ -108,6 +115,14 @@ class ServedModel(models.Model):
     """A model by the name that clients send; it is served only with a price."""
 
     id = models.CharField(primary_key=True, max_length=128, validators=[model_name])
+    kind = models.CharField(
+        max_length=16,
+        choices=ModelKind.choices,
+        default=ModelKind.CHAT,
+        db_default=ModelKind.CHAT,
+        help_text="The requests that it answers: chat and text completions, or embeddings. It can't change: "
+        "the model's usage is reported by it.",
+    )
     context_window = models.PositiveIntegerField(default=128_000, validators=_positive, help_text="Tokens.")
     max_output_tokens = models.PositiveIntegerField(
         default=16_384, validators=_positive, help_text="The cap per choice, also when the client names none."

@@ -23,7 +23,8 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.client import PubSub
 from redis.exceptions import RedisError, ResponseError
 
-from chatapi.redis_client import connect_from_thread, in_time
+from accounts.redis_time_limit import in_time
+from chatapi.redis_client import connect_from_thread
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Presence:
                 if not self._begun.done():
                     self._begun.set_exception(error)
                     return
-                if isinstance(error, RedisError | OSError):
+                if isinstance(error, RedisError):
                     log.warning("presence: %s", error)
                 else:
                     log.exception("presence failed")

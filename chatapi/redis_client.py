@@ -1,8 +1,7 @@
 """Connections to Redis that never retry a command by themselves and never wait without a limit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from redis import Redis as ThreadRedis
@@ -12,13 +11,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry as ThreadRetry
 
-from accounts import loop_clock
-
-REPLY_TIMEOUT_S = 3.0
-"""The time limit of a command, blocking reads included; a frozen Redis counts as unavailable."""
+from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
 
 
 class _NeverAgain(Retry):
@@ -31,7 +26,7 @@ class _NeverAgain(Retry):
         """Call once. Raises `RedisError`, also for uvloop's RuntimeError on a connection that was reset."""
         try:
             return await super().call_with_retry(*args, **kwargs)
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise RedisConnectionError(str(error)) from error
 
 
@@ -56,18 +51,6 @@ def connect_from_thread(url: str) -> ThreadRedis:
     return ThreadRedis.from_url(
         url, socket_timeout=REPLY_TIMEOUT_S, socket_connect_timeout=2, retry=retry, health_check_interval=0
     )
-
-
-@asynccontextmanager
-async def in_time() -> AsyncIterator[None]:
-    """Raise `RedisError` if the block takes longer than `REPLY_TIMEOUT_S`."""
-    # Not `socket_timeout`: with it redis-py sends by asyncio.wait_for, which swallows cancellations on
-    # Python 3.11.
-    try:
-        async with loop_clock.timeout(REPLY_TIMEOUT_S):
-            yield
-    except TimeoutError as error:
-        raise RedisTimeoutError("Redis does not answer") from error
 
 
 Command = Sequence[bytes | str | int]

@@ -14,7 +14,7 @@ from kombu import Connection
 from kombu.utils.json import dumps
 from redis.asyncio import Redis
 
-from chatapi.redis_client import in_time
+from accounts.redis_time_limit import in_time
 
 ARGUMENTS_VERSION = 1
 

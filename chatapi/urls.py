@@ -3,10 +3,11 @@
 asgi.py serves `POST /v1/chat/completions`, the other hot routes and the probes before Django.
 """
 
+from typing import Any
+
 from django.contrib import admin
 from django.urls import include, path
 
-from accounts.audit import watching
 from chatapi.api import error_pages, front, metrics, openapi, organization, views
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
@@ -20,8 +21,9 @@ client_routes = [
 ]
 
 admin.autodiscover()
-watching.watch(admin.site)
-admin.site.extra_urls = admin_urls.urls  # type: ignore[attr-defined]  # the theme's site reads them
+site: Any = admin.site  # our own `Site`
+site.watch_changes()
+site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [
     path("", front.front_page),

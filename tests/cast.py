@@ -76,11 +76,13 @@ def admit(person: Person, **changes: Any) -> Generation:
     return Generation.objects.get(pk=result)
 
 
-def run(person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, **ending: Any) -> Generation:
+def run(
+    person: Person, *, tokens: Tokens | None = None, price: Any = PRICE, model: str = "small", **ending: Any
+) -> Generation:
     """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400
     cached), 200 out.
     """
-    generation = admit(person, price=price)
+    generation = admit(person, price=price, model=model)
     end: dict[str, Any] = {
         "outcome": Outcome.COMPLETED,
         "usage_source": UsageSource.UPSTREAM,

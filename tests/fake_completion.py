@@ -2,6 +2,8 @@
 fake_upstream.py.
 """
 
+import struct
+from base64 import b64encode
 from collections.abc import Iterator
 from itertools import cycle, islice
 from typing import Any, Literal
@@ -102,8 +104,25 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     usage_on_finish: bool = False
     usage_every_chunk: bool = False
     usage_after_done: bool = False
+    dimensions: int = 4
+    """Of embeddings, unless the request says otherwise."""
+    ignore_base64: bool = False
     usage_by_choice: bool = False
     """Each choice ends by itself, and its own usage is told right behind it, as llama-server does."""
+
+
+def embeddings(script: Script, body: dict[str, Any], inputs: list[Any]) -> dict[str, Any]:
+    """One vector for each input: its number, in every place."""
+    dimensions = body.get("dimensions") or script.dimensions
+    vectors: list[Any] = [[float(index)] * dimensions for index in range(len(inputs))]
+    if body.get("encoding_format") == "base64" and not script.ignore_base64:
+        vectors = [b64encode(struct.pack(f"<{dimensions}f", *vector)).decode() for vector in vectors]
+    data = [
+        {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
+    ]
+    tokens = script.prompt_tokens
+    usage = {} if script.no_usage else {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+    return {"object": "list", "model": body["model"], "data": data, **usage}
 
 
 def error(script: Script) -> dict[str, Any]:

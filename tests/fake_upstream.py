@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tests.fake_completion import Completion, Script, error
+from tests.fake_completion import Completion, Script, embeddings, error
 
 
 class Received(msgspec.Struct, kw_only=True):
@@ -63,6 +63,7 @@ class Upstream:
         app.router.add_get("/v1/models", self._tell_models)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
+        app.router.add_post("/v1/embeddings", self._complete)
         app.router.add_post("/v1/messages", self._complete)
         return app
 
@@ -163,14 +164,10 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
             )
         )
     await asyncio.sleep(script.ttft_ms / 1000)
-    if script.redirect is not None:
-        return web.Response(status=307, headers={"Location": script.redirect})
-    if script.html:
-        return web.Response(
-            status=script.status, text="<html><body>nginx at 10.0.0.7</body></html>", content_type="text/html"
-        )
-    if script.status != 200:
+    if script.redirect is not None or script.html or script.status != 200:
         return _refusal(script)
+    if request.path == "/v1/embeddings":
+        return _embeddings(script, call)
     completion = Completion(script, call.body, is_text=request.path == "/v1/completions")
     if script.as_json:
         call.tokens = completion.total_tokens
@@ -182,7 +179,22 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
     return response
 
 
+def _embeddings(script: Script, call: Received) -> web.Response:
+    if script.raw is not None:
+        return web.Response(text=script.raw, content_type="application/json")
+    asked = call.body["input"]
+    call.tokens = 1
+    document = embeddings(script, call.body, asked if isinstance(asked, list) else [asked])
+    return web.json_response(document)
+
+
 def _refusal(script: Script) -> web.Response:
+    if script.redirect is not None:
+        return web.Response(status=307, headers={"Location": script.redirect})
+    if script.html:
+        return web.Response(
+            status=script.status, text="<html><body>nginx at 10.0.0.7</body></html>", content_type="text/html"
+        )
     waits = {"Retry-After": script.retry_after, "Retry-After-Ms": script.retry_after_ms}
     headers = {name: wait for name, wait in waits.items() if wait}
     return web.json_response(error(script), status=script.status, headers=headers)

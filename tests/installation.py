@@ -48,6 +48,7 @@ names = ("live", "test")
 print(json.dumps({name: create_key(project, name=name, is_test=name == "test")[1] for name in names}))
 """
 
+SANDBOXES = ("sandbox", "sandbox-embedding")
 ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
 """Models whose deployments do not stop when a client leaves."""
 
@@ -84,7 +85,7 @@ class Installation:
         for name, script in scripts.items():
             self.script(name, **script)
         catalog = self.folder / "catalog.toml"
-        catalog.write_text("\n".join(self._model(name) for name in [*scripts, "sandbox"]))
+        catalog.write_text("\n".join(self._model(name) for name in [*scripts, *SANDBOXES]))
         done = self._python("-c", SET_UP, str(catalog))
         self.keys = json.loads(done.stdout)
         self.start_worker()
@@ -238,7 +239,7 @@ class Installation:
 
     def _model(self, name: str) -> str:
         deployment = '{ name = "sandbox", engine = "sandbox" }'
-        if name != "sandbox":
+        if name not in SANDBOXES:
             timeouts = (
                 "{ connect_ms = 1000, first_delta_ms = 3000, between_deltas_ms = 1500, total_ms = 60000 }"
             )
@@ -250,7 +251,10 @@ class Installation:
             'cache_write_per_mtok = "1.25", cache_write_1h_per_mtok = "2" }'
         )
         limits = "context_window = 8192\nmax_output_tokens = 1024"
-        return f'[[models]]\nid = "{name}"\n{limits}\n{price}\ndeployments = [{deployment}]\n'
+        kind = "embeddings" if "embed" in name else "chat"
+        return (
+            f'[[models]]\nid = "{name}"\nkind = "{kind}"\n{limits}\n{price}\ndeployments = [{deployment}]\n'
+        )
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

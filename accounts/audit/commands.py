@@ -9,8 +9,8 @@ from django.conf import settings
 from accounts.audit.models import AuditEntry
 from accounts.audit.recorder import Actor, acting
 
+# The `--by` of a command that was given no name.
 NOBODY = "manage.py"
-"""The `--by` of a command that was given no name."""
 _MAX_LENGTH = AuditEntry._meta.get_field("actor").max_length or 0
 
 

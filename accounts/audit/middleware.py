@@ -17,7 +17,7 @@ Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 
 @sync_and_async_middleware
-def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  settings name it like its neighbours
+def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  named in settings
     """Read the session only when an act is recorded: otherwise the API's answers would vary by cookie."""
     if iscoroutinefunction(get_response):
 
@@ -44,9 +44,5 @@ def actor_of(request: HttpRequest) -> Actor | None:
 
 def ip_of(request: HttpRequest) -> str | None:
     """Return the client's IP; None if it is not one, as on a UNIX socket."""
-    found = client_ip.of(
-        request.META.get("REMOTE_ADDR", ""),
-        request.headers.get("x-forwarded-for", ""),
-        settings.TRUSTED_PROXIES,
-    )
+    found = client_ip.of_meta(request.META, settings.TRUSTED_PROXIES)
     return found if client_ip.is_ip_or_network(found) else None

@@ -85,10 +85,12 @@ def update(rows: "QuerySet[Any]", **values: Any) -> int:
         return rows.update(**values)
     model = rows.model
     with transaction.atomic():
-        # Locked in id order, and read with the locks.
+        # Locked in id order, so that two updates can't block each other, and read under these locks, so that
+        # the entry has the values that were replaced.
         before = states.values_of(
             model._base_manager.filter(pk__in=rows.values("pk")).order_by("pk").select_for_update()
         )
+        # Rows that match only since then are left out: their old values were not read.
         count = rows.filter(pk__in=before).update(**values)
         for row in model._base_manager.filter(pk__in=before).order_by("pk"):
             _record_change(row, before[row.pk])
@@ -150,7 +152,8 @@ def _relation_changes(sender: type[Model], instance: Model, action: str, **_: An
 def _relation(instance: Model, through: type[Model]) -> str:
     """Return the name of this side of the relation."""
     for field in instance._meta.get_fields():
-        if field.many_to_many and isinstance(field, Field) and field.remote_field.through is through:  # type: ignore[union-attr]
+        remote: Any = getattr(field, "remote_field", None)
+        if field.many_to_many and isinstance(field, Field) and remote.through is through:
             return field.name
         if field.many_to_many and getattr(field, "through", None) is through:
             return str(field.get_accessor_name())  # type: ignore[union-attr]

@@ -14,8 +14,8 @@ from accounts.audit.models import AuditEntry
 from accounts.audit.recorder import Actor
 
 FAILED = "failed to sign in"
+# Failed attempts beyond this number, over all names, are not written: anyone could fill the disk.
 MAX_FAILED_PER_MINUTE = 30
-"""Failed attempts beyond this number, over all names, are not written: anyone could fill the disk."""
 
 
 def listen() -> None:

@@ -1,6 +1,7 @@
 """Parts of admin pages: read-only pages, forms that check constraints, fields that choose a row."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -36,12 +37,10 @@ class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic
             self.instance.validate_constraints()
         except ValidationError as error:
             for each in chain.from_iterable(error.error_dict.values()):
-                self.add_error(self._field_of(each), each)
-
-    def _field_of(self, error: ValidationError) -> str | None:
-        """Return the last field of the constraint's columns: the theme hides some non-field errors."""
-        typed = [name for name in (error.params or {}).get("unique_check", ()) if name in self.fields]
-        return typed[-1] if typed else None
+                columns = (each.params or {}).get("unique_check", ())
+                typed = [name for name in columns if name in self.fields]
+                # At a field, because the theme hides some errors of the whole form.
+                self.add_error(typed[-1] if typed else None, each)
 
 
 class RowSelect(AutocompleteSelect):
@@ -49,14 +48,13 @@ class RowSelect(AutocompleteSelect):
 
     def optgroups(self, name: str, value: Sequence[str], attr: dict[str, Any] | None = None) -> Any:
         """Show the chosen row if the field offers it."""
-        return super().optgroups(name, [each for each in value if self._is_offered(each)], attr)
-
-    def _is_offered(self, value: str) -> bool:
         field: Any = self.choices.field
-        try:
-            return field.to_python(value) is not None
-        except (ValidationError, DataError):
-            return False
+        offered = []
+        for each in value:
+            with suppress(ValidationError, DataError):
+                if field.to_python(each) is not None:
+                    offered.append(each)
+        return super().optgroups(name, offered, attr)
 
 
 class ChoosesRows:

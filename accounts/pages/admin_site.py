@@ -12,14 +12,16 @@ from django.urls import URLPattern, path
 from unfold.sites import UnfoldAdminSite
 
 from accounts import access
+from accounts.audit import recorder
 from accounts.invitations import ChoosePassword
+from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.sign_in.form import SignInForm
 
 MAX_SEARCH_CHARACTERS = 200
+# Parameters of searches: above a list, in the theme's global search, and in autocompleted fields.
 _SEARCHES = ("q", "s", "term")
-"""Parameters of searches: above a list, in the theme's global search, and in autocompleted fields."""
+# Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end.
 _PATTERNS = {"regex", "iregex"}
-"""Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end."""
 
 
 class Site(UnfoldAdminSite):
@@ -56,13 +58,24 @@ class Site(UnfoldAdminSite):
                     "This conflicts with a change that was saved just now, so it was not saved."
                 ) from error
             except ValueError as error:
-                if not _is_list(request):
-                    raise
+                match = request.resolver_match
+                if match is None or not (match.url_name or "").endswith("_changelist"):
+                    raise  # elsewhere a ValueError is our own mistake
                 raise BadRequest(
                     "A value in this list's URL, or an id in its form, does not fit its column."
                 ) from error
 
         return guarded
+
+    def watch_changes(self) -> None:
+        """Record changes of all models of pages and inlines in the audit log.
+
+        Those of `ReadOnlyAdmin` are left out: only the service writes their rows.
+        """
+        pages = [page for page in self._registry.values() if not isinstance(page, ReadOnlyAdmin)]
+        recorder.watch(
+            {page.model for page in pages} | {inline.model for page in pages for inline in page.inlines}
+        )
 
     def get_urls(self) -> list[URLPattern]:
         """Add the page where invited people choose a password."""
@@ -78,9 +91,3 @@ def _check_lookups(request: HttpRequest) -> None:
         raise BadRequest("A list can't be filtered by a pattern.")
     if any(len(request.GET.get(name, "")) > MAX_SEARCH_CHARACTERS for name in _SEARCHES):
         raise BadRequest(f"A search takes up to {MAX_SEARCH_CHARACTERS} characters.")
-
-
-def _is_list(request: HttpRequest) -> bool:
-    return request.resolver_match is not None and (request.resolver_match.url_name or "").endswith(
-        "_changelist"
-    )

@@ -89,17 +89,21 @@ class RolesDecide:
     opts: Any
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_view_permission(request, obj) and self.role_allows(request, "view", obj)  # type: ignore[misc]
+        is_allowed = super().has_view_permission(request, obj)  # type: ignore[misc]
+        return is_allowed and self.role_allows(request, "view", obj)
 
     def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
         """Pass the parent on, for an inline."""
-        return super().has_add_permission(request, *parent) and self.role_allows(request, "add", *parent)  # type: ignore[misc]
+        is_allowed = super().has_add_permission(request, *parent)  # type: ignore[misc]
+        return is_allowed and self.role_allows(request, "add", *parent)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_change_permission(request, obj) and self.role_allows(request, "change", obj)  # type: ignore[misc]
+        is_allowed = super().has_change_permission(request, obj)  # type: ignore[misc]
+        return is_allowed and self.role_allows(request, "change", obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return super().has_delete_permission(request, obj) and self.role_allows(request, "delete", obj)  # type: ignore[misc]
+        is_allowed = super().has_delete_permission(request, obj)  # type: ignore[misc]
+        return is_allowed and self.role_allows(request, "delete", obj)
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
         """Return whether the person may do this in the row's organization; Django decides without a row."""
@@ -131,7 +135,9 @@ class TenantAdmin(ChoosesRows, RolesDecide):
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
         """Return whether the role allows it; the theme gives a row by its id."""
-        row = obj if obj is None or isinstance(obj, Model) else self.get_object(request, str(obj))  # type: ignore[attr-defined]
+        row = obj
+        if obj is not None and not isinstance(obj, Model):
+            row = self.get_object(request, str(obj))  # type: ignore[attr-defined]
         if row is None:
             return obj is None
         is_theirs = act == "view" or access.is_operator(request.user) or not self.is_operators(row)
@@ -140,7 +146,8 @@ class TenantAdmin(ChoosesRows, RolesDecide):
     def get_list_filter(self, request: HttpRequest) -> list[Any]:
         """Replace filters by related rows: operators see very many rows and type a name, others choose."""
         related = NamedFilter if access.is_operator(request.user) else SeenRelatedFilter
-        return [_by(related, self.model, each) for each in super().get_list_filter(request)]  # type: ignore[misc]
+        filters = super().get_list_filter(request)  # type: ignore[misc]
+        return [_by(related, self.model, each) for each in filters]
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Return whether the list's filters offer the lookup: a URL can't ask for any other column."""
@@ -167,19 +174,13 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         form = super().get_form(request, obj, change, **kwargs)  # type: ignore[misc]
         permission = self.permission("change" if change else "add")
         for name, field in form.base_fields.items():
-            if isinstance(field, forms.ModelChoiceField):
-                form.base_fields[name] = self._offering(
-                    field, request, "" if name in self.operators_fields else permission
-                )
+            rows = field.queryset if isinstance(field, forms.ModelChoiceField) else None
+            if rows is not None and access.is_tenants(rows.model):
+                # A copy, because a form's own fields are shared by all requests.
+                form.base_fields[name] = own = deepcopy(field)
+                needed = "" if name in self.operators_fields else permission
+                own.queryset = access.where_may(request.user, needed, rows)
         return form
-
-    def _offering(self, field: Any, request: HttpRequest, permission: str) -> Any:
-        """Return a copy of the field with those rows: a form's own fields are shared by all requests."""
-        if not access.is_tenants(field.queryset.model):
-            return field
-        own = deepcopy(field)
-        own.queryset = access.where_may(request.user, permission, own.queryset)
-        return own
 
     def is_operators(self, row: Any) -> bool:
         """Return whether only an operator may change this row."""

@@ -11,11 +11,12 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from accounts.redis_time_limit import REPLY_TIMEOUT_S
+
 WINDOW_MS = 600_000
 MAX_PER_NAME_AND_IP = 10
 MAX_PER_NAME = 100
 MAX_PER_IP = 100
-_REPLY_TIMEOUT_S = 3.0
 
 
 def wait_ms(name: str, ip: str) -> int:
@@ -51,8 +52,9 @@ def forget(name: str, ip: str) -> None:
 def _redis() -> Redis:
     return Redis.from_url(
         settings.STREAMS_URL,
-        socket_timeout=_REPLY_TIMEOUT_S,
-        socket_connect_timeout=_REPLY_TIMEOUT_S,
+        socket_timeout=REPLY_TIMEOUT_S,
+        socket_connect_timeout=REPLY_TIMEOUT_S,
+        # redis-py repeats by default; a repeated INCR would count one attempt twice.
         retry=Retry(NoBackoff(), 0),
     )
 

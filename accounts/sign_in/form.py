@@ -6,7 +6,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
 from redis.exceptions import RedisError
 from unfold.forms import AuthenticationForm as ThemedForm
 
@@ -28,14 +27,18 @@ class SignInForm(ThemedForm):
 
     def clean(self) -> dict[str, Any]:
         data: dict[str, Any] = self.cleaned_data
-        name, ip = data.get("username"), _ip(self.request)
+        name = data.get("username")
         if name is None:
             return data
+        ip = client_ip.network_of(client_ip.of_meta(self.request.META, settings.TRUSTED_PROXIES))
         try:
-            self._refuse_after(attempts.wait_ms(name, ip))
+            # Counted before the password is checked: parallel attempts can't exceed the limit.
+            if wait_ms := attempts.wait_ms(name, ip):
+                self.status = 429
+                raise self._refusal("too_many", minutes=-(-wait_ms // 60_000))
             super().clean()
             attempts.forget(name, ip)
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             log.warning("nobody can sign in: %r", error)
             self.status = 503
             raise self._refusal("unavailable") from error
@@ -47,18 +50,5 @@ class SignInForm(ThemedForm):
         if not access.may_enter(user):
             raise self.get_invalid_login_error()
 
-    def _refuse_after(self, wait_ms: int) -> None:
-        if wait_ms:
-            self.status = 429
-            raise self._refusal("too_many", minutes=-(-wait_ms // 60_000))
-
     def _refusal(self, code: str, **params: Any) -> ValidationError:
         return ValidationError(self.error_messages[code], code=code, params=params)
-
-
-def _ip(request: HttpRequest) -> str:
-    sent = request.META
-    ip = client_ip.of(
-        sent.get("REMOTE_ADDR", ""), sent.get("HTTP_X_FORWARDED_FOR", ""), settings.TRUSTED_PROXIES
-    )
-    return client_ip.network_of(ip)

@@ -40,7 +40,10 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
     A permission is a name such as "usage.view_generation".
     """
     people = _people({each.user_id for each in sign_ins})
-    open_sessions = _open({each.session_key for each in sign_ins})
+    sessions = Session.objects.filter(
+        session_key__in={each.session_key for each in sign_ins}, expire_date__gt=timezone.now()
+    )
+    open_sessions = set(sessions.values_list("session_key", flat=True))
     staff = [person.pk for person in people.values() if access.is_operator(person)]
     operators = User.objects.with_perm(permission).filter(pk__in=staff)
     allowed = set(operators.values_list("pk", flat=True))
@@ -49,6 +52,7 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
         person = people.get(each.user_id)
         if person is None or each.session_key not in open_sessions or not access.may_enter(person):
             return False
+        # A new password ends the person's sessions, as in Django's own middleware.
         if not constant_time_compare(person.get_session_auth_hash(), each.password_hash):
             return False
         return person.pk in allowed if access.is_operator(person) else person.has_perm(permission)
@@ -66,12 +70,3 @@ def _people(ids: Collection[int]) -> dict[int, User]:
     for person in people.values():
         access.remember_roles(person, roles[person.pk])
     return people
-
-
-def _open(keys: Collection[str]) -> set[str]:
-    """Return those of the sessions that are still open."""
-    return set(
-        Session.objects.filter(session_key__in=keys, expire_date__gt=timezone.now()).values_list(
-            "session_key", flat=True
-        )
-    )

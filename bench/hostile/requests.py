@@ -6,6 +6,7 @@ from typing import Any
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
 
 
 def request(

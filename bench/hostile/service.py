@@ -21,6 +21,7 @@ ATTACKERS = 20
 HONEST_MODELS = ("tok3-d0",)
 ATTACKERS_MODELS = ("tok64-d0", "tok1000-d20", "tok8000-d0")
 SANDBOX_MODELS = ("sandbox", "sandbox-echo", "sandbox-tool-call", "sandbox-parallel-tool-calls")
+EMBEDDING_MODEL = "sandbox-embedding"
 MODEL = """\
 [[models]]
 id = "{model}"
@@ -28,7 +29,7 @@ context_window = 100000000
 max_output_tokens = 100000
 price = {{ input_per_mtok = "1.00", output_per_mtok = "2.00" }}
 deployments = [{{ {deployment} }}]
-"""
+{more}"""
 SANDBOX = 'engine = "sandbox"'
 REMOTE = 'engine = "openai_compatible", base_url = "http://127.0.0.1:{port}/v1", upstream_model = "{model}"'
 SET_UP = """
@@ -112,10 +113,12 @@ def catalog_text(ports: Ports, honest_model: str) -> str:
             for model in (honest_model, *HONEST_MODELS, *ATTACKERS_MODELS)
         },
         **{model: REMOTE.format(port=ports.hostile_upstream, model=model) for model in BEHAVIOURS},
-        **dict.fromkeys(SANDBOX_MODELS, SANDBOX),
+        **dict.fromkeys((*SANDBOX_MODELS, EMBEDDING_MODEL), SANDBOX),
     }
+    more = {EMBEDDING_MODEL: 'kind = "embeddings"\n'}
     return "\n".join(
-        MODEL.format(model=model, deployment=deployment) for model, deployment in deployments.items()
+        MODEL.format(model=model, deployment=deployment, more=more.get(model, ""))
+        for model, deployment in deployments.items()
     )
 
 

@@ -10,7 +10,17 @@ from typing import Any
 
 from bench.hostile.raw_client import Attacker
 from bench.hostile.registry import attack
-from bench.hostile.requests import TEXT, bearer, chat, chat_body, head, messages, request, with_raw
+from bench.hostile.requests import (
+    EMBEDDINGS,
+    TEXT,
+    bearer,
+    chat,
+    chat_body,
+    head,
+    messages,
+    request,
+    with_raw,
+)
 
 TEST_KEY = "test key"
 MB = 1_000_000
@@ -563,6 +573,32 @@ async def receipts(attacker: Attacker) -> None:
     paths = ("/v1/models", "/v1/key", "/v1/generations/chatcmpl-" + "0" * 32)
     payloads = [request("GET", path, bearer(attacker.keys.test)) for path in paths]
     await asyncio.gather(*(attacker.flood(payload, connections=10) for payload in payloads))
+
+
+# ---- embeddings
+
+
+def embeddings(key: str) -> bytes:
+    """A small request for 12 MiB of vectors, as up to 70 MiB of numbers."""
+    inputs = [str(number) for number in range(2_048)]
+    body = json.dumps({"model": "sandbox-embedding", "input": inputs}).encode()
+    return request("POST", EMBEDDINGS, bearer(key), body)
+
+
+@attack(TEST_KEY)
+async def embeddings_of_many_inputs(attacker: Attacker) -> None:
+    """As many embeddings as one request may ask for, three connections."""
+    await three_at_once(attacker, embeddings(attacker.keys.test))
+
+
+@attack(TEST_KEY)
+async def embeddings_unread(attacker: Attacker) -> None:
+    """The same by ten clients that never read."""
+    payload = embeddings(attacker.keys.test)
+    await attacker.hold(attacker.share(10), payload, receive_buffer_bytes=4096)
+
+
+# ---- bodies
 
 
 @attack(TEST_KEY)

@@ -4,16 +4,15 @@ from typing import Any
 
 import msgspec
 
-from chatapi.api.organization_answers import CostPage, UsagePage
+from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.messages.request import CountTokensRequest, MessagesRequest
-from chatapi.wire.protocols.text_completions.request import TextRequest
+from chatapi.wire import caps
+from chatapi.wire.protocols import PROTOCOLS
 
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
-_NOT_SENT = ("request", "extras", "ignored")
+_NOT_SENT = ("request", "extras", "ignored", "resolved")
 """Members of the requests' types that no client sends."""
 
 
@@ -24,20 +23,22 @@ def ref(name: str) -> Schema:
 
 def all_schemas() -> dict[str, Schema]:
     """Return every schema of the document by its name."""
-    bodies = [ChatRequest, TextRequest, MessagesRequest, CountTokensRequest]
-    types = [*bodies, ModelList, Key, Receipt, UsagePage, CostPage]
+    operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
+    requests = [operation.request for operation in operations]
+    types = [*requests, ModelList, Key, Receipt, UsagePage, EmbeddingsPage, CostPage]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for request in (found[body.__name__] for body in bodies):
+    for request in (found[request_type.__name__] for request_type in requests):
         request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name, rule in _RULES.items():
         found[name] |= rule
     found["TextRequest"]["properties"]["prompt"] = _PROMPT
+    found["EmbeddingsRequest"]["properties"]["input"] = _INPUT
     found["ImageUrl"]["properties"]["url"]["pattern"] = _PICTURE_PATTERN
     schemas: dict[str, Schema] = _ecma_patterns(found)
-    return schemas | _ANSWERS
+    return schemas | _ANSWERS | {k: dict(v) for each in operations for k, v in each.schemas.items()}
 
 
 def _ecma_patterns(schema: Any) -> Any:
@@ -71,7 +72,17 @@ def _array(items: Schema, **bounds: int) -> Schema:
 _TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
 _TEXTS = _array({"type": "string"}, minItems=1, maxItems=128)
 _PROMPT: Schema = {
-    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128), _NULL],
+    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128)],
+    "description": "One text or several, or token ids.",
+}
+_EMBEDDED: Schema = {"type": "string", "minLength": 1}
+_INPUT: Schema = {
+    "anyOf": [
+        _EMBEDDED,
+        _array(_EMBEDDED, minItems=1, maxItems=caps.MAX_INPUTS),
+        _TOKENS,
+        _array(_TOKENS, minItems=1, maxItems=caps.MAX_INPUTS),
+    ],
     "description": "One text or several, or token ids.",
 }
 _PICTURE_PATTERN = r"^(data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}|https?://.+)$"
@@ -165,38 +176,6 @@ _ANSWERS: dict[str, Schema] = {
         "id object created model choices",
         object={"const": "text_completion"},
         **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
-    ),
-    "Message": _object(
-        "A whole answer of Messages (Anthropic's `Message`).",
-        "id type role model content stop_reason stop_sequence usage",
-        type={"const": "message"},
-        role={"const": "assistant"},
-        **{"id": _TEXT, "model": _TEXT, "stop_reason": _TEXT, "stop_sequence": _TEXT_OR_NULL},
-        content=_array(_object("A content block.", "type", type={"enum": ["thinking", "text", "tool_use"]})),
-        usage=_object(
-            "Tokens; the three kinds of input add up to the receipt's `prompt_tokens`.",
-            "input_tokens cache_read_input_tokens cache_creation_input_tokens output_tokens",
-            **dict.fromkeys(
-                (
-                    *("input_tokens", "cache_read_input_tokens"),
-                    *("cache_creation_input_tokens", "output_tokens"),
-                ),
-                _COUNT,
-            ),
-        ),
-    ),
-    "MessageEvent": _object(
-        "An event of a streamed answer of Messages (Anthropic's `RawMessageStreamEvent`).",
-        "type",
-        type=_TEXT,
-    ),
-    "TokenCount": _object("An estimate of a prompt.", "input_tokens", input_tokens=_COUNT),
-    "MessagesError": _object(
-        "The form of the errors of Messages (Anthropic's `ErrorResponse`).",
-        "type error request_id",
-        type={"const": "error"},
-        error=_object("What is wrong.", "type message", **{"type": _TEXT, "message": _TEXT}),
-        request_id=_TEXT,
     ),
     "AnyChunk": {
         "anyOf": [ref("ChatCompletionChunk"), ref("Completion"), ref("MessageEvent")],

@@ -5,6 +5,7 @@ dimension that is not grouped by is null, and a bucket without usage has no resu
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.urls import path
@@ -21,14 +22,18 @@ from chatapi.api.organization_answers import (
     Cost,
     CostBucket,
     CostPage,
+    EmbeddingsBucket,
+    EmbeddingsPage,
+    EmbeddingsUsage,
     UsageBucket,
     UsagePage,
 )
-from chatapi.api.organization_query import COMPLETIONS, COSTS, PageRequest, UsageRouteSpec
+from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, PageRequest, UsageRouteSpec
 from chatapi.api.views import ClientRoute, caller_of, respond
+from chatapi.models import ModelKind, ServedModel
 from usage.database.clock import database_now
 from usage.insights import buckets
-from usage.insights.buckets import Sums
+from usage.insights.buckets import BucketQuery, Sums
 from usage.pricing import NANODOLLARS
 
 
@@ -52,7 +57,7 @@ class OrganizationRoute(ClientRoute):
         """Return one page of buckets, the oldest first."""
         organization_id = caller_of(request).organization_id
         page = organization_query.parse(request._request, organization_id, self.spec, database_now())
-        found = buckets.buckets(page.query)
+        found = buckets.buckets(self.narrowed(page.query))
         data = [
             self.bucket_type(
                 start_time=int(bucket.start.timestamp()),
@@ -64,6 +69,10 @@ class OrganizationRoute(ClientRoute):
         cursor = page.next_page(found[-1].end) if found else None
         return respond(self.page_type(data=data, has_more=cursor is not None, next_page=cursor))
 
+    def narrowed(self, query: BucketQuery) -> BucketQuery:
+        """Return the query, for the models that this route is about."""
+        return query
+
     def result(self, sums: Sums, page: PageRequest) -> Struct:
         """Return the sums of one group of a bucket as clients see them."""
         raise NotImplementedError
@@ -73,6 +82,10 @@ class Completions(OrganizationRoute):
     """`GET /v1/organization/usage/completions`: tokens and requests by bucket and group."""
 
     spec, page_type, bucket_type = COMPLETIONS, UsagePage, UsageBucket
+
+    def narrowed(self, query: BucketQuery) -> BucketQuery:
+        """Leave out the models for embeddings. A model has one kind for ever, so the books need no other."""
+        return replace(query, but_models=_embedding_models())
 
     def result(self, sums: Sums, page: PageRequest) -> CompletionsUsage:
         """Return the group's usage."""
@@ -87,6 +100,27 @@ class Completions(OrganizationRoute):
             api_key_id=_id(sums, "api_key_id"),
             model=sums.group.get("model"),
             batch=False if "batch" in page.groups else None,
+        )
+
+
+class Embeddings(OrganizationRoute):
+    """`GET /v1/organization/usage/embeddings`: tokens and requests by bucket and group."""
+
+    spec, page_type, bucket_type = EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket
+
+    def narrowed(self, query: BucketQuery) -> BucketQuery:
+        """Leave only the models for embeddings, of those that the query names."""
+        wanted = [name for name in _embedding_models() if query.models is None or name in query.models]
+        return replace(query, models=tuple(wanted))
+
+    def result(self, sums: Sums, page: PageRequest) -> EmbeddingsUsage:
+        """Return the group's usage."""
+        return EmbeddingsUsage(
+            input_tokens=sums.prompt_tokens,
+            num_model_requests=sums.requests,
+            project_id=_id(sums, "project_id"),
+            api_key_id=_id(sums, "api_key_id"),
+            model=sums.group.get("model"),
         )
 
 
@@ -110,8 +144,13 @@ class Costs(OrganizationRoute):
 
 routes = [
     path("organization/usage/completions", Completions.as_view()),
+    path("organization/usage/embeddings", Embeddings.as_view()),
     path("organization/costs", Costs.as_view()),
 ]
+
+
+def _embedding_models() -> tuple[str, ...]:
+    return tuple(ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("id", flat=True))
 
 
 def _id(sums: Sums, column: str) -> str | None:

@@ -23,6 +23,18 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
     service_tier: str | None = None
 
 
+class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
+    """The usage of one group in one bucket (OpenAI's `UsageEmbeddingsResult`)."""
+
+    object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
+    input_tokens: int
+    num_model_requests: int
+    project_id: str | None = None
+    user_id: str | None = None
+    api_key_id: str | None = None
+    model: str | None = None
+
+
 class Amount(Struct, frozen=True, kw_only=True):
     """Money; `value` is exact to the nanodollar up to some million dollars."""
 
@@ -51,6 +63,15 @@ class UsageBucket(Struct, frozen=True, kw_only=True):
     results: list[CompletionsUsage]
 
 
+class EmbeddingsBucket(Struct, frozen=True, kw_only=True):
+    """One minute, hour or day; times are Unix seconds, `end_time` is not included."""
+
+    object: Literal["bucket"] = "bucket"
+    start_time: int
+    end_time: int
+    results: list[EmbeddingsUsage]
+
+
 class CostBucket(Struct, frozen=True, kw_only=True):
     """One day; times are Unix seconds, `end_time` is not included."""
 
@@ -65,6 +86,15 @@ class UsagePage(Struct, frozen=True, kw_only=True):
 
     object: Literal["page"] = "page"
     data: list[UsageBucket]
+    has_more: bool
+    next_page: str | None
+
+
+class EmbeddingsPage(Struct, frozen=True, kw_only=True):
+    """Buckets, oldest first; `page=next_page` asks for the ones after them."""
+
+    object: Literal["page"] = "page"
+    data: list[EmbeddingsBucket]
     has_more: bool
     next_page: str | None
 

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.core.exceptions import TooManyFieldsSent
-from django.http import HttpRequest, QueryDict
+from django.http import HttpRequest
 
 from chatapi.wire.invalid_request import InvalidRequest
-from usage.database.trunc_utc import Width
+from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,6 +47,12 @@ COMPLETIONS = UsageRouteSpec(
     },
     "models",
     frozenset({"user_ids", "batch"}),
+)
+EMBEDDINGS = UsageRouteSpec(
+    COMPLETIONS.widths,
+    {"project_id": "project_id", "user_id": None, "api_key_id": "api_key_id", "model": "model"},
+    "models",
+    frozenset({"user_ids"}),
 )
 COSTS = UsageRouteSpec(
     {"1d": ("day", 7, 180)},
@@ -103,13 +108,9 @@ def _sent(request: HttpRequest, spec: UsageRouteSpec) -> Sent:
 
     An unknown parameter is refused, because a filter that is not applied misleads.
     """
-    try:
-        parameters: QueryDict = request.GET
-    except TooManyFieldsSent:
-        raise InvalidRequest("Too many query parameters.", code="request_too_large") from None
     known = {*_SINGLE - {"batch"}, "group_by", "project_ids", "api_key_ids", spec.models, *spec.unrecorded}
     sent: dict[str, list[str]] = {}
-    for key, values in parameters.lists():
+    for key, values in request.GET.lists():
         name = key.removesuffix("[]")
         if name not in known or (name in _SINGLE and name != key):
             raise InvalidRequest(f"Unknown parameter: '{key[:100]}'.", key[:100], "unknown_parameter")

@@ -1,8 +1,8 @@
 """The served models with their prices; callers cache them for a second."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
 from usage.books import prices
@@ -16,6 +16,8 @@ class CatalogModel:
     """The properties of a served model that requests need."""
 
     id: str
+    kind: str
+    """One of `ModelKind`."""
     context_window: int
     max_output_tokens: int
     price: Price | None
@@ -31,8 +33,21 @@ def load() -> dict[str, CatalogModel]:
     current = prices.current()
     served: dict[str, CatalogModel] = {}
     for deployment in active_deployments():
-        model = _served_by(deployment, current)
-        served[model.id] = _served_by_either(served[model.id], model) if model.id in served else model
+        row, known = deployment.model, served.get(deployment.model_id)
+        extra_parameters, allows_media = frozenset(deployment.extra_parameters), deployment.allow_remote_media
+        if known is not None:
+            # Any of a model's deployments may be chosen, so it can do what all of them can.
+            extra_parameters &= known.extra_parameters
+            allows_media &= known.remote_media_allowed
+        served[row.id] = CatalogModel(
+            row.id,
+            row.kind,
+            row.context_window,
+            row.max_output_tokens,
+            current.get(row.id),
+            extra_parameters,
+            allows_media,
+        )
     return served
 
 
@@ -44,27 +59,3 @@ def active_deployments() -> Iterator[Deployment]:
             log.error("deployment %s is left out: %s", row, mistake)
         else:
             yield row
-
-
-def _served_by(deployment: Deployment, current: Mapping[str, Price]) -> CatalogModel:
-    """Return the model as if this were its only deployment."""
-    row = deployment.model
-    extra_parameters = frozenset(deployment.extra_parameters)
-    price = current.get(row.id)
-    return CatalogModel(
-        row.id,
-        row.context_window,
-        row.max_output_tokens,
-        price,
-        extra_parameters,
-        deployment.allow_remote_media,
-    )
-
-
-def _served_by_either(one: CatalogModel, other: CatalogModel) -> CatalogModel:
-    """Return the model with the abilities that both have, since any deployment may be chosen."""
-    return replace(
-        one,
-        extra_parameters=one.extra_parameters & other.extra_parameters,
-        remote_media_allowed=one.remote_media_allowed and other.remote_media_allowed,
-    )

@@ -39,6 +39,7 @@ from chatapi.models import (
     MAX_TIMEOUT_MS,
     TIMEOUTS,
     Engine,
+    ModelKind,
     OnDisconnect,
     Streaming,
     api_key_env_mistake,
@@ -119,6 +120,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     context_window: Positive
     max_output_tokens: Positive
     deployments: list[Deployment]
+    kind: ModelKind = ModelKind.CHAT
     price: Price | UnsetType = UNSET
     owned_by: Annotated[str, Meta(min_length=1, max_length=MAX_OWNER_CHARS, pattern=_NO_NUL)] | UnsetType = (
         UNSET
@@ -245,6 +247,7 @@ _TYPES = {
 _ALLOWED = {
     "id": "1 to 128 ASCII letters, digits or . _ : / @ + -",
     "extra_parameters": "names of request parameters, such as top_k",
+    "kind": f"one of {', '.join(ModelKind.values)}",
     "on_disconnect": f"one of {', '.join(OnDisconnect.values)}",
     "streaming": f"one of {', '.join(Streaming.values)}",
     **dict.fromkeys(("name", "upstream_model", "owned_by"), "text without a NUL character"),

@@ -166,7 +166,10 @@ def _plan_model(
     model: Model, known: ServedModel | None, deployments: Sequence[Deployment], price: pricing.Price | None
 ) -> ModelPlan:
     row = known or ServedModel(pk=model.id)
+    if known is not None and known.kind != model.kind:
+        raise CatalogError(f"{model.id}: its kind stays {known.kind!r}, by which its usage is reported")
     values = {
+        "kind": model.kind.value,
         "context_window": model.context_window,
         "max_output_tokens": model.max_output_tokens,
         "is_active": model.is_active,

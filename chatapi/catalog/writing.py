@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from chatapi.catalog import file
-from chatapi.models import Deployment, ServedModel
+from chatapi.models import Deployment, ModelKind, ServedModel
 from usage import pricing
 from usage.database.clock import database_now
 from usage.formatting import moment
@@ -29,7 +29,12 @@ def write() -> str:
     for price in Price.objects.order_by("model", "effective_from"):
         history[price.model].append(price)
     rows = list(ServedModel.objects.prefetch_related("deployments"))
-    text = "\n".join([*_head(now), *(line for row in rows for line in _model(row, history[row.id], now)), ""])
+    head = [
+        f"# The catalog of {moment(now)} UTC, with the prices in effect then. "
+        "`manage.py loadcatalog` and the admin's import read it.",
+        "# api_key_env names environment variables; no key is in this file.",
+    ]
+    text = "\n".join([*head, *(line for row in rows for line in _model(row, history[row.id], now)), ""])
     try:
         if rows:
             file.parse(text)
@@ -40,20 +45,14 @@ def write() -> str:
     return text
 
 
-def _head(now: datetime) -> list[str]:
-    return [
-        f"# The catalog of {moment(now)} UTC, with the prices in effect then. "
-        "`manage.py loadcatalog` and the admin's import read it.",
-        "# api_key_env names environment variables; no key is in this file.",
-    ]
-
-
 def _model(row: ServedModel, history: Iterable[Price], now: datetime) -> Iterator[str]:
     deployments = list(row.deployments.all())
     yield from ("", "[[models]]")
     yield from _lines(
         {name: getattr(row, name) for name in ("id", "owned_by", "context_window", "max_output_tokens")}
     )
+    if row.kind != ModelKind.CHAT:
+        yield f'kind = "{row.kind}"'
     if not row.is_active:
         yield "is_active = false"
     if not deployments:

@@ -27,6 +27,7 @@ def urls() -> list[URLPattern]:
         path(
             "<str:app_label>/<str:model_name>/<path:object_id>/history/", view(audit.history), name="history"
         ),
+        # After the export, whose URL it would match, too.
         path("requests/<str:generation_id>", view(request_list.receipt_page), name="request"),
         path("prices/", view(price_timeline.prices_page), name="prices"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),

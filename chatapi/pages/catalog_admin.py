@@ -13,7 +13,7 @@ from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import action, display
 
 from accounts.pages.admin_mixins import ChoosesRows
-from chatapi.models import Deployment, ServedModel
+from chatapi.models import Deployment, ModelKind, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
 from chatapi.pages.theme import link
@@ -53,12 +53,25 @@ class ServedModelAdmin(ModelAdmin):
     """The models that clients can name."""
 
     change_list_template = "chatapi/models_list.html"
-    list_display = ["id", "status", "price", "deployments_count", "context_window", "max_output_tokens"]
-    list_filter = ["is_active"]
+    list_display = [
+        "id",
+        "kind",
+        "status",
+        "price",
+        "deployments_count",
+        "context_window",
+        "max_output_tokens",
+    ]
+    list_filter = ["is_active", "kind"]
     search_fields = ["id"]
     show_full_result_count = False
     inlines = [DeploymentInline]
-    fields = ["id", ("context_window", "max_output_tokens"), ("owned_by", "is_active"), "created_at"]
+    fields = [
+        ("id", "kind"),
+        ("context_window", "max_output_tokens"),
+        ("owned_by", "is_active"),
+        "created_at",
+    ]
     actions_list = ["import_file", "export_file"]
     actions_detail = ["show_prices"]
 
@@ -69,8 +82,13 @@ class ServedModelAdmin(ModelAdmin):
         return super().get_form(request, obj, change, help_texts=help_texts, **kwargs)
 
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
-        """Keep the id, by which history names the model."""
-        return ["id", "created_at"] if obj else ["created_at"]
+        """Keep the id and the kind, by which history names the model and reports its usage."""
+        return ["id", "kind", "created_at"] if obj else ["created_at"]
+
+    def has_delete_permission(self, request: HttpRequest, obj: ServedModel | None = None) -> bool:
+        """Keep models for embeddings, whose usage is reported by their kind; they can be deactivated."""
+        is_kept = obj is not None and obj.kind == ModelKind.EMBEDDINGS
+        return not is_kept and super().has_delete_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
         """Return the models with their current price and their number of active deployments, in one query."""

@@ -16,9 +16,8 @@ from chatapi.catalog import file, loading, writing
 from chatapi.catalog.file import CatalogError
 from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
+# About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
 MAX_FILE_BYTES = 64 * 1024
-"""About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
-"""
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
     "chatapi.change_servedmodel",
@@ -99,6 +98,7 @@ def _upload(request: HttpRequest) -> Upload:
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"
+    # A file that is chosen anew has no preview yet.
     digest = "" if sent else request.POST.get("expected", "")
     return Upload(name[:100], text, request.POST.get("deactivate_missing") == "on", digest)
 

@@ -23,10 +23,10 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from accounts.audit import recorder
-from chatapi.models import Deployment
+from chatapi.models import Deployment, ModelKind
 from chatapi.wire.completion import Completion
-from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage, Vector
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages
 from chatapi.wire.messages import UserMessage
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
 from chatapi.worker.deployments import target_of
@@ -34,13 +34,13 @@ from chatapi.worker.engines import Call, EngineError, Target
 from usage.models import Generation, Outcome
 from usage.pages.filters import page_url, words
 
+# The newest requests, by which deployments are judged.
 SAMPLE = 500
-"""The newest requests, by which deployments are judged."""
+# Deployments that are shown even without traffic.
 FEW = 5
-"""Deployments that are shown even without traffic."""
 _COLUMNS = ("model", "deployment", "outcome", "error_message", "attempt_log", "first_token_ms", "admitted_at")
+# The messages that generations keep of errors that are the request's fault.
 _OF_THE_REQUEST = (REQUEST_REFUSED, REQUEST_TOO_LARGE)
-"""The messages that generations keep of errors that are the request's fault."""
 _MOODS = {
     "healthy": "good",
     "no traffic": "plain",
@@ -48,9 +48,14 @@ _MOODS = {
     "some errors": "warn",
     "failing": "bad",
 }
+# The limit of the whole call, shorter than the deployment's own: somebody waits for a page.
 TIMEOUT_S = 20.0
-"""The limit of the whole call, shorter than the deployment's own: somebody waits for a page."""
-_REQUEST = GenerationRequest(model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest="")
+_REQUESTS = {
+    ModelKind.CHAT.value: GenerationRequest(
+        model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest=""
+    ),
+    ModelKind.EMBEDDINGS.value: GenerationRequest(model="test", prompt=Inputs("yes"), digest=""),
+}
 _HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
@@ -230,15 +235,16 @@ def call(row: Deployment) -> Finding:
 
     It blocks, and needs a thread without an event loop.
     """
-    answer = asyncio.run(_ask(target_of(row)))
+    answer = asyncio.run(_ask(target_of(row), _REQUESTS[row.model.kind]))
     failure = answer.completion.failure
     choice = answer.completion.choice(0)
     texts = [
         (failure.code or failure.type) if failure else "",
         failure.message if failure else "",
-        choice.text or choice.reasoning or choice.refusal or "",
+        choice.text or choice.reasoning or choice.refusal or answer.vector,
         answer.completion.system_fingerprint or "",
     ]
+    # An upstream may repeat the key in its error.
     key = key_of(row)
     error, message, text, fingerprint = (text.replace(key, "(the key)") if key else text for text in texts)
     status = failure.status if failure else 200
@@ -257,12 +263,16 @@ class _Answer:
     def __init__(self) -> None:
         self._started_at = time.monotonic()
         self.completion = Completion()
+        self.vector = ""
+        """The words for an embedding."""
         self.started_ms: float | None = None
         self.first_token_ms: float | None = None
         self.total_ms = 0.0
 
     def add(self, delta: AnyDelta) -> None:
         self.completion.add(delta)
+        if isinstance(delta, Vector):
+            self.vector = f"a vector of {len(delta.values) // 4} dimensions"
         self.total_ms = (time.monotonic() - self._started_at) * 1_000
         if isinstance(delta, Started):
             self.started_ms = self.total_ms
@@ -270,7 +280,7 @@ class _Answer:
             self.first_token_ms = self.total_ms
 
 
-async def _ask(target: Target) -> _Answer:
+async def _ask(target: Target, request: GenerationRequest) -> _Answer:
     # Imported here: the engines import an HTTP client that no other page of the web process needs.
     from chatapi.worker.services import ENGINES  # noqa: PLC0415
 
@@ -278,7 +288,7 @@ async def _ask(target: Target) -> _Answer:
     try:
         async with (
             asyncio.timeout(TIMEOUT_S),
-            aclosing(engine.stream(Call("test", _REQUEST, target, 1))) as batches,
+            aclosing(engine.stream(Call("test", request, target, 1))) as batches,
         ):
             async for batch in batches:
                 for delta in batch:
@@ -305,7 +315,13 @@ def test_page(request: HttpRequest, deployment_id: int) -> HttpResponse:
     if row is None:
         raise Http404("There is no such deployment.")
     mistakes = _mistakes(row)
-    finding = _tested(row) if request.method == "POST" and not mistakes else None
+    finding = None
+    if request.method == "POST" and not mistakes:
+        if not connection.in_atomic_block:
+            # The call waits for an upstream; other requests need the connection meanwhile.
+            connection.close()
+        finding = call(row)
+        recorder.record("tested", row, {"outcome": [None, finding.outcome]})
     return TemplateResponse(
         request,
         "chatapi/deployment_test.html",
@@ -320,16 +336,6 @@ def _mistakes(row: Deployment) -> list[str]:
     except ValidationError as error:
         return [f"{words(name)}: {' '.join(texts)}" for name, texts in error.message_dict.items()]
     return []
-
-
-def _tested(row: Deployment) -> Finding:
-    """Call the deployment, and record that in the audit log."""
-    if not connection.in_atomic_block:
-        # The call waits for an upstream; other requests need the connection meanwhile.
-        connection.close()
-    finding = call(row)
-    recorder.record("tested", row, {"outcome": [None, finding.outcome]})
-    return finding
 
 
 def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _STATUSES = {
     "expired": "danger",
     "owner inactive": "warning",
 }
+# The buttons of a key that is not revoked, each with its condition.
 _OFFERED: dict[str, Callable[[APIKey], bool]] = {
     "rotate": lambda row: True,
     "end_previous": lambda row: row.has_previous(timezone.now()),
@@ -48,7 +49,6 @@ _OFFERED: dict[str, Callable[[APIKey], bool]] = {
     "enable": lambda row: not row.is_active,
     "revoke_one": lambda row: True,
 }
-"""The buttons of a key that is not revoked, each with its condition."""
 
 
 class KeyList(ChangeList):

@@ -17,6 +17,7 @@ from accounts.models import APIKey, KeyScope
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 
+# Seconds for which the old secret still works after a rotation, with their texts.
 OVERLAPS = {
     "0": "now",
     "3600": "in 1 hour",
@@ -24,7 +25,6 @@ OVERLAPS = {
     "259200": "in 3 days",
     "604800": "in 7 days",
 }
-"""Seconds for which the old secret still works after a rotation, with their texts."""
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -124,10 +124,8 @@ class RotationForm(forms.Form):
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:
-    """Return all models, and chosen ones that the catalog no longer has.
-
-    Without those a key could use more models than before, or a limit apply to more.
-    """
+    """Return all models, and chosen ones that the catalog no longer has."""
+    # Without those, saving the form would let a key use more models than before, or a limit apply to more.
     known = list(ServedModel.objects.order_by("id").values_list("id", flat=True))
     return [(name, name) for name in known] + [
         (name, f"{name} (not in the catalog)") for name in chosen if name not in known

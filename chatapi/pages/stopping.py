@@ -52,7 +52,7 @@ def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
     try:
         # A view runs in a thread without an event loop.
         asyncio.run(_cancel(row))
-    except (RedisError, OSError) as error:
+    except RedisError as error:
         log.warning("could not stop %s: %r", row, error)
         return False
     recorder.record("asked to stop", row)

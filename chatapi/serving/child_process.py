@@ -8,6 +8,8 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 from functools import partial
 
+from chatapi.serving.process_tuning import MALLOC_ENVIRONMENT
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _libc = ctypes.CDLL(None)
 
@@ -18,8 +20,10 @@ async def spawn(command: Sequence[str]) -> Process:
     Call it from the main thread: to the kernel, the parent is the thread that forked. Raises `OSError`.
     """
     die_with_us = partial(_die_with, os.getpid())
+    environment = MALLOC_ENVIRONMENT | os.environ
+    # In a session of its own, the terminal's Ctrl-C does not reach it: the supervisor ends all in order.
     return await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, start_new_session=True, preexec_fn=die_with_us
+        *command, stdin=DEVNULL, env=environment, start_new_session=True, preexec_fn=die_with_us
     )
 
 

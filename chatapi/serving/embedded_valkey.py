@@ -6,11 +6,11 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
+# sockaddr_un holds 108 bytes with the final NUL; the rest is a margin for other systems (macOS: 104).
 MAX_SOCKET_PATH_BYTES = 100
-"""sockaddr_un holds 108 bytes with the final NUL; the rest is a margin for other systems (macOS: 104)."""
 
+# Queued ids and minutes of deltas need a few MiB. When it is full, requests are refused (noeviction).
 MAX_MEMORY_MIB = 256
-"""Queued ids and minutes of deltas need a few MiB. When it is full, requests are refused (noeviction)."""
 
 
 def socket_path(state_dir: Path) -> Path:
@@ -64,6 +64,8 @@ def command(state_dir: Path) -> list[str]:
         "unixsocket": str(socket_path(state_dir)),
         "unixsocketperm": "700",
         "dir": str(state_dir),
+        # Prompts and answers stay in memory; only an orderly end writes a dump, so that the queue survives
+        # it.
         "save": "",
         "appendonly": "no",
         "shutdown-on-sigterm": "save",

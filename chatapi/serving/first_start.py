@@ -29,23 +29,14 @@ def set_up() -> Credentials | None:
     """Set everything up if no organization exists yet; returns None if one does."""
     if Organization.objects.exists():
         return None
-    _load_sandbox_models()
-    project = keys.get_or_create_project(ORGANIZATION, "default")
-    _, api_key = keys.create_key(project, name="demo", is_admin=True)
-    return Credentials(api_key, _create_administrator())
-
-
-def _load_sandbox_models() -> None:
     # Imported here, because it loads the engines, which no later start of this process needs.
     from chatapi.catalog import file, loading  # noqa: PLC0415
 
     loading.load(file.read(SANDBOX_CATALOG))
-
-
-def _create_administrator() -> str | None:
-    users = get_user_model().objects
-    if users.filter(username=ADMINISTRATOR).exists():
-        return None
-    password = secrets.token_urlsafe(12)
-    users.create_superuser(ADMINISTRATOR, password=password)
-    return password
+    project = keys.get_or_create_project(ORGANIZATION, "default")
+    _, api_key = keys.create_key(project, name="demo", is_admin=True)
+    users, password = get_user_model().objects, None
+    if not users.filter(username=ADMINISTRATOR).exists():
+        password = secrets.token_urlsafe(12)
+        users.create_superuser(ADMINISTRATOR, password=password)
+    return Credentials(api_key, password)

@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from django.conf import settings
 from django.core import checks
@@ -36,7 +35,14 @@ def check_settings() -> None:
 @contextlib.contextmanager
 def only_one(state_dir: Path) -> Iterator[None]:
     """Lock the state folder while the block runs; raises `CannotStart` if another `serve` holds it."""
-    with _open_lock(state_dir) as file:
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        file = (state_dir / "serve.lock").open("ab", buffering=0)
+    except OSError as error:
+        raise CannotStart(
+            f"can't write to {state_dir} ({error.strerror}): make it writable, or set CHATAPI_STATE_DIR."
+        ) from error
+    with file:
         try:
             # The kernel releases the lock, however the process ends.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,8 +117,8 @@ def check_tables_after(error: Exception) -> None:
 
 
 _UNDEFINED = ("42P01", "42703")
+# How PostgreSQL and SQLite report missing tables and columns.
 _NO_SUCH = ("no such table", "no such column", "has no column named")
-"""How PostgreSQL and SQLite report missing tables and columns."""
 
 
 def _check_tables(probe: BaseDatabaseWrapper) -> None:
@@ -130,9 +136,10 @@ def _check_tables(probe: BaseDatabaseWrapper) -> None:
 
 @contextlib.contextmanager
 def _database() -> Iterator[BaseDatabaseWrapper]:
-    """Open a connection without the pool, which would hide the reason of a failure; raises `CannotStart`."""
+    """Open a connection; raises `CannotStart`."""
     probe = connection.copy()
     if probe.vendor == "postgresql":
+        # The pool would wait, and hide the reason of a failure.
         probe.settings_dict["OPTIONS"].pop("pool", None)
         probe.settings_dict["OPTIONS"]["connect_timeout"] = PATIENCE_S
     try:
@@ -158,6 +165,7 @@ def check_redis() -> None:
     from redis.exceptions import RedisError  # noqa: PLC0415
     from redis.retry import Retry  # noqa: PLC0415
 
+    # Without a retry: redis-py's own take many times the timeout.
     for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
         try:
             with Redis.from_url(
@@ -168,15 +176,5 @@ def check_redis() -> None:
             # The error's text, like the URL, may contain a password.
             hint = "user and password must be percent-encoded, and port and database numbers"
             raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             raise CannotStart(f"Redis can't be reached ({error}): {_REDIS_SETTINGS}") from error
-
-
-def _open_lock(state_dir: Path) -> BinaryIO:
-    try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        return (state_dir / "serve.lock").open("ab", buffering=0)
-    except OSError as error:
-        raise CannotStart(
-            f"can't write to {state_dir} ({error.strerror}): make it writable, or set CHATAPI_STATE_DIR."
-        ) from error

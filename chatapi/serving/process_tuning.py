@@ -4,28 +4,29 @@ import gc
 import resource
 import sys
 
+# The garbage collector runs after so many new objects. A running stream has a hundred, an ended one leaves
+# none, and each thousand objects that it visits stop all streams for a millisecond.
 YOUNG_OBJECTS = 50_000
-"""The garbage collector runs after so many new objects. A running stream has a hundred, an ended one leaves
-none, and each thousand objects that it visits stop all streams for a millisecond.
-"""
 
+# How long a thread may keep the interpreter while another one waits. The database's thread needs it after
+# every statement, while it holds the write lock: with Python's default of 5 ms all other processes would
+# wait.
 SWITCH_INTERVAL_S = 0.000_5
-"""How long a thread may keep the interpreter while another one waits. The database's thread needs it after
-every statement, while it holds the write lock: with Python's default of 5 ms all other processes would wait.
+
+MALLOC_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(512 << 10), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
+"""glibc's settings for the processes that `serve` starts: the memory of a large request goes back to the
+system as soon as it is freed. By default glibc keeps up to 64 MiB of it, in each of a process's arenas.
 """
 
 
 def tune_process() -> None:
-    """Prepare the process for many streams; call it when everything is imported.
-
-    1. The garbage collector ignores what is imported: a full collection over Django's modules stops every
-       stream for a tenth of a second.
-    2. Threads switch more often.
-    3. The limit of file descriptors rises to the system's: each stream holds one.
-    """
+    """Prepare the process for many streams; call it when everything is imported."""
+    # The garbage collector ignores what is imported so far: a full collection over Django's modules stops
+    # every stream for a tenth of a second.
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    # Each stream holds a descriptor.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

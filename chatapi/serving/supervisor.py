@@ -12,8 +12,8 @@ from chatapi.serving.child_process import spawn
 
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 10.0
+# A program that ran for this long is restarted after the first delay again.
 HEALTHY_S = 30.0
-"""A program that ran for this long is restarted after the first delay again."""
 
 Say = Callable[[str], None]
 
@@ -51,6 +51,7 @@ class Watched:
         """Ask the program to end, wait, and kill it if it does not."""
         if self._task is None or self._process is None:
             return
+        # First, so that the end of the process is not taken for a crash.
         self._is_stopping = True
         if self._after_start is not None:
             self._after_start.cancel()
@@ -150,6 +151,7 @@ class Supervisor:
     async def stop(self) -> int:
         """Stop all programs, one after the other; returns the exit code."""
         self._stop.set()
+        # Removed only when it has ended: a second signal must still find it to kill it.
         while self._watched:
             await self._watched[-1].stop(is_interrupted=self._is_interrupted)
             self._watched.pop()

@@ -1,9 +1,4 @@
-"""Watches a process's event loop: logs where it is blocked, and ends the process if it never returns.
-
-The watchdog counts its own rounds instead of time: while the machine sleeps or the process is stopped, the
-watchdog stands still as well, and the loop is not taken for a hung one. Code that never releases the
-interpreter stops the watchdog, too; for that case each round postpones a kernel timer of CPU time.
-"""
+"""Watches a process's event loop: logs where it is blocked, and ends the process if it never returns."""
 
 import faulthandler
 import logging
@@ -23,13 +18,13 @@ from accounts.loop_clock import TICK_S, clock
 log = logging.getLogger(__name__)
 
 ROUND_S = TICK_S
+# After this time without an iteration of the loop, the log says where it is blocked.
 LATE_S = 1.0
-"""After this time without an iteration of the loop, the log says where it is blocked."""
 MOST_FRAMES = 5
+# The longest wait for the log: it may be the log that blocks the loop.
 LOG_TIMEOUT_S = 1.0
-"""The longest wait for the log: it may be the log that blocks the loop."""
+# EX_SOFTWARE of sysexits.h
 HUNG_EXIT_CODE = 70
-"""EX_SOFTWARE of sysexits.h"""
 OUR_PACKAGES = tuple(f"{settings.BASE_DIR / name}{os.sep}" for name in ("accounts", "usage", "chatapi"))
 
 
@@ -51,8 +46,12 @@ def watched() -> Iterator[None]:
 
 def _watch(stopping: threading.Event) -> None:
     hung_s = settings.HUNG_MS / 1_000
+    # Rounds are counted instead of time: while the machine sleeps or the process is stopped, the watchdog
+    # stands still as well, and the loop is not taken for a hung one.
     ticks, rounds, is_logged = 0, 0, False
     while not stopping.wait(ROUND_S):
+        # Code that never releases the interpreter stops this thread, too: then nothing postpones this kernel
+        # timer of CPU time.
         signal.setitimer(signal.ITIMER_PROF, hung_s)
         if clock.ticks != ticks or not ticks:
             if is_logged:

@@ -6,11 +6,11 @@ decides the order of the bodies before they are read.
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -52,16 +52,22 @@ class _Child:
         reader, writer = await asyncio.open_connection(sock=ours)
         return cls(process, reader, writer)
 
-    async def parse(self, task: Task, pieces: Sequence[bytes]) -> tuple[Outcome, bytes]:
-        """Return the outcome and the request's content; raises `OSError` or `EOFError` if the child dies."""
+    async def parse(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
+        """Return the outcome, the request's content and its state; raises `OSError` or `EOFError` if the
+        child dies.
+
+        It takes the pieces out of the list, so that body and content are not in memory together.
+        """
         header = msgspec.msgpack.encode(task)
         self._writer.write(LENGTH.pack(len(header)) + header + LENGTH.pack(sum(map(len, pieces))))
-        for piece in pieces:
+        pieces.reverse()
+        while pieces:
+            piece = pieces.pop()
             for start in range(0, len(piece), _PIECE_BYTES):
                 self._writer.write(piece[start : start + _PIECE_BYTES])
                 await self._writer.drain()
         outcome = _outcome_decoder.decode(await self._read_frame())
-        return outcome, await self._read_frame()
+        return outcome, await self._read_frame(), await self._read_frame()
 
     async def _read_frame(self) -> bytes:
         (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
@@ -93,19 +99,20 @@ class BodyParser:
         self._turn = asyncio.Lock()
 
     async def parse(
-        self, pieces: Sequence[bytes], protocol: str, default_model: str | None, *, is_ticket: bool = False
+        self, pieces: list[bytes], protocol: str, default_model: str | None, *, is_ticket: bool = False
     ) -> ParsedRequest:
-        """Return the request in the pieces of a body; raises `InvalidRequest` or `ParserUnavailable`.
+        """Return the request in the pieces of a body; raises `InvalidRequest`, `UnresolvedReferences` or
+        `ParserUnavailable`.
 
-        Cancelling the caller while its body is parsed kills the child.
+        The list is empty afterwards. Cancelling the caller while its body is parsed kills the child.
         """
         task = Task(protocol, default_model, is_ticket, self._cpu_limit_s)
         async with self._turn:
-            outcome, content = await self._ask(task, pieces)
-        if outcome.refusal is not None:
-            raise outcome.refusal.error()
+            outcome, content, state = await self._ask(task, pieces)
+        if error := outcome.refusal or outcome.references:
+            raise error.error()
         assert outcome.summary is not None
-        return ParsedRequest(outcome.summary, content)
+        return ParsedRequest(outcome.summary, content, state)
 
     async def start(self) -> None:
         """Start the child before it is needed; if this fails, the next body tries again."""
@@ -120,7 +127,7 @@ class BodyParser:
         if child is not None:
             await child.end()
 
-    async def _ask(self, task: Task, pieces: Sequence[bytes]) -> tuple[Outcome, bytes]:
+    async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
             async with asyncio.timeout(self._answer_timeout_s):
                 if self._child is None:
@@ -145,9 +152,12 @@ class BodyParser:
 
 
 def _spawn() -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start a child that inherits only its channel: no other file descriptor, and no environment."""
+    """Start a child that inherits its channel and the settings of malloc, but no secret and no other file."""
     ours, theirs = socket.socketpair()
     with theirs:
         channel = theirs.fileno()
-        process = subprocess.Popen(_COMMAND, cwd=_ROOT, env={}, stdin=channel, stdout=channel, close_fds=True)  # noqa: S603  no input
+        malloc = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+        process = subprocess.Popen(  # noqa: S603  no input
+            _COMMAND, cwd=_ROOT, env=malloc, stdin=channel, stdout=channel, close_fds=True
+        )
     return process, ours

@@ -1,8 +1,8 @@
-"""Bounds the memory that large request bodies take in a web process, and gives organizations turns.
+"""Bounds the memory that large bodies take in a web process, and gives organizations turns.
 
 A body gets room before it is read, and keeps it until its request is queued. A body that waits for room is
 not read, so TCP's flow control slows its client down. An organization that sends many large bodies delays
-only itself.
+only itself. Answers that are collected before they are sent have a room of the same kind.
 """
 
 from typing import Final
@@ -25,11 +25,18 @@ HOLD_S, LEAST_BYTES_PER_S = 5.0, 1024 * 1024
 class BodyRoom:
     """The room for the large bodies of a process."""
 
-    def __init__(self, max_body_bytes: int, *, bodies: float = BODIES, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self,
+        max_body_bytes: int,
+        *,
+        bodies: float = BODIES,
+        bodies_each: int = BODIES_EACH,
+        wait_s: float = WAIT_S,
+    ) -> None:
         """`max_body_bytes` is the length of the largest body; `bodies` of them have room."""
         largest = max(max_body_bytes, LEAST_BYTES)
         self._room = FairRoom(
-            bodies * largest, BODIES_EACH * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH
+            bodies * largest, bodies_each * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH
         )
 
     async def acquire(self, organization_id: int, n_bytes: int) -> Room:

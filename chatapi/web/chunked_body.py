@@ -14,16 +14,16 @@ from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 
 FREE_CHUNKS = 1_024
+# A body may have `FREE_CHUNKS` chunks of any size; beyond that, the average chunk must have this size.
 MIN_CHUNK_BYTES = 4
-"""A body may have `FREE_CHUNKS` chunks of any size; beyond that, the average chunk must have this size."""
 
 FREE_EXTRA_BYTES = 4_096
+# Chunk extensions and trailers may have `FREE_EXTRA_BYTES`, and one byte for this many bytes of the body.
 BODY_BYTES_PER_EXTRA_BYTE = 64
-"""Chunk extensions and trailers may have `FREE_EXTRA_BYTES`, and one byte for this many bytes of the body."""
 
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(;[\t\x20-\x7e\x80-\xff]*)?\r\n")
+# The end of a chunk with what follows it.
 _NEXT_SIZE_LINE = re.compile(rb"\r\n" + _SIZE_LINE.pattern)
-"""The end of a chunk with what follows it."""
 _TRAILERS = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*\r\n)*\r\n")
 
 
@@ -77,7 +77,10 @@ class ChunkedBody:
                     return position
             size_line = self._size_line.match(data, position)
             if size_line is None:
-                self._check_beginning(data, position)
+                # These bytes must be able to become the line before a chunk.
+                if data.find(b"\n", position if self._size_line is _SIZE_LINE else position + 2) != -1:
+                    raise BadChunks(refusals.BAD_REQUEST)
+                self._check_extra(len(data) - position)
                 return position
             self._size_line = _NEXT_SIZE_LINE
             position = size_line.end()
@@ -98,12 +101,6 @@ class ChunkedBody:
     def _check_extra(self, more_bytes: int) -> None:
         if self._extra_bytes + more_bytes > FREE_EXTRA_BYTES + self._body_bytes // BODY_BYTES_PER_EXTRA_BYTE:
             raise BadChunks(refusals.CHUNKS_TOO_SMALL)
-
-    def _check_beginning(self, data: bytes, position: int) -> None:
-        """Raise `BadChunks` if the bytes at `position` can't become the line before a chunk."""
-        if data.find(b"\n", position if self._size_line is _SIZE_LINE else position + 2) != -1:
-            raise BadChunks(refusals.BAD_REQUEST)
-        self._check_extra(len(data) - position)
 
     def _take_trailers(self, data: bytes, position: int) -> None:
         """Drop the trailers, and end the body."""

@@ -33,10 +33,10 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.connections = 0
+        # Connections that wait for the head of a request, the longest wait first.
         self.waiting: dict[Countable, None] = {}
-        """Connections that wait for the head of a request, the longest wait first."""
+        # Connections whose output is not read, the earliest stall first.
         self.stalled: dict[Countable, None] = {}
-        """Connections whose output is not read, the earliest stall first."""
         self.arriving_bytes = 0
         self.handshakes = self.window = 0
 
@@ -59,14 +59,11 @@ class ClientQuotas:
         """Return whether `peer` is a trusted proxy, so that its requests count for other addresses."""
         return _is_proxy(peer, self._trusted_proxies)
 
-    def of_peer(self, peer: str) -> Client:
-        return self._client(peer)
-
     def of_request(self, peer: str, forwarded_for: str) -> Client:
         """Return the client that a trusted proxy names in `X-Forwarded-For`."""
-        return self._client(client_ip.of(peer, forwarded_for, self._trusted_proxies))
+        return self.of_peer(client_ip.of(peer, forwarded_for, self._trusted_proxies))
 
-    def _client(self, address: str) -> Client:
+    def of_peer(self, address: str) -> Client:
         household = _household(address)
         client = self._clients.get(household)
         if client is None:
@@ -112,12 +109,11 @@ class ClientQuotas:
             return None
         if client.arriving_bytes > self._limits.max_arriving_bytes_per_address:
             return refusals.TOO_MUCH_FROM_ADDRESS
-        if self._arriving_bytes > self._limits.max_arriving_bytes and self._has_more_than_its_share(client):
+        # When the process is full, only clients with more than an equal share are refused.
+        most_bytes = self._limits.max_arriving_bytes
+        if self._arriving_bytes > most_bytes and client.arriving_bytes * len(self._clients) > most_bytes:
             return refusals.TOO_MUCH_AT_ONCE
         return None
-
-    def _has_more_than_its_share(self, client: Client) -> bool:
-        return client.arriving_bytes * len(self._clients) > self._limits.max_arriving_bytes
 
     def arrived(self, client: Client, size: int) -> None:
         client.arriving_bytes -= size

@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from accounts import authentication
 from accounts.authentication import Caller
@@ -19,18 +18,19 @@ from accounts.errors import RateLimited
 from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.catalog import CatalogModel
-from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import Job
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web import idempotency_header
 from chatapi.web.body_room import LARGE_BYTES
+from chatapi.web.byte_windows import WindowFull
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import visible_generation
-from chatapi.web.responses import has_failed, respond, respond_again, respond_later
+from chatapi.web.responses import has_failed, respond, respond_again, respond_later, send_folded
 from chatapi.web.services import Services
-from chatapi.web.tickets import Ticket, TooManyTickets
+from chatapi.web.tickets import Ticket
 from chatapi.wire import parsed_request, requests
 from chatapi.wire.deltas import Usage
+from chatapi.wire.invalid_request import UnresolvedReferences
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
 from chatapi.wire.protocols import Answer, Dialect
 from usage import pricing
@@ -61,6 +61,10 @@ class ValidatedRequest:
     model: CatalogModel
     price: Price
     """Less the organization's discount; nothing for a test key."""
+    state: bytes
+    """What later requests may refer to; empty once it is kept."""
+    is_not_kept: bool = False
+    """There was no room for its state."""
     room: Room | None = None
     """The room of a large body, until the request is queued."""
 
@@ -95,7 +99,7 @@ async def count_tokens(exchange: Exchange) -> None:
     exchange.response_headers += reservation.headers()
     folder = request.dialect.folder(Answer(exchange.id.hex, identity.created(exchange.id), summary.model))
     folder.add(Usage(summary.prompt_tokens or 0, 0))
-    await exchange.send_json(200, folder.body())
+    await send_folded(exchange, folder)
 
 
 async def issue_ticket(exchange: Exchange) -> None:
@@ -111,10 +115,8 @@ async def issue_ticket(exchange: Exchange) -> None:
         secret = await services.tickets.issue(
             Ticket(exchange.id, api_key_id, dialect, request.content, summary=summary)
         )
-    except TooManyTickets as error:
-        raise errors.too_many_tickets(services.tickets.max_bytes, error.retry_after_ms) from None
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    except WindowFull as error:
+        raise errors.too_many_tickets(services.tickets.unused.max_bytes, error.retry_after_ms) from None
     body = {
         "object": "chat.completion.ticket",
         "id": secret,
@@ -134,7 +136,8 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     2. the caller's limits; for a large body also in Redis, and the bytes of its refused requests;
     3. room in memory for a large body, which is not read before;
     4. the body: small ones are parsed here, large ones and those to count in a child process;
-    5. the model and its price.
+    5. the model and its price;
+    6. room in memory for a large answer that is collected before it is sent.
     """
     exchange.allow("POST")
     caller, dialect = await authenticate(exchange, services)
@@ -146,35 +149,52 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         raise errors.unsupported_content_coding(coding[:MAX_ECHO_CHARS])
     is_large = await exchange.has_large_body()
     await _check_limits(exchange, services, caller, is_large)
-    room = None
-    default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
+    room: Room | None = None
     if is_large:
         room, pieces = await _read_large_body(exchange, services, caller)
     else:
         pieces = [await exchange.read_body()]
-    name, is_ticket = exchange.protocol.name, exchange.kind.is_ticket
+    try:
+        parsed = await _parse(exchange, services, caller, dialect, pieces)
+    except UnresolvedReferences as references:
+        assert exchange.kind.resolve is not None, "its parser knows no references"
+        pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
+        if room is None and sum(map(len, pieces)) > LARGE_BYTES:
+            room = await _take_room(exchange, services, caller, sum(map(len, pieces)))
+        parsed = await _parse(exchange, services, caller, dialect, pieces)
+    request = await _with_price(exchange, services, caller, dialect, parsed)
+    request.room = room
+    if (answer_bytes := request.summary.answer_bytes) > LARGE_BYTES:
+        exchange.rooms.append(await services.answer_room.acquire(caller.organization_id, answer_bytes))
+    return request
+
+
+async def _parse(
+    exchange: Exchange, services: Services, caller: Caller, dialect: Dialect, pieces: list[bytes]
+) -> ParsedRequest:
+    """Return the request in the pieces of a body. Raises `InvalidRequest` or `UnresolvedReferences`."""
+    default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
+    protocol, is_ticket = exchange.kind.protocol, exchange.kind.is_ticket
+    n_bytes = sum(map(len, pieces))
+    if n_bytes > settings.MAX_BODY_BYTES:
+        raise errors.body_too_large()
     if exchange.protocol.counts_tokens:
         turn = await services.counting_turns.acquire(caller.organization_id)
         exchange.rooms.append(turn)
-        parsed = await services.parser.parse(pieces, name, default_model)
-        turn.release()
-    elif is_large:
-        parsed = await services.parser.parse(pieces, name, default_model, is_ticket=is_ticket)
-    else:
-        parsed = parsed_request.parse(pieces[0], name, default_model, is_ticket=is_ticket)
-    request = await _with_price(exchange, services, caller, dialect, parsed)
-    request.room = room
-    return request
+        try:
+            return await services.parser.parse(pieces, protocol, default_model)
+        finally:
+            turn.release()  # it may be parsed again, with what it refers to
+    if n_bytes > LARGE_BYTES:
+        return await services.parser.parse(pieces, protocol, default_model, is_ticket=is_ticket)
+    return parsed_request.parse(b"".join(pieces), protocol, default_model, is_ticket=is_ticket)
 
 
 async def redeem(exchange: Exchange, services: Services, secret: str) -> ValidatedRequest:
     """Return the request that was posted for this ticket, if the key that posted it is still valid."""
     if await exchange.has_large_body():
         raise errors.body_too_large("A GET takes no request body.")
-    try:
-        ticket = await services.tickets.redeem(secret)
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    ticket = await services.tickets.redeem(secret)
     if ticket is None:
         raise errors.invalid_ticket()
     caller = exchange.caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
@@ -216,18 +236,24 @@ async def _read_large_body(
     """Return the body's pieces, and the room in memory that it waited for; raises 413 or `NoRoom`."""
     announced_bytes = exchange.announced_bytes
     max_bytes = settings.MAX_BODY_BYTES if announced_bytes is None else announced_bytes
-    if max_bytes > settings.MAX_BODY_BYTES:
-        raise errors.body_too_large()
-    if caller.is_test:  # nobody pays for it, so it has a bound of its own, and keeps that room until its end
-        exchange.rooms.append(await services.test_room.acquire(caller.organization_id, max_bytes))
-    room = await services.room.acquire(caller.organization_id, max_bytes)
-    exchange.rooms.append(room)
+    room = await _take_room(exchange, services, caller, max_bytes)
     pieces = []
     while (piece := await _next_piece(exchange, room)) is not None:
         pieces.append(piece)
         if exchange.large_bytes > max_bytes:
             raise errors.body_too_large()
     return room, pieces
+
+
+async def _take_room(exchange: Exchange, services: Services, caller: Caller, max_bytes: int) -> Room:
+    """Return room in memory for a large request, once there is some; raises 413 or `NoRoom`."""
+    if max_bytes > settings.MAX_BODY_BYTES:
+        raise errors.body_too_large()
+    if caller.is_test:  # nobody pays for it, so it has a bound of its own, and keeps that room until its end
+        exchange.rooms.append(await services.test_room.acquire(caller.organization_id, max_bytes))
+    room = await services.room.acquire(caller.organization_id, max_bytes)
+    exchange.rooms.append(room)
+    return room
 
 
 async def _next_piece(exchange: Exchange, room: Room) -> bytes | None:
@@ -248,20 +274,28 @@ async def _with_price(
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
-    if not caller.may_use(summary.model):
-        raise errors.model_not_allowed(summary.model)
-    model = await services.model(summary.model)
-    if model is None:
-        raise errors.model_not_found(summary.model)
-    if model.price is None:
-        raise NotPriced(summary.model)
+    model, price = await _model(services, caller, summary.model, exchange.protocol.model_kind)
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
     if ignored := requests.ignored_parameters(summary, model.extra_parameters):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
     discount = (await services.discounts.get()).get(caller.organization_id, 0)
-    price = FREE if caller.is_test else pricing.discounted(model.price, discount)
-    return ValidatedRequest(caller, dialect, summary, parsed.content, model, price)
+    price = FREE if caller.is_test else pricing.discounted(price, discount)
+    return ValidatedRequest(caller, dialect, summary, parsed.content, model, price, parsed.state)
+
+
+async def _model(services: Services, caller: Caller, name: str, kind: str) -> tuple[CatalogModel, Price]:
+    """Return the model that the caller names, with its price; raise why it can't serve this kind."""
+    if not caller.may_use(name):
+        raise errors.model_not_allowed(name)
+    model = await services.model(name)
+    if model is None:
+        raise errors.model_not_found(name)
+    if model.kind != kind:
+        raise errors.model_of_another_kind(name, model.kind, kind)
+    if model.price is None:
+        raise NotPriced(name)
+    return model, model.price
 
 
 # ---- admit
@@ -272,8 +306,11 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     preferences = (exchange.header(b"prefer") or "").lower().split(",")  # RFC 7240, section 2
     is_later = "respond-async" in {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
     is_later = is_later and request.dialect.encoder is not None  # what is fetched later is a stream
+    background_state = request.state if request.summary.is_background else b""
+    is_later = is_later or bool(background_state)
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
     admission = _admission(exchange, request, key)
+    await _take_room_for_state(services, request)
     try:
         reservation = await _take_from_limits(exchange, services, request, admission)
         if request.room is not None:
@@ -283,7 +320,9 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         used_tokens: int | None = None
         try:
             if is_later:
-                await respond_later(exchange, services, admission, request.dialect, admitting)
+                await respond_later(
+                    exchange, services, admission, request.dialect, admitting, background_state
+                )
             else:
                 used_tokens = await respond(exchange, services, admission, request.dialect, admitting)
         finally:
@@ -297,8 +336,20 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     if row.state == State.ADMITTED:
         # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
         await services.enqueue_again(row.id, Job("", request.content, runs_on=True))
-    request.content = b""
-    await respond_again(exchange, services, row, request.dialect, is_later=is_later)
+    request.content = request.state = b""
+    await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
+
+
+async def _take_room_for_state(services: Services, request: ValidatedRequest) -> None:
+    """Drop the state if its organization has stored too much; raise 429 in the background, which needs it."""
+    if not request.state:
+        return
+    try:
+        await services.states.take(request.caller.organization_id, len(request.state))
+    except WindowFull as error:
+        if request.summary.is_background:
+            raise errors.too_much_state(services.states.max_bytes, error.retry_after_ms) from None
+        request.state, request.is_not_kept = b"", True
 
 
 def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
@@ -334,20 +385,22 @@ async def _take_from_limits(
 ) -> Reservation:
     """Take the request from the caller's rate limits.
 
-    Raises `RateLimited` if they have no room, or `AlreadyAdmitted` for a request that was sent before: that
-    one needs none.
+    Raises `RateLimited` or another 429 if they have no room, or `AlreadyAdmitted` for a request that was sent
+    before: that one needs none.
     """
     try:
+        await services.open_generations.add(request.caller.organization_id)
         reservation = await services.rates.take(
             request.caller, exchange.id, model=request.summary.model, tokens=admission.most_tokens
         )
-    except RateLimited as error:
+    except (RateLimited, errors.APIError) as error:
         if admission.idempotency is None:
             raise
         first = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
         if first is None:
             raise
-        exchange.response_headers += error.headers()
+        if isinstance(error, RateLimited):
+            exchange.response_headers += error.headers()
         raise first from None
     exchange.is_counted = True
     exchange.response_headers += reservation.headers()
@@ -365,8 +418,9 @@ async def _admit(
         await services.commits.write(ledger.admit, admission)
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox
-        await services.enqueue(admission.id, Job(inbox, request.content, runs_on))
-        request.content = b""
+        job = Job(inbox, request.content, runs_on, is_not_kept=request.is_not_kept)
+        await services.enqueue(admission.id, job, request.state)
+        request.content = request.state = b""
         failpoint("enqueue.after")
     finally:
         if request.room is not None:

@@ -6,11 +6,9 @@ import resource
 
 from twisted.web import http
 
-from chatapi.web import refusals
 from chatapi.web.client_quotas import ClientQuotas
 from chatapi.web.http_connection import HTTPConnection
 from chatapi.web.read_turns import ReadTurns
-from chatapi.web.refusals import Refusal
 from chatapi.web.server_limits import ServerLimits
 from chatapi.web.transport import loop
 
@@ -27,19 +25,12 @@ class ConnectionFactory(http.HTTPFactory):
         self.limits = limits
         self.quotas = quotas
         self.read_turns = ReadTurns(limits.read_seconds_per_turn, loop.call_soon)
+        # The other descriptors are for Redis, the database and files.
         self.max_connections = min(
             limits.max_connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
         )
         self.open_connections: set[HTTPConnection] = set()
         self.is_draining = False
-
-    def check_room(self) -> Refusal | None:
-        """Return the refusal of a new connection if there are too many."""
-        return refusals.SERVER_FULL if len(self.open_connections) > self.max_connections else None
-
-    def is_overfull(self) -> bool:
-        """Return whether there is not even room to refuse a connection with a response."""
-        return len(self.open_connections) > self.max_connections * 10 // 9
 
     def start_draining(self) -> None:
         """Let each response end its connection from now on."""
@@ -54,4 +45,5 @@ class ConnectionFactory(http.HTTPFactory):
             self.quotas.make_room(surplus)
 
     def startFactory(self) -> None:
-        """Open no access log: Twisted would format a line for each request, even if the log is not read."""
+        """Do nothing."""
+        # Twisted would open an access log, and format a line for each request even if the log is not read.

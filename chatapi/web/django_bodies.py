@@ -20,10 +20,10 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest
+from redis.exceptions import RedisError
 
 from accounts import access
 from chatapi import errors, identity
-from chatapi.delta_log import StreamUnavailable
 from chatapi.errors import APIError
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web.body_room import LARGE_BYTES
@@ -84,23 +84,18 @@ class _Body:
         n_bytes = max(self._announced_bytes, self._arrived_bytes)
         if n_bytes > settings.MAX_BODY_BYTES:
             raise errors.body_too_large()
-        if n_bytes > LARGE_BYTES and self.room is None:
-            self.room = await self._find_room()
-
-    async def _find_room(self) -> Room:
-        person_id = await self._signed_in() if self._is_form else None
+        if n_bytes <= LARGE_BYTES or self.room is not None:
+            return
+        is_form = self._scope["method"] == "POST" and self._scope["path"].startswith(_ADMIN)
+        person_id = await self._signed_in() if is_form else None
         if person_id is None:
             raise errors.body_too_large()
         try:
             room = (await Services.get()).room
             # Parties are ids of organizations; a negative number is none of them.
-            return await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)
-        except (NoRoom, StreamUnavailable) as error:
+            self.room = await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)
+        except (NoRoom, RedisError) as error:
             raise errors.unavailable("The service can't take large requests right now.") from error
-
-    @property
-    def _is_form(self) -> bool:
-        return self._scope["method"] == "POST" and self._scope["path"].startswith(_ADMIN)
 
     async def _signed_in(self) -> int | None:
         cookies: SimpleCookie = SimpleCookie()

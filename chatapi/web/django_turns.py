@@ -14,8 +14,8 @@ from chatapi.api.error_pages import is_client_route
 from chatapi.fair_room import FairRoom, NoRoom
 from chatapi.web.django_bodies import answer
 
+# Requests in one room at the same time, from all addresses and from one.
 THREADS, THREADS_EACH = 8, 4
-"""Requests in one room at the same time, from all addresses and from one."""
 WAIT_S = 10.0
 MOST_WAITING_EACH = 256
 

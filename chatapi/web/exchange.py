@@ -45,6 +45,8 @@ class Kind:
     """The name of the protocol (`PROTOCOLS`) of the request in the body; empty if the route takes no body."""
     is_ticket: bool = False
     """The request is kept for an EventSource, which streams."""
+    resolve: Callable[..., Awaitable[list[bytes]]] | None = None
+    """Adds to a body what it refers to (`stored_responses.resolve`)."""
 
 
 class Exchange:

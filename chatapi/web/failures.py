@@ -3,9 +3,11 @@
 import logging
 from typing import Final
 
+from redis.exceptions import RedisError
+
 from accounts.errors import RateLimited
 from chatapi import errors, identity
-from chatapi.delta_log import StreamUnavailable
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.fair_room import NoRoom
 from chatapi.web.body_parser import ParserUnavailable
 from chatapi.web.exchange import Exchange
@@ -19,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _AWAY: Final[dict[type[Exception], str]] = {
     StreamUnavailable: "The service can't reach its workers right now.",
+    RedisError: "The service can't reach its workers right now.",
     DatabaseUnavailable: "The service can't reach its books right now.",
     ParserUnavailable: "The service can't read large requests right now.",
     NoRoom: "Too many large requests arrive at the same time.",
@@ -48,7 +51,7 @@ def to_failure(exchange: Exchange, error: Exception) -> Failed:
     """Return the failure to send, and add its headers to the response; log an unexpected error."""
     if isinstance(error, RateLimited):
         exchange.response_headers += error.headers()
-    if (away := _AWAY.get(type(error))) is not None:
+    if (away := next((_AWAY[kind] for kind in type(error).mro() if kind in _AWAY), None)) is not None:
         # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
         is_nothing_charged = exchange.kind.protocol and exchange.header(b"idempotency-key") is None
         return errors.unavailable(f"{away} Nothing was charged." if is_nothing_charged else away).failure

@@ -6,14 +6,12 @@ from collections.abc import Awaitable
 from typing import ClassVar, Self, TypeVar
 from uuid import UUID
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import DeltaStream
+from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
+from chatapi.delta_stream import DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.wire.deltas import AnyDelta
 
 POLL_S = 0.05
@@ -96,15 +94,15 @@ class Follower:
         """
         began = loop_clock.monotonic()
         try:
-            async with loop_clock.timeout(REPLY_TIMEOUT_S if self._failing_since is None else PROBE_S):
+            async with in_time(REPLY_TIMEOUT_S if self._failing_since is None else PROBE_S):
                 answer = await reading
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             if self._failing_since is None:
                 self._failing_since = began
             if loop_clock.monotonic() - self._failing_since > self.LOST_AFTER_S:
                 raise StreamUnavailable(str(error)) from error
             await asyncio.sleep(POLL_S)
-            raise RedisConnectionError(str(error)) from error
+            raise
         self._failing_since = None
         return answer
 

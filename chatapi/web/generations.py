@@ -46,7 +46,7 @@ async def resume(exchange: Exchange) -> None:
     exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
     await exchange.send_head(200, STREAM_HEADERS)
     await exchange.send_body(b"")  # sends the head, for nothing may have been generated yet
-    authorize = partial(_authorize, exchange, services)
+    authorize = partial(authorize_again, exchange, services)
     keep_alive = dialect.keep_alive
     async for frames in remainder(services, exchange.encoder, row, after, authorize, settings.PING_MS):
         await exchange.send_body(frames or keep_alive)
@@ -106,7 +106,7 @@ async def _generation(exchange: Exchange, services: Services) -> Generation:
     return row
 
 
-async def _authorize(exchange: Exchange, services: Services) -> None:
+async def authorize_again(exchange: Exchange, services: Services) -> None:
     """Raise an `AccountsError` if the key is not valid any more, as its last request has learned.
 
     This is not `authenticate`: a stream that ends is no attempt to guess a key, and is not counted as one.

@@ -21,12 +21,11 @@ from chatapi.web.server_limits import ServerLimits
 from chatapi.web.transport import FIRST_READ_BYTES, WANTED_READ_BYTES
 from chatapi.web.websocket_connection import WebSocketConnection
 
+# The time for which a client may still send after the last response, before its connection is cut.
+#
+# A socket that is closed with unread bytes sends a reset, which can destroy the response before the client
+# has read it (RFC 9112 section 9.6).
 LINGER_SECONDS = 3.0
-"""The time for which a client may still send after the last response, before its connection is cut.
-
-A socket that is closed with unread bytes sends a reset, which can destroy the response before the client has
-read it (RFC 9112 section 9.6).
-"""
 
 
 class HTTPConnection(http.HTTPChannel):
@@ -62,12 +61,19 @@ class HTTPConnection(http.HTTPChannel):
         self.quota = ConnectionQuota(quotas, self)
         peer = self.transport.client[0]
         self.is_proxied = quotas.is_proxy(peer)
-        if self.factory.is_overfull():
+        open_count, max_connections = len(self.factory.open_connections), self.factory.max_connections
+        refusal: Refusal | None = None
+        if open_count > max_connections * 10 // 9:
+            # There is not even room for a response.
             self.transport.abortConnection()
             return
-        refusal = self.factory.check_room() or (
-            None if self.is_proxied else self.quota.take(quotas.of_peer(peer))
-        )
+        client = None if self.is_proxied else quotas.of_peer(peer)
+        # A client with few connections gets in all the same, so that a flood refuses no probe.
+        has_few = client is not None and client.connections < max_connections // 1_000
+        if open_count > max_connections and not has_few:
+            refusal = refusals.SERVER_FULL
+        elif client is not None:
+            refusal = self.quota.take(client)
         if refusal is None:
             self._wait_for_request()
         else:
@@ -126,12 +132,10 @@ class HTTPConnection(http.HTTPChannel):
         return self.quota.add_arriving(n_bytes, self._received_bytes)
 
     def rawDataReceived(self, data: bytes) -> None:
-        """Decode bytes of a body, or keep what arrives while a request is answered.
-
-        Twisted stops reading when much arrives during a response, and then does not notice that the client
-        leaves. So those bytes are dropped, and the connection closes after the response: a client repeats
-        requests that got no response (RFC 9112 section 9.3.2).
-        """
+        """Decode bytes of a body, or keep what arrives while a request is answered."""
+        # Twisted stops reading when much arrives during a response, and then does not notice that the client
+        # leaves. So those bytes are dropped, and the connection closes after the response: a client repeats
+        # requests that got no response (RFC 9112 section 9.3.2).
         if (
             self._handlingRequest
             and sum(len(each) for each in self._dataBuffer) + len(data) > self._optimisticEagerReadSize
@@ -349,10 +353,8 @@ class HTTPConnection(http.HTTPChannel):
     # Time limits
 
     def sweep(self, now: float) -> None:
-        """Enforce the time limits; the server calls this for every connection several times a second.
-
-        A sweep costs less than timers, because every request would start and stop two of them.
-        """
+        """Enforce the time limits; the server calls this for every connection several times a second."""
+        # A sweep costs less than timers: every request would start and stop two of them.
         if self.websocket is not None:
             self.websocket.check_timeouts()
         if self._is_ending:

@@ -76,6 +76,7 @@ class HTTPRequest(WebRequest):
 
     def handleContentChunk(self, data: bytes) -> None:
         """Take a piece of the body, up to the cap; stop reading while the application has not taken it."""
+        # Daphne has no limit: it would read the whole body before the application could refuse it.
         if self.body.received_bytes + len(data) > self.channel.limits.max_body_bytes:
             self.channel.refuse(refusals.REQUEST_TOO_LARGE)
             return

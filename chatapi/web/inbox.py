@@ -9,12 +9,11 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
+from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
 from chatapi.concurrency import supervise
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import DeltaStream, Frame
+from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.presence import Presence
-from chatapi.redis_client import REPLY_TIMEOUT_S
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
@@ -22,12 +21,12 @@ from chatapi.wire.deltas import AnyDelta
 log = logging.getLogger(__name__)
 
 PART_FRAMES = 64
+# The most of a backlog that is decoded at once, so that other streams have their turn in between.
 PART_BYTES = 16_384
-"""The most of a backlog that is decoded at once, so that other streams have their turn in between."""
+# The usual size of a delta: how much work a batch is can be estimated before it is decoded.
 DELTA_BYTES = 32
-"""The usual size of a delta: how much work a batch is can be estimated before it is decoded."""
+# The most that waits here for a client that does not read. Beyond this, the log has it.
 MOST_WAITING_BYTES = 1 << 16
-"""The most that waits here for a client that does not read. Beyond this, the log has it."""
 
 
 class InboxFollower(Follower):
@@ -43,8 +42,8 @@ class InboxFollower(Follower):
         self.tick_s = inbox.tick_s
         self._inbox = inbox
         self._arrived: list[Frame] = []
+        # Of all that has arrived but the first frame, which is usually the only one.
         self._waiting_bytes = 0
-        """Of all that has arrived but the first frame, which is usually the only one."""
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
@@ -127,11 +126,11 @@ class Inbox:
         self.stream = stream
         self._followers: dict[bytes, InboxFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        # How long Redis has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
-        """How long Redis has been failing to answer; 0 when it did answer last."""
         self._read_up_to = b"0"
+        # Redis may have lost the inbox, and the loop has not noticed yet.
         self._is_to_begin_anew = False
-        """Redis may have lost the inbox, and the loop has not noticed yet."""
         self._loop = asyncio.get_running_loop()
         self._presence = Presence(url, stream.prefix, name, read_up_to=self._position, is_unknown=self._lost)
 
@@ -174,11 +173,11 @@ class Inbox:
             block_ms, reply_s = (1, PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
             began = loop_clock.monotonic()
             try:
-                async with loop_clock.timeout(reply_s):
+                async with in_time(reply_s):
                     entries = await self.stream.read_inbox(
                         self.name, after=self._read_up_to, block_ms=block_ms
                     )
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("inbox: %r", error)
                 took_s = loop_clock.monotonic() - began
                 self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S

@@ -4,15 +4,18 @@ from typing import Final
 
 from accounts.models import KeyScope
 from chatapi import errors
-from chatapi.web import completions, generations
+from chatapi.web import completions, generations, stored_responses
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.exchange import Exchange, Kind
 from chatapi.web.failures import send_failure
 from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.embeddings import EMBEDDINGS
 from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
+from chatapi.wire.protocols.responses import COUNT_INPUT, RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
 _CREATE, _READ = KeyScope.COMPLETIONS, KeyScope.GENERATIONS
+_RESPONSE = r"responses/(?P<response_id>[^/]+)"
 _GENERATION = r"generations/(?P<generation_id>[^/]+)"
 
 KINDS: Final = [
@@ -20,6 +23,18 @@ KINDS: Final = [
     Kind("text", r"completions", completions.create, _CREATE, TEXT_COMPLETIONS.name),
     Kind("messages", r"messages", completions.create, _CREATE, MESSAGES.name),
     Kind("count", r"messages/count_tokens", completions.count_tokens, _CREATE, COUNT_TOKENS.name),
+    Kind("embeddings", r"embeddings", completions.create, _CREATE, EMBEDDINGS.name),
+    Kind(
+        *("responses", r"responses", completions.create, _CREATE, RESPONSES.name),
+        resolve=stored_responses.resolve,
+    ),
+    Kind(
+        *("input", r"responses/input_tokens", completions.count_tokens, _CREATE, COUNT_INPUT.name),
+        resolve=stored_responses.resolve,
+    ),
+    Kind("response", _RESPONSE, stored_responses.retrieve, _READ),
+    Kind("response_input", _RESPONSE + r"/input_items", stored_responses.list_input_items, _READ),
+    Kind("response_cancel", _RESPONSE + r"/cancel", stored_responses.cancel, _READ),
     Kind("ticket", r"chat/completions/tickets", completions.issue_ticket, _CREATE, CHAT.name, is_ticket=True),
     Kind("resume", _GENERATION + r"/stream", generations.resume, _READ),
     Kind("cancel", _GENERATION + r"/cancel", generations.cancel, _READ),

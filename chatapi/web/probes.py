@@ -1,9 +1,7 @@
 """The probes of load balancers and supervisors, as ASGI applications before Django and its busy threads.
 
-- `/healthz`: the event loop turns.
+- `/healthz` or `/health`: the event loop turns.
 - `/readyz`: requests may be sent here. The process does not drain, and database and Redis answer.
-
-Concurrent probes share one check of database and Redis, so that a flood of probes costs no more than one.
 """
 
 import asyncio
@@ -23,12 +21,12 @@ from redis.retry import Retry
 from chatapi import identity
 from chatapi.concurrency import CachedValue
 
+# Status, content type, body.
 Answer = tuple[int, bytes, bytes]
-"""Status, content type, body."""
 
 CHECK_TIMEOUT_S = 1.0
+# Probes share a check of database and Redis up to this age, so that a flood of them costs no more than one.
 MAX_AGE_S = 0.2
-"""Probes share a check of database and Redis up to this age."""
 
 ALLOWED = "GET, HEAD"
 # Checks that hang keep their threads, and later checks wait: this bounds the cost of probes.

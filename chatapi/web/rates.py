@@ -13,7 +13,6 @@ from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import Counts, Limit, LimitStatus
 from accounts.rate_limits import RateLimits, Reservation
-from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import RUN_TTL_MS
 from usage.books import reports
 from usage.errors import DatabaseUnavailable
@@ -21,13 +20,12 @@ from usage.errors import DatabaseUnavailable
 log = logging.getLogger(__name__)
 
 RENEW_S = 5.0
+# Waits between questions for the end of a generation that this process did not see end: as long as any may
+# run.
 ASK_BOOKS_S = (0.5, 1.0, 2.0, *[5.0] * (RUN_TTL_MS // 5_000))
-"""Waits between questions for the end of a generation that this process did not see end: as long as any may
-run.
-"""
 
+# How long a process refuses by a remembered limit of requests, without asking Redis again.
 REMEMBERED_S = 1.0
-"""How long a process refuses by a remembered limit of requests, without asking Redis again."""
 MOST_REMEMBERED = 10_000
 
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]
@@ -67,7 +65,7 @@ class Rates:
             del self._full[limit]
 
     async def look(self, caller: Caller) -> None:
-        """Raise `RateLimited` unless there is room for one more request, or `StreamUnavailable`; takes
+        """Raise `RateLimited` unless there is room for one more request, or `RedisError`; takes
         nothing.
         """
         try:
@@ -75,8 +73,6 @@ class Rates:
         except RateLimited as error:
             self._remember(error)
             raise
-        except (RedisError, OSError) as error:
-            raise StreamUnavailable(str(error)) from error
 
     async def take_refused(self, caller: Caller, generation_id: UUID) -> None:
         """Count a request that was refused before it could take anything, as far as there is room."""
@@ -84,13 +80,14 @@ class Rates:
             await self._limits.take_refused(caller.rate_limits, generation_id)
         except RateLimited as error:
             self._remember(error)
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             log.warning("a refused request is not counted: %r", error)
 
     def _remember(self, error: RateLimited) -> None:
         limit, wait_ms = error.limit, error.retry_after_ms
         if limit.counts is not Counts.REQUESTS or limit.model or wait_ms is None:
             return
+        # Forgetting is cheap: the next requests ask Redis.
         if len(self._full) >= MOST_REMEMBERED:
             self._full.clear()
         now, wait_s = time.monotonic(), wait_ms / 1_000
@@ -98,11 +95,12 @@ class Rates:
         self._full[limit] = _Full(error.statuses, now + wait_s, now + min(wait_s, REMEMBERED_S))
 
     async def take(self, caller: Caller, generation_id: UUID, *, model: str, tokens: int) -> Reservation:
-        """Take from every limit that applies, or from none; raises `RateLimited` or `StreamUnavailable`.
+        """Take from every limit that applies, or from none; raises `RateLimited` or `RedisError`.
 
         What a Redis that does not answer has taken all the same stays taken until time pays for it; its lease
         expires.
         """
+        # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
         taking = asyncio.ensure_future(
             self._limits.take(caller.rate_limits, generation_id, model=model, tokens=tokens)
         )
@@ -116,8 +114,6 @@ class Rates:
         except RateLimited as error:
             self._remember(error)
             raise
-        except (RedisError, OSError) as error:
-            raise StreamUnavailable(str(error)) from error
         if not reservation.is_empty:
             self._running[generation_id] = reservation
         return reservation
@@ -125,7 +121,7 @@ class Rates:
     async def _roll_back(self, taking: "asyncio.Future[Reservation]") -> None:
         try:
             reservation = await taking
-        except (RateLimited, RedisError, OSError):
+        except (RateLimited, RedisError):
             return
         await self._limits.release(reservation, 0)
 
@@ -147,7 +143,7 @@ class Rates:
             await asyncio.sleep(RENEW_S)
             try:
                 await self._limits.renew(self._running.values())
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("renewing rate limits: %r", error)
 
     async def _used(self, generation_id: UUID) -> int | None:

@@ -14,9 +14,9 @@ from redis.exceptions import RedisError
 
 from accounts import loop_clock
 from accounts.errors import AccountsError
+from accounts.redis_time_limit import in_time
 from chatapi import errors
-from chatapi.delta_log import StreamUnavailable
-from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST
+from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST, StreamUnavailable
 from chatapi.web.follower import Follower
 from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch
@@ -36,17 +36,17 @@ CLOSING = Failed(
     code="server_shutting_down",
     status=503,
 )
+# How long after a settlement its terminal delta may still come: far longer than a living worker takes.
 PUBLISHING_MS = 2_000
-"""How long after a settlement its terminal delta may still come: far longer than a living worker takes."""
+# How long the row and the log are looked at for an end, when either may be out of reach.
 LAST_LOOK_S = 1.0
-"""How long the row and the log are looked at for an end, when either may be out of reach."""
+# How often a follower's rights are checked: a revoked key's streams end within 5 s.
 ASK_RIGHTS_S = 2.0
-"""How often a follower's rights are checked: a revoked key's streams end within 5 s."""
+# How long that check may take; without an answer the stream goes on until the next check.
 RIGHTS_ANSWER_S = 1.0
-"""How long that check may take; without an answer the stream goes on until the next check."""
 
+# Raises an `AccountsError` when the caller may not read the stream any more.
 Authorize = Callable[[], Awaitable[None]]
-"""Raises an `AccountsError` when the caller may not read the stream any more."""
 
 
 async def relay(
@@ -97,8 +97,13 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
         if not batch and (finding := watch.take()) is not None:
             batch = await _end_after(services, follower, finding)
     except StreamUnavailable:
-        batch = await _end_without_log(services, follower)
-    except (RedisError, OSError, DatabaseUnavailable):
+        # The log is lost or out of reach; the row may have the end.
+        end = None
+        with suppress(DatabaseUnavailable, TimeoutError):
+            async with loop_clock.timeout(LAST_LOOK_S):
+                end = await services.commits.read(reports.end_of, follower.id)
+        batch = _give_up(services, follower, LOST) if end is None else _end_of_broken(end)
+    except (RedisError, DatabaseUnavailable):
         batch = []
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
         return [*batch, *_give_up(services, follower, CLOSING)]
@@ -108,17 +113,17 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
 async def _end_after(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
     """Return the end of a stream that `silence.py` has looked into; nothing while it may still be published.
 
-    Raises `StreamUnavailable`, `RedisError`, `DatabaseUnavailable` or `TimeoutError`.
+    Raises `StreamUnavailable`, `RedisError` or `DatabaseUnavailable`.
     """
     if finding is Finding.SETTLED:
-        async with loop_clock.timeout(LAST_LOOK_S):
+        async with in_time(LAST_LOOK_S):
             return await _end_of_settled(services, follower)
     if finding is Finding.EXPIRED:
         return [NOT_STARTED] if await services.expire(follower.id) else []
     if finding is Finding.WORKER_LOST:
         missed: list[AnyDelta] = []
-        with suppress(StreamUnavailable, RedisError, TimeoutError):
-            async with loop_clock.timeout(LAST_LOOK_S):
+        with suppress(StreamUnavailable, RedisError):
+            async with in_time(LAST_LOOK_S):
                 missed = await follower.catch_up()
         has_ended = bool(missed) and isinstance(missed[-1], TERMINAL)
         return missed if has_ended else [*missed, *_give_up(services, follower, WORKER_LOST)]
@@ -136,6 +141,7 @@ def _give_up(services: Services, follower: Follower, failure: Failed) -> list[An
 
 async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDelta]:
     """Return the rest of the log and, if that has no end, the row's; nothing if the row is not settled."""
+    # The row first: all that is charged is in the log, so a log that is read after it lacks no content.
     end = await services.commits.read(reports.end_of, follower.id)
     if end is None:
         return []
@@ -148,15 +154,6 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
         return []  # the job goes with the terminal delta, which is about to be published
     # A log that is gone can't be told from one to which nothing was written.
     return _end_of_broken(end)
-
-
-async def _end_without_log(services: Services, follower: Follower) -> list[AnyDelta]:
-    """Return the end of a stream whose log is lost or out of reach."""
-    end = None
-    with suppress(DatabaseUnavailable, TimeoutError):
-        async with loop_clock.timeout(LAST_LOOK_S):
-            end = await services.commits.read(reports.end_of, follower.id)
-    return _give_up(services, follower, LOST) if end is None else _end_of_broken(end)
 
 
 def _end_of_broken(end: reports.End) -> list[AnyDelta]:
@@ -173,7 +170,9 @@ def _terminal_of(end: reports.End) -> list[AnyDelta]:
         return [STOPPED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]
+    is_cancelled = end.outcome == Outcome.CLIENT_CANCELLED
     finishes = [
-        Finished(cast(FinishReason, reason), index) for index, reason in enumerate(end.finish_reasons)
+        Finished(cast(FinishReason, reason), index, is_cancelled=is_cancelled)
+        for index, reason in enumerate(end.finish_reasons)
     ]
     return [*finishes, Usage(**end.tokens.columns())]  # type: ignore[arg-type]

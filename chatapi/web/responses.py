@@ -1,6 +1,7 @@
 """The way out of a completion: now, later, or again for a request that was sent before."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -15,7 +16,7 @@ from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
 from chatapi.wire.protocols import Answer, Dialect
-from chatapi.wire.protocols.envelope import STREAM_HEADERS
+from chatapi.wire.protocols.envelope import JSON_HEADERS, STREAM_HEADERS
 from chatapi.wire.protocols.protocol import Encoder, Folder
 from usage.books.ledger import Admission
 from usage.books.settlement import MAY_FARE_BETTER
@@ -49,6 +50,8 @@ async def respond(
         batches = relay(services, follower, settings.PING_MS)
         used_tokens = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
+        if used_tokens is not None and dialect.encoder is None and admission.idempotency is None:
+            services.forget(admission.id)  # without a stream, nobody can ask for it again
         return used_tokens
     finally:
         services.inbox.leave(follower)
@@ -62,16 +65,25 @@ async def respond_later(
     admission: Admission,
     dialect: Dialect,
     admitting: "asyncio.Task[None]",
+    state: bytes,
 ) -> None:
-    """Send 202 with the URL of the stream (RFC 7240, "respond-async").
+    """Send 202 with the URL of the stream (RFC 7240, "respond-async"); to a request in the background, which
+    has this state, what its protocol says, or the stream.
 
-    Once the client has the URL, its leaving does not end the generation.
+    Once the client has the URL or an id, its leaving does not end the generation.
     """
     try:
         await asyncio.shield(admitting)
-        public_id = dialect.public_id(admission.id.hex)
+        answer = answer_to(exchange, admission)
+        public_id = dialect.public_id(answer.id)
         exchange.response_headers.append((b"x-generation-id", public_id.encode()))
-        await _send_accepted(exchange, public_id, dialect.name)
+        if not state or dialect.accepted is None:
+            await _send_accepted(exchange, public_id, dialect.name)
+        elif admission.is_stream:
+            batches = follow(services, admission, settings.PING_MS)
+            await _deliver(exchange, dialect, answer, batches, is_stream=True)
+        else:
+            await exchange.send_json(200, dialect.accepted(answer, state))
     except asyncio.CancelledError:
         # Without the URL nobody can fetch the answer, unless by an idempotency key.
         if not exchange.is_started and admission.idempotency is None:
@@ -80,9 +92,17 @@ async def respond_later(
 
 
 async def respond_again(
-    exchange: Exchange, services: Services, row: Generation, dialect: Dialect, *, is_later: bool
+    exchange: Exchange,
+    services: Services,
+    row: Generation,
+    dialect: Dialect,
+    *,
+    is_later: bool,
+    state: bytes,
 ) -> None:
-    """Send the answer of the generation that an idempotency key stands for, from its beginning."""
+    """Send the answer of the generation that an idempotency key stands for, from its beginning; `state` as in
+    `respond_later`.
+    """
     answer = answer_to(exchange, row)
     public_id = dialect.public_id(answer.id)
     exchange.response_headers.append((b"x-generation-id", public_id.encode()))
@@ -90,7 +110,10 @@ async def respond_again(
     if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
         raise errors.stream_expired()
     exchange.response_headers.append((b"idempotent-replayed", b"true"))
-    if is_later:
+    if is_later and state and dialect.accepted is not None and not row.is_stream:
+        await exchange.send_json(200, dialect.accepted(answer, state))
+        return
+    if is_later and not state:
         await _send_accepted(exchange, public_id, dialect.name)
         return
     is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
@@ -144,7 +167,7 @@ async def _stream(
     exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
 ) -> tuple[int | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
-    used_tokens, has_begun = None, False
+    used_tokens, has_begun, sent_at = None, False, time.monotonic()
     async for batch in batches:
         if not has_begun:
             if batch and isinstance(batch[0], Failed):
@@ -161,7 +184,14 @@ async def _stream(
                 await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
                 await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
             rest = batch[last_start:]
-        await exchange.send_body(encoder.encode(rest) if rest else keep_alive, more=not is_last)
+        frames = encoder.encode(rest)
+        now = time.monotonic()
+        # An encoder may hold back what comes, for as long as the upstream likes.
+        is_silent = not rest or bool(settings.PING_MS and (now - sent_at) * 1_000 >= settings.PING_MS)
+        if not frames and is_silent and not is_last:
+            frames = keep_alive
+        sent_at = now if frames else sent_at
+        await exchange.send_body(frames, more=not is_last)
     return used_tokens, None
 
 
@@ -174,5 +204,18 @@ async def _collect(
             folder.add(delta)
     if folder.failure is not None:
         return None, folder.failure
-    await exchange.send_json(200, folder.body())
+    await send_folded(exchange, folder)
     return folder.usage.total_tokens if folder.usage else None, None
+
+
+async def send_folded(exchange: Exchange, folder: Folder) -> None:
+    """Send the object of a folder that has all deltas."""
+    body = folder.body()
+    if isinstance(body, bytes):
+        await exchange.send_json(200, body)
+        return
+    await exchange.send_head(200, JSON_HEADERS)
+    for piece in body:
+        await exchange.send_body(piece)
+        await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
+    await exchange.send_body(b"", more=False)

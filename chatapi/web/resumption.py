@@ -10,15 +10,13 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
-from chatapi.delta_log import StreamUnavailable
 from chatapi.web.follower import LogFollower
 from chatapi.web.relay import Authorize, relay
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols.protocol import Encoder
+from usage.books.ledger import Admission
 from usage.models import Generation, State
 
 _POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
@@ -50,17 +48,14 @@ def position(text: str, param: str) -> Position:
 
 
 async def check_reached(services: Services, generation_id: UUID, after: Position) -> None:
-    """Raise `InvalidRequest` for a position that the stream has not reached, `StreamUnavailable` without
+    """Raise `InvalidRequest` for a position that the stream has not reached, `RedisError` without
     Redis.
     """
     if not after.seq:
         return
-    try:
-        last_seq = await services.stream.last_seq(generation_id)
-        # A Redis that has lost a log has lost its job, too; the stream then ends with that error.
-        is_known = bool(last_seq) or await services.stream.has_job(generation_id)
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    last_seq = await services.stream.last_seq(generation_id)
+    # A Redis that has lost a log has lost its job, too; the stream then ends with that error.
+    is_known = bool(last_seq) or await services.stream.has_job(generation_id)
     if is_known and after.seq > last_seq:
         far = f"its last event is of delta {last_seq}" if last_seq else "it has no event yet"
         raise InvalidRequest(
@@ -70,21 +65,31 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
 
 async def is_kept(services: Services, row: Generation) -> bool:
     """Return whether the stream can be read again: while it is open, and some minutes after its end. Raises
-    `StreamUnavailable`.
+    `RedisError`.
     """
     if row.state != State.SETTLED:
         return True
-    try:
-        # The job first: it goes when the terminal delta is written to the log.
-        return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
-    except (RedisError, OSError) as error:
-        raise StreamUnavailable(str(error)) from error
+    # The job first: it goes when the terminal delta is written to the log.
+    return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
 
 
-async def follow(services: Services, row: Generation, ping_ms: int = 0) -> AsyncIterator[list[AnyDelta]]:
-    """Yield what `relay` does for a client that attaches to the generation with its idempotency key."""
+async def follow(
+    services: Services, row: Generation | Admission, ping_ms: int = 0, authorize: Authorize | None = None
+) -> AsyncIterator[list[AnyDelta]]:
+    """Yield what `relay` does, from the generation's beginning, for a client that attaches to it."""
     with _follower(services, row) as follower:
-        async for batch in relay(services, follower, ping_ms):
+        async for batch in relay(services, follower, ping_ms, authorize):
+            yield batch
+
+
+async def snapshot(services: Services, row: Generation) -> AsyncIterator[list[AnyDelta]]:
+    """Yield what the log holds now; of a generation that has ended, all up to its end."""
+    if row.state == State.SETTLED:
+        async for batch in follow(services, row):
+            yield batch
+        return
+    with _follower(services, row) as follower:
+        while batch := await follower.next():
             yield batch
 
 
@@ -109,7 +114,7 @@ async def remainder(
                 yield frames
 
 
-def _follower(services: Services, row: Generation) -> LogFollower:
+def _follower(services: Services, row: Generation | Admission) -> LogFollower:
     return LogFollower(row.id, row.organization_id, services.stream, services.turns, services.log_readers)
 
 

@@ -36,17 +36,15 @@ logger = logging.getLogger(__name__)
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
+# Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for
+# retransmissions.
 ACCEPT_BACKLOG = 4096
-"""Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for
-retransmissions.
-"""
 
+# The kernel's buffer for a response that its client does not read.
+#
+# The default grows to megabytes of work for clients that read nothing; this size allows 2 MB/s to the other
+# side of the world.
 SEND_BUFFER_BYTES = 256 * 1024
-"""The kernel's buffer for a response that its client does not read.
-
-The default grows to megabytes of work for clients that read nothing; this size allows 2 MB/s to the other
-side of the world.
-"""
 
 SWEEP_SECONDS = 0.25
 SWEPT_PER_TURN = 500
@@ -128,7 +126,11 @@ class Server(DaphneServer):
 
     def run(self, listener: socket.socket) -> None:
         """Serve on `listener`, and close it, until a signal has ended the service."""
-        _log_twisted_errors()
+        # Twisted's errors only, without its lines about each connection.
+        observer = FilteringLogObserver(
+            STDLibLogObserver("twisted"), [LogLevelFilterPredicate(LogLevel.error)]
+        )
+        globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)
         self._configure_protocols()
         self._port = ListeningPort._fromListeningDescriptor(
             reactor, listener.fileno(), listener.family, self.http_factory
@@ -167,6 +169,7 @@ class Server(DaphneServer):
         self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]
     ) -> None:
         """Send a message of the application, when the client has read enough of those before."""
+        # Daphne never waits: a client that stops reading would fill this process's memory.
         if not protocol.writable.is_set():
             await protocol.writable.wait()
         await super().handle_reply(protocol, message)
@@ -195,10 +198,8 @@ class Server(DaphneServer):
     async def _run_application(
         self, protocol: HTTPRequest | WebSocketConnection, scope: dict[str, Any], receive: Receive
     ) -> None:
-        """Run the application, and end a response that it leaves open.
-
-        Daphne would notice by polling, and an error in the middle of a response ends its poll for good.
-        """
+        """Run the application, and end a response that it leaves open."""
+        # Daphne would notice by polling, and an error in the middle of a response ends its poll for good.
         error = None
         try:
             await self.application(scope, receive, partial(self.handle_reply, protocol))
@@ -258,6 +259,7 @@ class Server(DaphneServer):
             self.http_factory.start_draining()
             self._lifecycle.draining()
             await asyncio.sleep(lame_duck_seconds)
+            # A socket that is closed with connections in its queue resets them.
             self._port.accept_rest()
             await self._port.stopListening().asFuture(loop)
             if not await self._becomes_quiet(
@@ -279,12 +281,6 @@ class Server(DaphneServer):
                     await asyncio.sleep(QUIET_POLL_SECONDS)
                 return True
         return False
-
-
-def _log_twisted_errors() -> None:
-    """Send Twisted's errors to the log `twisted`, without its lines about each connection."""
-    observer = FilteringLogObserver(STDLibLogObserver("twisted"), [LogLevelFilterPredicate(LogLevel.error)])
-    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False, discardBuffer=True)
 
 
 async def _cancel_all_tasks() -> None:

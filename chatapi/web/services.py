@@ -22,7 +22,6 @@ from chatapi import catalog
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
-from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
@@ -30,11 +29,14 @@ from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
+from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.inbox import Inbox
+from chatapi.web.open_generations import OpenGenerations
 from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.silence import Silence
 from chatapi.web.tickets import Tickets
+from chatapi.wire import caps
 from usage.books import ledger, prices, reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyResolved, UsageError
@@ -49,8 +51,13 @@ NEW_MODEL_S = 0.1
 models that do not exist cost little.
 """
 MEBIBYTE = 1 << 20
+MAX_STATES_BYTES = 64 * MEBIBYTE
+"""How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`."""
 MAX_TICKET_BODIES = 4
 """How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
+MAX_ANSWER_BYTES = caps.MAX_VECTOR_VALUES * 4
+MAX_ANSWERS = 8
+"""How many of the largest embeddings, 96 MiB, are collected at the same time."""
 ENQUEUES_WITHIN_MS = 1_000
 """How long after the admission the admitting process may still enqueue a generation."""
 RETRY_S = (0.5, 1, 2)
@@ -84,6 +91,13 @@ class Services:
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         self._jobs, self._messages = DedicatedConnection(self._streams), DedicatedConnection(self._broker)
         self._enqueue = Batch(self._enqueue_all)
+        self.states = ByteWindows(
+            self._streams,
+            f"{settings.REDIS_KEY_PREFIX}states:",
+            period_ms=settings.STREAM_TTL_MS,
+            max_bytes=MAX_STATES_BYTES,
+        )
+        """Of organizations."""
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
         self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(
@@ -94,9 +108,14 @@ class Services:
         )
         limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
+        self.open_generations = OpenGenerations(
+            lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS
+        )
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
-        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
+        self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf, bodies_each=1)
         """Without a bound for all: each organization has its own, and delays no other one with its tests."""
+        self.answer_room = BodyRoom(MAX_ANSWER_BYTES, bodies=MAX_ANSWERS)
+        """For answers that are collected before they are sent."""
         self.parser = BodyParser()
         self.counting_turns = FairRoom(1, 1, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH)
         """Requests that only count tokens use the parser one after the other, organizations in turn."""
@@ -108,7 +127,7 @@ class Services:
 
     @classmethod
     async def get(cls) -> "Services":
-        """Return the process's services, started; raises `StreamUnavailable` while Redis is away."""
+        """Return the process's services, started; raises `RedisError` while Redis is away."""
         if cls._instance is None:
             # All callers share one attempt, which the cancellation of one does not end.
             cls._starting = cls._starting or asyncio.create_task(cls._start())
@@ -120,9 +139,9 @@ class Services:
         services = cls()
         try:
             await services.inbox.start()
-        except (RedisError, OSError) as error:
+        except RedisError:
             await services.commits.close()
-            raise StreamUnavailable(str(error)) from error
+            raise
         finally:
             cls._starting = None
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
@@ -170,37 +189,33 @@ class Services:
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]
 
-    async def enqueue(self, generation_id: UUID, job: Job) -> None:
-        """Hand an admitted generation to the workers; if this fails, withdraw it and raise
-        `StreamUnavailable`.
+    async def enqueue(self, generation_id: UUID, job: Job, state: bytes = b"") -> None:
+        """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
+        generation and raise `RedisError`.
         """
         try:
-            await self._enqueue((generation_id, job))
-        except (RedisError, OSError) as error:
+            await self._enqueue((generation_id, job, state))
+        except RedisError:
             if await self._withdraw(generation_id):
-                raise StreamUnavailable(str(error)) from error
+                raise
 
     async def enqueue_again(self, generation_id: UUID, job: Job) -> None:
         """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
-        Raises `StreamUnavailable` or `DatabaseUnavailable`.
+        Raises `RedisError` or `DatabaseUnavailable`.
         """
-        try:
-            was_lost = await self.stream.keep_again(generation_id, job)
-            # The admitting process may be about to enqueue it, with the name of its inbox in the job.
-            if was_lost and await self.commits.read(
-                reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id
-            ):
-                await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
-        except (RedisError, OSError) as error:
-            raise StreamUnavailable(str(error)) from error
+        was_lost = await self.stream.keep_again(generation_id, job)
+        # The admitting process may be about to enqueue it, with the name of its inbox in the job.
+        if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
+            await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
 
-    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job]]) -> list[None]:
-        keeping = [self.stream.keeping(generation_id, job) for generation_id, job in jobs]
+    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes]]) -> list[None]:
+        keeping = [self.stream.keeping(generation_id, job) for generation_id, job, _ in jobs]
+        keeping += [self.stream.keeping_state(id_, state) for id_, _, state in jobs if state]
         enqueueing: Command = (
             "LPUSH",
             self.queue.key,
-            *(self.queue.message(generation_id.hex) for generation_id, _ in jobs),
+            *(self.queue.message(generation_id.hex) for generation_id, *_ in jobs),
         )
         if self._broker is self._streams:
             await self._jobs.calls([*keeping, enqueueing])
@@ -217,32 +232,33 @@ class Services:
         """Stop a generation, in the background, whose client does not know its id: nobody can fetch it."""
         self.in_background(self._cancel(generation_id, Cancellation.ASKED))
 
+    def forget(self, generation_id: UUID) -> None:
+        """Delete, in the background, what Redis keeps of a generation that has ended."""
+        self.in_background(self._forget_stream(generation_id))
+
     async def cancel(self, generation_id: UUID) -> None:
-        """Tell the worker to stop the generation, before this call returns. Raises `StreamUnavailable`."""
-        try:
-            await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
-        except (RedisError, OSError) as error:
-            raise StreamUnavailable(str(error)) from error
+        """Tell the worker to stop the generation, before this call returns. Raises `RedisError`."""
+        await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run a task that outlives its request, and keep a reference to it until it ends."""
         task = asyncio.create_task(work)
         self._background.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._note_end)
         return task
 
-    def _forget(self, task: "asyncio.Task[Any]") -> None:
+    def _note_end(self, task: "asyncio.Task[Any]") -> None:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         # Errors of these kinds are told to the client by the request that waits for the task.
-        if error is not None and not isinstance(error, AccountsError | UsageError | StreamUnavailable):
+        if error is not None and not isinstance(error, AccountsError | UsageError | RedisError):
             log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
         cancel = partial(self.stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
         await _retry(cancel, f"could not cancel {generation_id.hex}, which runs on")
 
-    async def _drop_job(self, generation_id: UUID) -> None:
+    async def _forget_stream(self, generation_id: UUID) -> None:
         drop = partial(self.stream.forget, {generation_id: 0})
         await _retry(drop, f"the request of {generation_id.hex} may stay in Redis")
 
@@ -254,7 +270,7 @@ class Services:
         except UsageError as error:
             log.warning("%s can't be voided: %r", generation_id.hex, error)
             return False
-        self.in_background(self._drop_job(generation_id))
+        self.forget(generation_id)
         return True
 
     async def _withdraw(self, generation_id: UUID) -> bool:
@@ -272,12 +288,12 @@ class Services:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
             self.give_up(generation_id)  # in case it is queued after all
         else:
-            self.in_background(self._drop_job(generation_id))  # else its prompt would stay for a day
+            self.forget(generation_id)  # else its prompt would stay for a day
         return True
 
 
 async def _retry(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
     try:
-        await retry(attempt, RETRY_S, (RedisError, OSError))
-    except (RedisError, OSError) as error:
+        await retry(attempt, RETRY_S, (RedisError,))
+    except RedisError as error:
         log.warning("%s: %s", consequence, error)

@@ -35,17 +35,16 @@ from usage.models import State
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
+# The silence after which the database is asked.
 SILENT_S = 2.0
-"""The silence after which the database is asked."""
+# How long a query may take before the database counts as out of reach.
 READ_S = 1.0
-"""How long a query may take before the database counts as out of reach."""
 BATCH = 500
+# How long a worker whose lease has run out must be without a connection; a living one connects again within a
+# second.
 MISSING_S = 2.0
-"""How long a worker whose lease has run out must be without a connection; a living one connects again within
-a second.
-"""
+# The same while the database can't be read.
 MISSING_UNREAD_S = 4.0
-"""The same while the database can't be read."""
 
 
 class Finding(Enum):
@@ -83,10 +82,7 @@ class Watch:
 
 
 class MissingWorkers:
-    """How long each worker has been without a connection to Redis while Redis answered.
-
-    Only time between two looks counts, and little of a long one: a late event loop finds no worker missing.
-    """
+    """How long each worker has been without a connection to Redis while Redis answered."""
 
     def __init__(self) -> None:
         self.none_connected_s = 0.0
@@ -104,6 +100,7 @@ class MissingWorkers:
     def look(self, connected: set[str]) -> None:
         """Count the time since the last look for all workers that are not connected."""
         now = time.monotonic()
+        # Little of a long time between two looks counts: a late event loop finds no worker missing.
         passed_s, self._looked_at = min(now - self._looked_at, 2 * LOOK_S), now
         self._has_seen_any |= bool(connected)
         are_all_missing = self._has_seen_any and not connected
@@ -137,7 +134,7 @@ class Silence:
         while True:
             try:
                 self._workers.look(await self._stream.connected_workers())
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("connected workers: %r", error)
                 self._workers.start_again()
             await asyncio.sleep(LOOK_S)

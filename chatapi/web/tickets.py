@@ -10,7 +10,6 @@ Rate limits do not count a ticket before it is used, so the bytes of a key's unu
 import hashlib
 import logging
 import secrets
-import time
 from contextlib import suppress
 from typing import cast
 from uuid import UUID
@@ -19,6 +18,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from chatapi.web.byte_windows import ByteWindows
 from chatapi.wire.parsed_request import RequestSummary
 
 log = logging.getLogger(__name__)
@@ -43,45 +43,23 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     """None in a ticket of the release before."""
 
 
-class TooManyTickets(Exception):
-    """The key's tickets have no room for another one until `retry_after_ms` have passed."""
-
-    def __init__(self, retry_after_ms: int) -> None:
-        super().__init__(f"try again in {retry_after_ms} ms")
-        self.retry_after_ms = retry_after_ms
-
-
 class Tickets:
     """The unused tickets in Redis."""
 
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int, max_bytes: int) -> None:
         """`max_bytes` bounds the unused tickets that one key gets in each period of `ttl_ms` by the clock."""
         self.ttl_ms = ttl_ms
-        self.max_bytes = max_bytes
+        self.unused = ByteWindows(redis, f"{prefix}tickets:", period_ms=ttl_ms, max_bytes=max_bytes)
         self._redis = redis
         self._prefix = prefix
 
     async def issue(self, ticket: Ticket) -> str:
-        """Store the ticket and return its secret; raises `TooManyTickets` or `RedisError`."""
+        """Store the ticket and return its secret; raises `WindowFull` or `RedisError`."""
         secret = secrets.token_urlsafe(_TICKET_BYTES)
-        window, begun_ms_ago = divmod(time.time_ns() // 1_000_000, self.ttl_ms)
-        counted = msgspec.structs.replace(
-            ticket, counter=f"{self._prefix}tickets:{ticket.api_key_id}:{window}"
-        )
-        encoded = msgspec.msgpack.encode(counted)
-        if await self._count(counted.counter, len(encoded)) > self.max_bytes:
-            await self._redis.decrby(counted.counter, len(encoded))
-            raise TooManyTickets(self.ttl_ms - begun_ms_ago)
+        counter = await self.unused.take(ticket.api_key_id, len(ticket.request))
+        encoded = msgspec.msgpack.encode(msgspec.structs.replace(ticket, counter=counter))
         await self._redis.set(self._key(secret), encoded, px=self.ttl_ms)
         return secret
-
-    async def _count(self, counter: str, n_bytes: int) -> int:
-        """Add to the counter and return its total; it outlives the last ticket of its period."""
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.incrby(counter, n_bytes)
-            pipe.pexpire(counter, 2 * self.ttl_ms)
-            total_bytes, _ = await pipe.execute()
-        return cast(int, total_bytes)
 
     async def redeem(self, secret: str) -> Ticket | None:
         """Remove the ticket and return it; None if it is unknown, used, expired or of another version.
@@ -98,9 +76,9 @@ class Tickets:
         except msgspec.DecodeError as error:
             log.error("a ticket can't be read: %s", error)
             return None
-        with suppress(RedisError, OSError):  # a full Redis refuses this, and the ticket is already removed
+        with suppress(RedisError):  # a full Redis refuses this, and the ticket is already removed
             if ticket.counter:
-                await self._redis.decrby(ticket.counter, len(kept))
+                await self.unused.give_back(ticket.counter, len(ticket.request))
         return ticket
 
     def _key(self, secret: str) -> str:

@@ -30,17 +30,17 @@ DaphneServer = _daphne_server.Server
 
 __all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
 
+# Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more.
 ACCEPTS_PER_TURN = 64
-"""Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more."""
 
 
+# The size of a read that no application waits for; the costliest 64 KiB, Twisted's size, take 5 ms.
 FIRST_READ_BYTES = 16 * 1024
-"""The size of a read that no application waits for; the costliest 64 KiB, Twisted's size, take 5 ms."""
 
 WANTED_READ_BYTES = 64 * 1024
 
+# The reason of the end, by the kernel's state: CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h).
 _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
-"""The reason of the end, by the kernel's state: CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h)."""
 
 
 class ListeningPort(tcp.Port):
@@ -60,11 +60,7 @@ class ListeningPort(tcp.Port):
 
 
 class Transport(tcp.Server):
-    """An accepted socket that sends without delay and notices a reset which arrives together with data.
-
-    uvloop reports a socket's error only once. If the client has sent data before its reset, Twisted reads the
-    data on that occasion and never notices the reset.
-    """
+    """An accepted socket that sends without delay and notices a reset which arrives together with data."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -73,11 +69,9 @@ class Transport(tcp.Server):
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the number of bytes that the client has not acknowledged, those in the kernel included.
-
-        Without them a slow client would look stalled: the kernel takes more only when a third of its buffer,
-        perhaps megabytes, is free.
-        """
+        """Return the number of bytes that the client has not acknowledged, those in the kernel included."""
+        # Without the kernel's a slow client would look stalled: the kernel takes more only when a third of
+        # its buffer, perhaps megabytes, is free.
         in_kernel = int.from_bytes(fcntl.ioctl(self.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
         here: int = len(self.dataBuffer) - self.offset + self._tempDataLen
         return here + in_kernel
@@ -88,10 +82,8 @@ class Transport(tcp.Server):
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
     def doRead(self) -> Any:
-        """Pass arrived bytes to the connection, now or in another turn; return the reason if reading fails.
-
-        Bytes that a client sent before it closed its side are not read: they change nothing any more.
-        """
+        """Pass arrived bytes on, now or in another turn; return the reason if reading fails."""
+        # Bytes that a client sent before it closed its side are not read: they change nothing any more.
         state = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         if state in _ENDS:
             self.stopReading()
@@ -100,6 +92,8 @@ class Transport(tcp.Server):
         if not self.read_turns.may_read(self):
             return None
         end = super().doRead()
+        # uvloop reports a socket's error only once. If the client has sent data before its reset, Twisted
+        # reads the data on that occasion and never notices the reset.
         if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return main.CONNECTION_LOST
         return end
@@ -109,11 +103,9 @@ class Transport(tcp.Server):
             self.connectionLost(Failure(reason))
 
     def flush(self) -> None:
-        """Send written bytes, as far as the kernel takes them, without a turn of the event loop.
-
-        This saves a quarter of the cost of a short response. The event loop still watches the socket and
-        handles errors.
-        """
+        """Send written bytes, as far as the kernel takes them, without a turn of the event loop."""
+        # This saves a quarter of the cost of a short response. The event loop still watches the socket and
+        # handles errors.
         if self._tempDataLen and not self.disconnecting:
             self.doWrite()
 

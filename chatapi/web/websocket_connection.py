@@ -23,7 +23,8 @@ class WebSocketConnection(WebSocketProtocol):
         super().connectionMade()
 
     def sendMessage(self, *arguments: Any, **options: Any) -> None:
-        """Send a message of any length: autobahn applies the limit of the clients' messages to it, too."""
+        """Send a message of any length."""
+        # autobahn applies the limit of the clients' messages to ours, too.
         self.maxMessagePayloadSize = 0
         try:
             super().sendMessage(*arguments, **options)

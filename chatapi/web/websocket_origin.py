@@ -70,25 +70,20 @@ def _is_allowed(scope: WebSocketScope) -> bool:
 
 
 def _own_origin(scope: WebSocketScope) -> Origin | None:
-    """Return the origin that the handshake was sent to.
-
-    None if the host is not in `ALLOWED_HOSTS`: a stranger's DNS name may point to this server.
-    """
+    """Return the origin that the handshake was sent to; None if its host is not in `ALLOWED_HOSTS`."""
     host = _header(scope, b"host")
     domain, _ = split_domain_port(host)
+    # A stranger's DNS name may point to this server, and would then be its own origin.
     if not validate_host(domain, settings.ALLOWED_HOSTS):
         return None
-    return Origin.parse(f"{'https' if _is_secure(scope) else 'http'}://{host}")
-
-
-def _is_secure(scope: WebSocketScope) -> bool:
-    """Return whether the browser's connection, to this process or to a trusted proxy, is encrypted."""
+    # Whether the browser's connection, to this process or to a trusted proxy, is encrypted.
     peer, _ = scope.get("client") or ("", None)
     is_forwarded = (
         client_ip.is_trusted(peer, settings.TRUSTED_PROXIES)
         and _header(scope, b"x-forwarded-proto") == "https"
     )
-    return scope.get("scheme") == "wss" or is_forwarded
+    is_secure = scope.get("scheme") == "wss" or is_forwarded
+    return Origin.parse(f"{'https' if is_secure else 'http'}://{host}")
 
 
 def _header(scope: WebSocketScope, name: bytes) -> str:

@@ -35,7 +35,17 @@ MAX_PART_DATA_CHARS: Final = 4 * 1024 * 1024
 MAX_PROMPTS: Final = 128
 MAX_SUFFIX_CHARS: Final = 65_536
 
-# Both
+# Embeddings
+MAX_INPUTS: Final = 2_048
+"""OpenAI's."""
+MAX_DIMENSIONS: Final = 8_192
+"""The longest vectors of any model that we know have half as many."""
+USUAL_DIMENSIONS: Final = 1_536
+"""OpenAI's."""
+MAX_VECTOR_VALUES: Final = MAX_INPUTS * USUAL_DIMENSIONS
+"""Numbers in one answer: 12 MiB."""
+
+# Chat and text
 MAX_CHOICES: Final = 128
 """OpenAI's for `n`; for text it holds for `n` (or `best_of`) times the number of prompts."""
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
@@ -55,6 +65,12 @@ MAX_USER_CHARS: Final = 512
 MAX_SAFETY_IDENTIFIER_CHARS: Final = 128
 MAX_CACHE_KEY_CHARS: Final = 512
 MAX_DESCRIPTION_CHARS: Final = 65_536
+
+# Responses
+MAX_STATE_BYTES: Final = 1 << 20
+"""Of the items that are kept for later requests; a response with more is not stored."""
+MAX_ECHO_BYTES: Final = 32_768
+"""Of instructions, tools or a format, as JSON, that a response object repeats: larger ones are left out."""
 
 # What is not OpenAI's
 MAX_EXTRA_BYTES: Final = 65_536

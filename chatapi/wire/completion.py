@@ -1,8 +1,8 @@
 """Folds a generation's deltas into one completion: for answers in one piece, and to test a deployment."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from chatapi.wire.deltas import (
     Annotations,
@@ -65,22 +65,40 @@ class CollectedAudio:
         return "".join(self._transcript)
 
 
+class Logprobs(Protocol):
+    """The log probabilities of a choice's text or refusal, put together from its deltas."""
+
+    def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
+        """Add those of a text that begins at character `start` of the choice."""
+        ...
+
+
+class LogprobList(list[TokenLogprob]):
+    """Log probabilities as objects."""
+
+    def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
+        self.extend(logprobs)
+
+
 class Choice:
     """One choice put together from its deltas; a text that never came is None.
 
     Pieces are joined when they are read: joined one by one, an answer of 100,000 tokens would cost seconds.
     """
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, new_logprobs: Callable[[], Logprobs]) -> None:
         self.index = index
+        self._new_logprobs = new_logprobs
+        self._chars = 0
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self.tool_calls: dict[int, CollectedToolCall] = {}
         self.audio: CollectedAudio | None = None
         self.annotations: list[dict[str, Any]] = []
-        self.logprobs: list[TokenLogprob] | None = None
-        self.refusal_logprobs: list[TokenLogprob] | None = None
+        self.logprobs: Any = None
+        """None, or what `new_logprobs` returned; the same for `refusal_logprobs`."""
+        self.refusal_logprobs: Any = None
         self.finish_reason: FinishReason | None = None
         self.stop_sequence: str | None = None
 
@@ -88,12 +106,12 @@ class Choice:
         match delta:
             case Text():
                 self._text.append(delta.text)
-                self.logprobs = _extended(self.logprobs, delta.logprobs)
+                self.logprobs = self._extended(self.logprobs, delta)
             case Reasoning():
                 self._reasoning.append(delta.text)
             case Refusal():
                 self._refusal.append(delta.text)
-                self.refusal_logprobs = _extended(self.refusal_logprobs, delta.logprobs)
+                self.refusal_logprobs = self._extended(self.refusal_logprobs, delta)
             case ToolCall():
                 self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta)).add(delta)
             case Audio():
@@ -104,6 +122,15 @@ class Choice:
             case Finished():
                 self.finish_reason = delta.finish_reason
                 self.stop_sequence = delta.stop_sequence
+
+    def _extended(self, known: Logprobs | None, delta: Text | Refusal) -> Logprobs | None:
+        start, self._chars = self._chars, self._chars + len(delta.text)
+        if delta.logprobs is None:
+            return known
+        if known is None:
+            known = self._new_logprobs()
+        known.add(delta.logprobs, delta.text, start)
+        return known
 
     @property
     def text(self) -> str | None:
@@ -122,17 +149,12 @@ def _joined(pieces: list[str]) -> str | None:
     return "".join(pieces) if pieces else None
 
 
-def _extended(known: list[TokenLogprob] | None, more: list[TokenLogprob] | None) -> list[TokenLogprob] | None:
-    if known is None or more is None:
-        return known if more is None else list(more)
-    known.extend(more)
-    return known
-
-
 class Completion:
     """A whole generation as one object."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_logprobs: Callable[[], Logprobs] = LogprobList) -> None:
+        """`new_logprobs` makes the object that collects the log probabilities of a choice."""
+        self._new_logprobs = new_logprobs
         self.choices: dict[int, Choice] = {}
         self.system_fingerprint: str | None = None
         self.service_tier: ServiceTier | None = None
@@ -157,7 +179,7 @@ class Completion:
         """Return the choice of that index; create it if it is new."""
         found = self.choices.get(index)
         if found is None:
-            found = self.choices[index] = Choice(index)
+            found = self.choices[index] = Choice(index, self._new_logprobs)
         return found
 
 

@@ -2,10 +2,11 @@
 
 A generation is a sequence of batches (what one read of the upstream gave); a batch is a sequence of deltas:
 
-    Started  Content*  Finished+  Usage        the good end
+    Started  Content*  Finished*  Usage        the good end
     [Started Content*] Failed                  the bad end
 
-Content is Text, Reasoning, Refusal, ToolCall, Audio or Annotations, of any choice that has not finished.
+Content is Text, Reasoning, Refusal, ToolCall, Audio or Annotations, of any choice that has not finished; or
+it is one Vector for each input: embeddings have no choices, and so no Finished.
 
 `Usage` and `Failed` are terminal: nothing follows them. They are published after the settlement's commit, so
 a terminal that a client sees is a row that exists. Every engine produces this language and every dialect
@@ -119,11 +120,21 @@ class Annotations(Delta, tag=10, frozen=True):
     index: int = 0
 
 
+class Vector(Delta, tag=11, frozen=True):
+    """The embedding of input `index`."""
+
+    values: bytes
+    """32-bit floats, the least significant byte first: a fifth of the memory of Python's floats."""
+    index: int = 0
+
+
 class Finished(Delta, tag=6, frozen=True):
     """Choice `index` has ended."""
 
     finish_reason: FinishReason
     index: int = 0
+    is_cancelled: bool = False
+    """The client has cancelled the generation before this choice's end."""
     stop_sequence: str | None = None
     """Which of the request's stop sequences ended it, where the upstream says so."""
 
@@ -172,7 +183,7 @@ class Failed(Delta, tag=8, frozen=True):
     retry_after_ms: int | None = None
 
 
-Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations
+Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector
 AnyDelta = Started | Content | Finished | Usage | Failed
 TERMINAL = (Usage, Failed)
 

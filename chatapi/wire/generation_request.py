@@ -5,13 +5,14 @@ words. Here parameters have the names and types of OpenAI's API reference ("Crea
 is also what most upstreams read. None means that the client did not send the parameter.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, cast
 
 import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, tokens
+from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
 
 # What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
@@ -66,15 +67,11 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
                 yield f"{path}.image_url.url"
 
 
-class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="texts"):
-    """A prompt that is one text or several, or their token ids; each has choices of its own."""
+class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"):
+    """One text or several, or their token ids."""
 
     prompt: str | Prompts
-    echo: bool | None = None
-    """Each choice begins with its prompt."""
-    suffix: parameters.Suffix | None = None
 
-    param: ClassVar[str] = "prompt"
     has_media: ClassVar[bool] = False
 
     @property
@@ -92,10 +89,8 @@ class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
         return len(self.prompts)
 
     def texts(self) -> Iterator[str]:
-        """The prompts that are text, and the suffix."""
-        yield from (prompt for prompt in self.prompts if isinstance(prompt, str))
-        if self.suffix:
-            yield self.suffix
+        """The prompts that are text."""
+        return (prompt for prompt in self.prompts if isinstance(prompt, str))
 
     @property
     def overhead_tokens(self) -> int:
@@ -109,6 +104,46 @@ class Texts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", t
     def remote_media(self) -> Iterator[str]:
         """Yield nothing: texts have no pictures."""
         return iter(())
+
+
+class Texts(_Prompts, frozen=True, tag="texts"):
+    """Texts to continue; each has choices of its own."""
+
+    echo: bool | None = None
+    """Each choice begins with its prompt."""
+    suffix: parameters.Suffix | None = None
+
+    param: ClassVar[str] = "prompt"
+
+    def texts(self) -> Iterator[str]:
+        """The prompts that are text, and the suffix."""
+        yield from super().texts()
+        if self.suffix:
+            yield self.suffix
+
+
+class Inputs(_Prompts, frozen=True, tag="inputs"):
+    """Texts to embed; the answer has a vector for each, and no choices."""
+
+    prompt: str | Prompts = msgspec.field(name="input")
+    dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
+    """The length of the vectors; None: the model's own."""
+
+    param: ClassVar[str] = "input"
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how large the vectors are."""
+        return self.count * (self.dimensions or caps.USUAL_DIMENSIONS) * 4
+
+
+def check_prompts(param: str, prompts: Prompts, most: int) -> None:
+    """Raise `Violation` for prompts of several kinds, or for more than `most` of them."""
+    kinds = {type(prompt) for prompt in prompts}
+    if len(kinds) > 1:
+        raise Violation(param, "expected only strings, only token ids, or only arrays of token ids")
+    if kinds != {int} and len(prompts) > most:
+        raise Violation(param, f"expected at most {most} {param}s")
 
 
 class GenerationRequest(
@@ -130,16 +165,18 @@ class GenerationRequest(
     seed: parameters.Seed | None = None
     stop: parameters.Stop | None = None
     user: parameters.User | None = None
-    prompt: Messages | Texts
+    prompt: Messages | Texts | Inputs
     max_completion_tokens: parameters.OutputTokens | None = None
     logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
     """True (then `top_logprobs` counts), or the number of alternatives, as text completions have it."""
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: parameters.Tools | None = None
+    tools: msgspec.Raw = msgspec.Raw()
+    """`parameters.Tools`, or nothing, as JSON: decoded schemas take ten times the memory."""
     tool_choice: parameters.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    functions: parameters.Functions | None = None
+    functions: msgspec.Raw = msgspec.Raw()
+    """`parameters.Functions`, or nothing, as JSON."""
     function_call: parameters.FunctionCallChoice | None = None
     response_format: parameters.ResponseFormat | None = None
     reasoning_effort: parameters.ReasoningEffort | None = None
@@ -169,6 +206,10 @@ class GenerationRequest(
     """The client's name for the first remote picture, where that is not its path in `messages`."""
     digest: str
     """Two requests with the same digest ask for the same: what `request_body.digest` returns."""
+    is_background: bool = False
+    """The client does not wait for the answer: it fetches it later."""
+    state: bytes = b""
+    """What later requests may refer to. It is kept beside the generation's log, and is in no job."""
     context: dict[str, Any] = {}
     """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
     announces_prompt_tokens: bool = False
@@ -188,18 +229,28 @@ class GenerationRequest(
 
     @property
     def choices_count(self) -> int:
-        """How many choices the answer has: `n` for each prompt."""
-        return self.prompt.count * (self.n or 1)
+        """How many choices the answer has: `n` for each prompt; embeddings have none."""
+        return 0 if isinstance(self.prompt, Inputs) else self.prompt.count * (self.n or 1)
 
     @property
     def sampled_count(self) -> int:
         """How many choices are generated and paid for: `best_of` for each prompt; `n` are returned."""
-        return self.prompt.count * max(self.best_of or 1, self.n or 1)
+        return max(self.choices_count, self.prompt.count * (self.best_of or 0))
 
     @property
     def can_stream(self) -> bool:
         """False when only some of the choices are returned: which ones is known at the end."""
         return (self.best_of or 1) <= (self.n or 1)
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much of the answer is collected before it is sent: vectors, never text."""
+        return self.prompt.answer_bytes if isinstance(self.prompt, Inputs) else 0
+
+    @property
+    def counted_texts(self) -> list[str]:
+        """The texts whose tokens add up to the prompt: a model reads each input by itself."""
+        return [*self.prompt.texts()] if isinstance(self.prompt, Inputs) else [self.prompt_text]
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -227,9 +278,13 @@ class GenerationRequest(
     @property
     def prompt_text(self) -> str:
         """All text that becomes prompt: the prompt's own, tools and schemas; a part per line."""
-        schemas: Sequence[Any] = (self.tools, self.functions, self.response_format, self.prediction)
-        written = (msgspec.json.encode(schema).decode() for schema in schemas if schema is not None)
-        return "\n".join([*self.prompt.texts(), *written])
+        return "\n".join(self._prompt_parts())
+
+    def _prompt_parts(self) -> Iterator[str]:
+        yield from self.prompt.texts()
+        for schema in (self.tools, self.functions, self.response_format, self.prediction):
+            if schema:
+                yield msgspec.json.encode(schema).decode()
 
     @property
     def prompt_overhead_tokens(self) -> int:
@@ -245,4 +300,10 @@ class GenerationRequest(
     def prompt_bytes(self) -> int:
         """Upper bound of the prompt's tokens, media left out: no token is shorter than a byte of UTF-8."""
         tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
-        return len(self.prompt_text.encode()) + self.prompt.overhead_bound(self.extras) + tools
+        # Summed, because a large prompt must not be in memory three times.
+        text_bytes = sum(_utf8_bytes(part) + len("\n") for part in self._prompt_parts())
+        return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())

@@ -1,6 +1,7 @@
 """The error for a request that can't be served, and its wording: msgspec's complaints in OpenAI's words.
 
     InvalidRequest      what callers see: message, param, code, status, is_stream
+    UnresolvedReferences    the request refers to earlier answers
     Violation           a rule that a struct's `__post_init__` found broken; msgspec adds the path
 
 Codes: invalid_json, too_deep, duplicate_parameter, request_too_large (413), missing_required_parameter,
@@ -51,6 +52,17 @@ class InvalidRequest(Exception):
         self.code = code
         self.status = status
         self.is_stream = is_stream
+
+
+class UnresolvedReferences(Exception):
+    """The request refers to earlier answers, which have to be looked up before it can be read."""
+
+    def __init__(self, previous: str | None, items: dict[str, str]) -> None:
+        super().__init__()
+        self.previous = previous
+        """The id of the answer that the conversation goes on from."""
+        self.items = items
+        """The paths in this request of the ids of items of earlier answers, by id."""
 
 
 class Violation(ValueError):

@@ -214,6 +214,8 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
     tool_calls: ToolCalls | None = None
     function_call: CalledFunction | None = None
     audio: AudioId | None = None
+    reasoning_content: str | None = None
+    """What the model thought, for deployments that take it back (`upstream_request.REASONING`)."""
 
     def __post_init__(self) -> None:
         if self.content is None or self.content is UNSET:
@@ -284,7 +286,7 @@ def _part_texts(parts: list[TextPart] | UserParts | AssistantParts) -> Iterator[
 
 
 def _assistant_texts(message: AssistantMessage) -> Iterator[str]:
-    yield from filter(None, (message.name, message.refusal))
+    yield from filter(None, (message.name, message.refusal, message.reasoning_content))
     if message.function_call:
         yield from (message.function_call.name, message.function_call.arguments)
     for call in message.tool_calls or ():

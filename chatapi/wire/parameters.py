@@ -54,10 +54,10 @@ ENGINE_PARAMETERS: Final = frozenset(
     guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos
     include_reasoning include_stop_str_in_output json_schema length_penalty min_keep min_p min_tokens
     mirostat mirostat_eta mirostat_tau mm_processor_kwargs n_keep priority prompt_logprobs reasoning
-    reasoning_format regex repeat_last_n repeat_penalty repetition_penalty return_tokens_as_token_ids
-    samplers separate_reasoning skip_special_tokens spaces_between_special_tokens stop_token_ids
-    structured_outputs think thinking thinking_budget top_a top_k top_n_sigma truncate_prompt_tokens
-    typical_p xtc_probability xtc_threshold
+    reasoning_content reasoning_format regex repeat_last_n repeat_penalty repetition_penalty
+    return_tokens_as_token_ids samplers separate_reasoning skip_special_tokens
+    spaces_between_special_tokens stop_token_ids structured_outputs think thinking thinking_budget top_a
+    top_k top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
     """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
 """Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here

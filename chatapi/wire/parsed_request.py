@@ -33,8 +33,12 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
+    answer_bytes: int = 0
+    """About how much of the answer is collected before it is sent; 0 for a few KB."""
     prompt_tokens: int | None = None
     """An estimate, if the request asks for nothing else."""
+    is_background: bool = False
+    """The client does not wait for the answer."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -52,15 +56,18 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
     summary: RequestSummary
     content: bytes
     """The request as `requests.from_bytes` reads it."""
+    state: bytes = b""
+    """What later requests may refer to (`GenerationRequest.state`)."""
 
 
 def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
-    """Return the request that `body` holds; raises `InvalidRequest`. See `protocols.protocol.Parser`."""
+    """Return the request that `body` holds; see `protocols.protocol.Parser`."""
     row = PROTOCOLS[protocol]
     request = row.parse(body, default_model, is_ticket=is_ticket)
     if row.counts_tokens:
-        return _parsed(request, b"", request.prompt_tokens_estimate)
-    return _parsed(request, requests.to_bytes(request))
+        return _parsed(request, b"", prompt_tokens=request.prompt_tokens_estimate)
+    state, request = request.state, msgspec.structs.replace(request, state=b"")
+    return _parsed(request, requests.to_bytes(request), state)
 
 
 def read(content: bytes) -> ParsedRequest:
@@ -71,7 +78,9 @@ def read(content: bytes) -> ParsedRequest:
     return _parsed(requests.from_bytes(content), content)
 
 
-def _parsed(request: GenerationRequest, content: bytes, prompt_tokens: int | None = None) -> ParsedRequest:
+def _parsed(
+    request: GenerationRequest, content: bytes, state: bytes = b"", prompt_tokens: int | None = None
+) -> ParsedRequest:
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,
@@ -86,6 +95,8 @@ def _parsed(request: GenerationRequest, content: bytes, prompt_tokens: int | Non
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
+        answer_bytes=request.answer_bytes,
         prompt_tokens=prompt_tokens,
+        is_background=request.is_background,
     )
-    return ParsedRequest(summary, content)
+    return ParsedRequest(summary, content, state)

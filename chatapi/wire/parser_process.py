@@ -5,7 +5,7 @@ msgspec and `re` hold the interpreter's lock for as long as they work on a body,
 takes longer than a turn of the event loop may take is parsed here.
 
     standard input    frames: a `Task`, then the body
-    standard output   frames: an `Outcome`, then the request's content (empty for a refusal)
+    standard output   frames: an `Outcome`, then the request's content and its state (empty for a refusal)
 
 A frame is its length in 8 bytes and that many bytes. The process ends when its input does, that is with the
 web process, and by itself when a body takes more CPU time than it may (SIGPROF). It imports nothing but
@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from chatapi.wire import parsed_request
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.parsed_request import RequestSummary
 
 LENGTH: Final = struct.Struct(">Q")
@@ -48,11 +48,22 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
         return InvalidRequest(self.message, self.param, self.code, self.status, is_stream=self.is_stream)
 
 
+class References(msgspec.Struct, frozen=True, array_like=True):
+    """An `UnresolvedReferences`."""
+
+    previous: str | None
+    items: dict[str, str]
+
+    def error(self) -> UnresolvedReferences:
+        return UnresolvedReferences(self.previous, self.items)
+
+
 class Outcome(msgspec.Struct, frozen=True, array_like=True):
-    """A valid request's summary, or its refusal."""
+    """A valid request's summary, or why there is none."""
 
     summary: RequestSummary | None = None
     refusal: Refusal | None = None
+    references: References | None = None
 
 
 _task_decoder = msgspec.msgpack.Decoder(Task)
@@ -71,25 +82,27 @@ def main() -> None:
         body = _read_frame(source)
         if body is None:
             return
-        outcome, content = _parse(_task_decoder.decode(frame), body)
+        outcome, *parts = _parse(_task_decoder.decode(frame), body)
         del frame, body
-        for part in (_outcome_encoder.encode(outcome), content):
+        for part in (_outcome_encoder.encode(outcome), *parts):
             sink.write(LENGTH.pack(len(part)))
             sink.write(part)
         sink.flush()
+        del parts, part  # while it waits for the next body, it holds nothing of this one
 
 
-def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes]:
+def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes, bytes]:
     signal.setitimer(signal.ITIMER_PROF, task.cpu_limit_s)  # without a handler, the signal ends the process
     try:
         parsed = parsed_request.parse(body, task.protocol, task.default_model, is_ticket=task.is_ticket)
     except InvalidRequest as error:
-        return Outcome(
-            refusal=Refusal(error.message, error.param, error.code, error.status, error.is_stream)
-        ), b""
+        refusal = Refusal(error.message, error.param, error.code, error.status, error.is_stream)
+        return Outcome(refusal=refusal), b"", b""
+    except UnresolvedReferences as error:
+        return Outcome(references=References(error.previous, error.items)), b"", b""
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return Outcome(parsed.summary), parsed.content
+    return Outcome(parsed.summary), parsed.content, parsed.state
 
 
 def _read_frame(source: BinaryIO) -> bytes | None:

@@ -7,6 +7,7 @@ kept in `extras` for deployments that ask for it; anything else is dropped and n
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -22,10 +23,18 @@ _Request = TypeVar("_Request", bound=msgspec.Struct)
 _encoder = msgspec.json.Encoder()
 
 
-def read(body: bytes, request_type: type[_Request], default_model: str | None = None) -> _Request:
-    """Return the request that `body` holds, for `default_model` when it names none."""
+def read(
+    body: bytes,
+    request_type: type[_Request],
+    default_model: str | None = None,
+    complete: Callable[[dict[str, Any]], None] | None = None,
+) -> _Request:
+    """Return the request that `body` holds, for `default_model` when it names none.
+
+    `complete` adds to the decoded parameters what the protocol lets clients leave out.
+    """
     try:
-        return _converted(body, request_type, default_model)
+        return _converted(body, request_type, default_model, complete)
     except InvalidRequest as error:
         error.is_stream = _asks_for_stream(body)
         raise
@@ -39,7 +48,12 @@ def digest(protocol: str, request: msgspec.Struct) -> str:
     return hashlib.sha256(protocol.encode() + b"\n" + _encoder.encode(request)).hexdigest()
 
 
-def _converted(body: bytes, request_type: type[_Request], default_model: str | None) -> _Request:
+def _converted(
+    body: bytes,
+    request_type: type[_Request],
+    default_model: str | None,
+    complete: Callable[[dict[str, Any]], None] | None,
+) -> _Request:
     try:
         sent = json_guard.decode(body)
     except msgspec.ValidationError:
@@ -47,6 +61,8 @@ def _converted(body: bytes, request_type: type[_Request], default_model: str | N
     found = _sorted(sent, frozenset(request_type.__struct_fields__) - _OWN_FIELDS)
     if default_model is not None:
         found.setdefault("model", default_model)
+    if complete is not None:
+        complete(found)
     try:
         return msgspec.convert(found, request_type)
     except msgspec.ValidationError as error:

@@ -1,28 +1,13 @@
 """The HTTP APIs that upstreams speak: what each is asked, and how its stream becomes chat chunks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from chatapi.wire import sse, upstream_messages, upstream_request
-from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire import sse, upstream_messages
+from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.sse import Event
-
-
-class Body(Protocol):
-    """Makes the body of a request."""
-
-    def __call__(
-        self,
-        request: GenerationRequest,
-        *,
-        model: str,
-        max_output_tokens: int,
-        extra_parameters: frozenset[str],
-        is_streamed: bool = True,
-    ) -> dict[str, Any]:
-        """Return the JSON-able body; raise `UpstreamError` for a request that this API has no words for."""
-        ...
+from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
 
 
 class Parser(Protocol):
@@ -41,23 +26,29 @@ class Parser(Protocol):
 class UpstreamAPI:
     """One HTTP API."""
 
-    path: Callable[[GenerationRequest], str]
-    """The path below the upstream's base URL."""
-    body: Body
+    kinds: Mapping[Any, UpstreamKind]
+    """The kinds of request that it takes, by the type of the prompt."""
     headers: Callable[[str], dict[str, str]]
     """Makes the headers that hold the upstream's key."""
     parser: Callable[[], Parser]
 
+    def kind(self, request: GenerationRequest) -> UpstreamKind:
+        """Return the kind of the request; raise `UpstreamError` if the API does not have it."""
+        kind = self.kinds.get(type(request.prompt))
+        if kind is None:
+            raise upstream_messages.unsupported(request.prompt.param)
+        return kind
+
 
 OPENAI = UpstreamAPI(
-    path=upstream_request.upstream_path,
-    body=upstream_request.upstream_body,
+    kinds=UPSTREAM_KINDS,
     headers=lambda key: {"Authorization": f"Bearer {key}"} if key else {},
     parser=sse.Parser,
 )
 ANTHROPIC = UpstreamAPI(
-    path=lambda request: "/messages",
-    body=upstream_messages.messages_body,
+    kinds={
+        Messages: UPSTREAM_KINDS[Messages]._replace(path="/messages", body=upstream_messages.messages_body)
+    },
     headers=lambda key: upstream_messages.VERSION | ({"x-api-key": key} if key else {}),
     parser=upstream_messages.MessagesParser,
 )

@@ -123,6 +123,9 @@ class ChunkReader:
     with finish_reason `length`: the upstream ignores the limit it was given.
     """
 
+    max_answer_bytes = 16 << 20
+    too_large = INVALID_RESPONSE
+
     def __init__(
         self,
         *,

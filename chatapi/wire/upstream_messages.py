@@ -26,7 +26,7 @@ from chatapi.wire.messages import (
     ToolMessage,
     UserMessage,
 )
-from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat
+from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_chunks import DONE
 from chatapi.wire.upstream_errors import UpstreamError
@@ -38,6 +38,7 @@ _FINISH_REASONS: Final = {"refusal": "content_filter", "model_context_window_exc
 """Those that `ChunkReader` does not know by Anthropic's names."""
 
 to_json = msgspec.json.Encoder().encode
+_tools_decoder = msgspec.json.Decoder(list[Tool])
 
 
 # ---- the request
@@ -57,13 +58,12 @@ def messages_body(
     Parameters that change how a model samples and that Anthropic does not have, as `seed`, are left out.
     Raises `UpstreamError` for what it would answer otherwise.
     """
-    if not isinstance(request.prompt, Messages):
-        raise _unsupported("prompt")
+    assert isinstance(request.prompt, Messages)
     for name in ("functions", "logprobs", "web_search_options", "modalities"):
         if getattr(request, name):
-            raise _unsupported(name)
+            raise unsupported(name)
     if request.choices_count > 1:
-        raise _unsupported("n")
+        raise unsupported("n")
     messages = request.prompt.messages
     body: dict[str, Any] = {
         "model": model,
@@ -78,7 +78,7 @@ def messages_body(
         "output_config": _output_config(request),
     }
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [_tool(tool) for tool in _tools_decoder.decode(request.tools)]
         body["tool_choice"] = _tool_choice(request)
     extras = _FORWARDED_EXTRAS & extra_parameters
     body |= {name: value for name, value in request.extras.items() if name in extras}
@@ -113,7 +113,7 @@ def _blocks(message: Message) -> Iterator[dict[str, Any]]:
             text = "".join(_texts(message.content))
             yield {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": text}
         case _:
-            raise _unsupported("messages")
+            raise unsupported("messages")
 
 
 def _texts(content: str | list[TextPart]) -> list[str]:
@@ -133,7 +133,7 @@ def _part_blocks(parts: Iterable[Any]) -> Iterator[dict[str, Any]]:
             case FilePart() if (data := part.file.file_data) and _DATA_URL.match(data):
                 yield {"type": "document", "source": _source(data), "title": part.file.filename}
             case _:
-                raise _unsupported("messages")
+                raise unsupported("messages")
 
 
 def _source(url: str) -> dict[str, Any]:
@@ -145,17 +145,17 @@ def _source(url: str) -> dict[str, Any]:
 
 def _call(call: Any) -> dict[str, Any]:
     if not isinstance(call, FunctionCall):
-        raise _unsupported("messages")
+        raise unsupported("messages")
     try:
         arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
     except msgspec.MsgspecError:
-        raise _unsupported("messages") from None
+        raise unsupported("messages") from None
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 
 def _tool(tool: Any) -> dict[str, Any]:
     if not isinstance(tool, FunctionTool):
-        raise _unsupported("tools")
+        raise unsupported("tools")
     function = tool.function
     found = {
         "name": function.name,
@@ -178,7 +178,7 @@ def _tool_choice(request: GenerationRequest) -> dict[str, Any]:
         case FunctionChoice(function=named):
             found = {"type": "tool", "name": named.name}
         case _:
-            raise _unsupported("tool_choice")
+            raise unsupported("tool_choice")
     return found | ({"disable_parallel_tool_use": True} if request.parallel_tool_calls is False else {})
 
 
@@ -192,7 +192,8 @@ def _output_config(request: GenerationRequest) -> dict[str, Any]:
     return found
 
 
-def _unsupported(param: str) -> UpstreamError:
+def unsupported(param: str) -> UpstreamError:
+    """Return the refusal of a request that Anthropic has no words for."""
     message = f"This model's upstream does not support '{param}', or this form of it."
     return UpstreamError(Failed(message, "invalid_request_error", "unsupported_parameter", param, 400))
 

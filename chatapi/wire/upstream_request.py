@@ -1,31 +1,31 @@
-"""What an OpenAI-compatible upstream is asked for a generation: the path and the JSON body."""
+"""What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-_PATHS: Final = {Messages: "/chat/completions", Texts: "/completions"}
+_BASE64 = {"encoding_format": "base64"}
+"""A third of the length of numbers, and exact. A server that does not know it answers with numbers."""
 # The first of them are sent with our own values; the others are for us.
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
-    | {"announces_prompt_tokens"}
+    | {"state", "is_background", "announces_prompt_tokens"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
+REASONING: Final = "reasoning_content"
+"""An extra parameter that is a member of assistant messages."""
 PARAMETERS: Final = _FORWARDED | {
-    *("model", "stream", "stream_options", "max_tokens"),
-    *Messages.__struct_fields__,
-    *Texts.__struct_fields__,
+    *("model", "stream", "stream_options", "max_tokens", *_BASE64),
+    *Messages.__struct_encode_fields__,
+    *Texts.__struct_encode_fields__,
+    *Inputs.__struct_encode_fields__,
 }
 """All members that a body may have, beside the parameters of engines."""
-
-
-def upstream_path(request: GenerationRequest) -> str:
-    """Return the path below the upstream's base URL."""
-    return _PATHS[type(request.prompt)]
 
 
 def upstream_body(
@@ -36,19 +36,39 @@ def upstream_body(
     extra_parameters: frozenset[str],
     is_streamed: bool = True,
 ) -> dict[str, Any]:
-    """Return the JSON-able body: what the client sent, but counted, capped, and streamed where that can be.
+    """Return the JSON-able body of a completion: what the client sent, but counted, capped, and streamed
+    where that can be.
 
     `model` is the upstream's name of the model, `extra_parameters` what the deployment may receive beyond
     OpenAI's parameters.
     """
+    body = _forwarded(request, model, extra_parameters)
+    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    body |= {limit: max_output_tokens}
+    return body | _STREAMED if is_streamed and request.can_stream else body
+
+
+def embeddings_body(
+    request: GenerationRequest, *, model: str, extra_parameters: frozenset[str], **_: Any
+) -> dict[str, Any]:
+    """Return the JSON-able body of a request to embed inputs; see `upstream_body`."""
+    return _forwarded(request, model, extra_parameters) | _BASE64
+
+
+def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozenset[str]) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model}
-    for name, value in msgspec.to_builtins(request).items():
+    for name, value in msgspec.to_builtins(request, builtin_types=[msgspec.Raw]).items():
         if name == "prompt":
             del value["kind"]
             body |= value
+            if REASONING not in extra_parameters:
+                _drop_reasoning(body.get("messages", ()))
         elif name in _FORWARDED:
             body[name] = value
-    body |= {name: value for name, value in request.extras.items() if name in extra_parameters}
-    limit = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    body |= {"model": model, limit: max_output_tokens}
-    return body | _STREAMED if is_streamed and request.can_stream else body
+    extras = {name: value for name, value in request.extras.items() if name in extra_parameters}
+    return body | extras | {"model": model}
+
+
+def _drop_reasoning(messages: Iterable[dict[str, Any]]) -> None:
+    for message in messages:
+        message.pop(REASONING, None)

@@ -49,7 +49,7 @@ _NUMBER = re.compile(
 )
 _PATH = re.compile(rf"({_SEGMENT})(?:\[\d{{0,6}}\]|\.\d{{1,6}}|\.{_SEGMENT})*")
 _PAIR = re.compile(rf"({_SEGMENT})[=:](.*)")
-_ENDPOINT = re.compile(r"/v1(?:/(?:chat/)?completions)?")
+_ENDPOINT = re.compile(r"/v1(?:/(?:chat/)?completions|/embeddings)?")
 _HYPHENATED = re.compile(r"([A-Za-z]+|\d{1,9})((?:-[A-Za-z]+){1,3})")
 _SLASHED = re.compile(r"([a-z]+)/[a-z]{1,16}")
 

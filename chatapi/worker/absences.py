@@ -7,10 +7,9 @@ from django.conf import settings
 from accounts import loop_clock
 from chatapi.presence import Signs
 
+# How long a web process may be missing from Redis: longer than it needs to announce itself again after Redis
+# has lost its data.
 PRESUMED_DEAD_S = 2.0
-"""How long a web process may be missing from Redis: longer than it needs to announce itself again after Redis
-has lost its data.
-"""
 
 
 class Absences:

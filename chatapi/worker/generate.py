@@ -84,7 +84,8 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
     )
     if job is None:
         return Run(claimed, ""), cancelled
-    return Run(claimed, job.inbox, runs_on=job.runs_on, content=job.request), cancelled
+    is_kept = job.is_not_kept is not True
+    return Run(claimed, job.inbox, runs_on=job.runs_on, content=job.request, is_kept=is_kept), cancelled
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
@@ -113,7 +114,7 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
     """Return the job, and the reason if it is cancelled; neither if Redis is away."""
     try:
         return await services.jobs(generation_id)
-    except (RedisError, OSError) as error:
+    except RedisError as error:
         log.warning("the job of %s can't be read: %r", generation_id.hex, error)
         return None, None
 
@@ -125,7 +126,7 @@ async def _run(services: Services, run: Run) -> None:
         if run.content is not None:
             request = await _request(run)
             run.usage.expect_echo(request)
-            run.context = request.context
+            run.context = request.context if run.is_kept else request.context | {"is_stored": False}
             if request.announces_prompt_tokens:
                 run.prompt_tokens = await heavy_work.estimate_prompt(request, run.request_bytes)
         end = await _produce(services, run, request)

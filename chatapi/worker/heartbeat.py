@@ -1,7 +1,6 @@
 """Prolongs the leases of the process's generations.
 
-It runs in a separate thread, so that a blocked event loop costs no lease. It needs only the database, so that
-an outage of Redis costs none either.
+It needs only the database, so that an outage of Redis costs no lease.
 """
 
 import asyncio
@@ -45,6 +44,7 @@ class Heartbeat:
         self._lost = lost
         self._stopping = threading.Event()
         self._loop = asyncio.get_running_loop()
+        # A separate thread, so that a blocked event loop costs no lease.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:

@@ -5,8 +5,7 @@ queue is empty, a worker has a free slot, and the database has a generation that
 is not claimed. There are three causes: Redis was emptied, a worker was killed between the pop and the claim,
 or a web process was killed between the commit and the enqueueing.
 
-If the request is lost too, the worker that claims the generation voids it with `request_lost`. A second
-message for the same generation changes nothing, because only one claim succeeds.
+If the request is lost too, the worker that claims the generation voids it with `request_lost`.
 """
 
 import asyncio
@@ -24,8 +23,8 @@ from usage.errors import UsageError
 log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
+# How long after its admission an unclaimed generation counts as lost.
 MIN_AGE_MS = 1_000
-"""How long after its admission an unclaimed generation counts as lost."""
 BATCH = 1_000
 
 
@@ -47,13 +46,14 @@ class LostMessages:
             try:
                 if self._has_free_slot():
                     await self.look()
-            except (RedisError, OSError, UsageError) as error:
+            except (RedisError, UsageError) as error:
                 log.warning("lost messages: %r", error)
 
     async def look(self) -> None:
-        """Enqueue the lost generations again. Raises `RedisError`, OSError or `UsageError`."""
+        """Enqueue the lost generations again. Raises `RedisError` or `UsageError`."""
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
         if not waiting:
             return
+        # A second message for the same generation changes nothing, because only one claim succeeds.
         for generation_id in await self._queue.enqueue_lost(self._broker, [each.hex for each in waiting]):
             log.warning("%s is enqueued again: its message was lost", generation_id)

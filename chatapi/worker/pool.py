@@ -62,9 +62,8 @@ class TaskRun:
         self._task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel the coroutine, once: a second CancelledError would interrupt its settlement. Call this on
-        the loop.
-        """
+        """Cancel the coroutine, once. Call this on the loop."""
+        # A second CancelledError would interrupt its settlement.
         # `Task.cancelling` does not do: a timeout inside the task raises it, too, and lowers it again.
         if self._task and not self._is_cancelled:
             self._is_cancelled = True
@@ -123,6 +122,8 @@ class TaskPool(BasePool):
         body …
         """
         run = TaskRun(self, args[2], callback)
+        # Acknowledged before it runs: a late acknowledgement would deliver a long task several times. Work
+        # that is lost with this process is found by its lease.
         accept_callback(os.getpid(), time.monotonic())
         self.call_on_loop(run.start)
         return run
@@ -168,7 +169,12 @@ class TaskPool(BasePool):
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
         except BaseException as error:
-            self._failed(error)
+            if not self._started.done():
+                self._started.set_exception(error)
+            else:
+                # Without its services it must not take tasks. The supervisor starts a new worker.
+                logger.critical("The worker's services failed", exc_info=error)
+                state.should_stop = EX_FAILURE  # type: ignore[assignment]  # the stub knows only None
         finally:
             self.hub.call_soon(self._thread.join)
 
@@ -190,14 +196,6 @@ class TaskPool(BasePool):
     def _cancel_runs(self) -> None:
         for run in list(self.runs.values()):
             run.cancel()
-
-    def _failed(self, error: BaseException) -> None:
-        """End the worker: without its services it must not take tasks. The supervisor starts a new one."""
-        if not self._started.done():
-            self._started.set_exception(error)
-            return
-        logger.critical("The worker's services failed", exc_info=error)
-        state.should_stop = EX_FAILURE  # type: ignore[assignment]  # the stub knows only the initial None
 
 
 class PatientConsumer(Consumer):

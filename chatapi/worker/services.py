@@ -41,8 +41,8 @@ from usage.errors import AlreadyResolved, UsageError
 
 log = logging.getLogger(__name__)
 
+# The cost of stopping and settling a run, in deltas (`fair_turns.py`).
 STOP_UNITS = 16
-"""The cost of stopping and settling a run, in deltas (`fair_turns.py`)."""
 
 ENGINES: dict[str, Callable[[], Engine]] = {
     EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine,
@@ -70,10 +70,9 @@ class Services:
         )
         self.health = Health()
         self.turns = FairTurns()
+        # Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
+        # not delay another organization's.
         self._stops = FairTurns()
-        """Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
-        not delay another organization's.
-        """
         self.running: dict[UUID, Run] = {}
         self._awaited: dict[UUID, list[Cancellation]] = {}
         self._absences = Absences()
@@ -82,6 +81,7 @@ class Services:
     @asynccontextmanager
     async def lifetime(self) -> AsyncIterator["Services"]:
         """Run the background loops; at exit, publish what is pending and close all connections."""
+        # Loading the vocabularies takes half a second, for which no stream may wait.
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
         collecting = partial(collect_garbage, self.commits, self.stream)
@@ -97,6 +97,7 @@ class Services:
             for task in loops:
                 task.cancel()
             await asyncio.gather(*loops, return_exceptions=True)
+            # Before the commits, which its thread uses.
             await self._heartbeat.close()
             for engine in self.engines.values():
                 await engine.close()
@@ -134,24 +135,21 @@ class Services:
                     # Cancellations that were published while this worker did not listen.
                     for generation_id, why in (await self.stream.cancelled_among([*self.running])).items():
                         await self._cancel(generation_id, why)
-                    await self._cancel_revoked()
+                    for generation_id in await self.commits.read(reports.with_revoked_keys, [*self.running]):
+                        if (run := self.running.get(generation_id)) is not None:
+                            await self._turn_to_stop(run)
+                            run.stop(End(Ending.FAILED, KEY_REVOKED))
                 await self._cancel_for_dead_web(list(self.running.values()))
-            except (RedisError, OSError, UsageError) as error:
+            except (RedisError, UsageError) as error:
                 log.warning("sweep: %r", error)
-
-    async def _cancel_revoked(self) -> None:
-        """Stop runs whose API key has been revoked."""
-        for generation_id in await self.commits.read(reports.with_revoked_keys, [*self.running]):
-            if (run := self.running.get(generation_id)) is not None:
-                await self._turn_to_stop(run)
-                run.stop(End(Ending.FAILED, KEY_REVOKED))
 
     async def _cancel_for_dead_web(self, runs: list[Run]) -> None:
         """Cancel the runs of web processes that are dead."""
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
             found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
-        except (RedisError, OSError):
+        except RedisError:
+            # A process that was missing may have been back meanwhile: the count begins anew.
             self._absences.forget()
             raise
         dead = self._absences.dead(inboxes, found)
@@ -166,7 +164,7 @@ class Services:
             try:
                 async for generation_id, why in self.stream.cancellations(self.name):
                     await self._cancel(generation_id, why)
-            except (RedisError, OSError) as error:
+            except RedisError as error:
                 log.warning("cancellations: %r", error)
             await asyncio.sleep(0.2)
 
@@ -192,5 +190,6 @@ class Services:
             cancellations.append(why)
 
     async def _turn_to_stop(self, run: Run) -> None:
-        """Wait for a turn to stop this run: a thousand clients can leave at the same moment."""
+        """Wait for a turn to stop this run."""
+        # A thousand clients can leave at the same moment, and to settle each run takes time of the loop.
         await self._stops.take(run.organization_id, STOP_UNITS)

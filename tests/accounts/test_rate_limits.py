@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from accounts import rate_limits as module
+from accounts import redis_time_limit
 from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Reservation, Run
@@ -254,7 +255,7 @@ async def test_a_frozen_redis_releases_once(
     limit = tokens(10_000)
     reservation, _ = await client.take(limit, tokens=4_000), await client.take(limit, tokens=4_000)
     with frozen(valkey), monkeypatch.context() as patch:
-        patch.setattr(module, "REPLY_TIMEOUT_S", 0.1)
+        patch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
         await client.rate_limits.release(reservation, 0)
     assert 6_000 <= await client.remaining(limit) < 6_100
 
@@ -400,7 +401,7 @@ async def test_nothing_passes_when_redis_is_away() -> None:
 async def test_nothing_passes_when_redis_is_frozen(
     redis: Redis, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REPLY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
     valkey.client.client_pause(500)
     with pytest.raises(RedisError):
         await RateLimits(redis, "test:", lease_ms=LEASE_MS).take(

@@ -9,7 +9,8 @@ from typing import Any
 from tests.chatapi.http_client import HELLO, Answer
 
 CHAT, TEXT, TICKETS = "/v1/chat/completions", "/v1/completions", "/v1/chat/completions/tickets"
-POSTED = (CHAT, TEXT, TICKETS)
+EMBEDDINGS = "/v1/embeddings"
+POSTED = (CHAT, TEXT, TICKETS, EMBEDDINGS)
 """The routes that take a JSON body."""
 
 SMALL_REQUEST: dict[str, Any] = {"model": "five", "max_tokens": 100}
@@ -25,9 +26,14 @@ def text(**members: Any) -> bytes:
     return json.dumps({"model": "five", "prompt": "hello"} | members).encode()
 
 
+def embeddings(**members: Any) -> bytes:
+    """A request to embed a text, with these members beside `model` and `input`."""
+    return json.dumps({"model": "five-embeddings", "input": "hello"} | members).encode()
+
+
 def body_for(path: str) -> bytes:
     """A valid body for this route."""
-    return text() if path == TEXT else chat()
+    return {TEXT: text, EMBEDDINGS: embeddings}.get(path, chat)()
 
 
 def with_member(body: bytes, name: str, json_text: str | bytes) -> bytes:

@@ -21,6 +21,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "five": {},
     "steady": {"tokens": 1_000, "rate": 40},
     "tells-no-usage": {"no_usage": True},
+    "five-embeddings": {},
 }
 
 ACCOUNTS = """
@@ -32,6 +33,8 @@ from usage.models import BudgetLimit
 from usage.pricing import FREE
 
 model = ServedModel.objects.create(id="unpriced")
+Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
+model = ServedModel.objects.create(id="unpriced-embeddings", kind="embeddings")
 Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
 model = ServedModel.objects.create(id="free")
 Deployment.objects.create(model=model, name="sandbox", engine="sandbox")

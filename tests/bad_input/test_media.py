@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.bad_input.bodies import CHAT, POSTED, TEXT, chat, refusal
+from tests.bad_input.bodies import CHAT, TICKETS, chat, refusal
 from tests.chatapi.http_client import Client
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(120)]
 
 MIB = 1024 * 1024
-MEDIA = tuple(path for path in POSTED if path != TEXT)
+MEDIA = (CHAT, TICKETS)
 
 
 @pytest.fixture(scope="module")

@@ -78,8 +78,8 @@ def test_more_than_a_cap_is_refused(suspect: Client, case: str) -> None:
 
 @pytest.mark.parametrize("path", POSTED)
 def test_a_body_of_exactly_the_cap_is_read(suspect: Client, path: str) -> None:
-    body = with_member(body_for(path), "temperature", "3")
-    assert refusal(suspect.send("POST", path, body.ljust(CAP_BYTES))) == (400, "invalid_value", "temperature")
+    body = with_member(body_for(path), "user", "3")
+    assert refusal(suspect.send("POST", path, body.ljust(CAP_BYTES))) == (400, "invalid_type", "user")
     assert refusal(suspect.send("POST", path, body.ljust(CAP_BYTES + 1)))[:2] == TOO_LARGE
 
 

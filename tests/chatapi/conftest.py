@@ -79,6 +79,16 @@ MODELS: dict[str, dict[str, Any]] = {
     "html-502": {"html": True, "status": 502},
     "redirects": {"redirect": "http://127.0.0.1:9/v1/chat/completions"},
     "says-nothing": {"raw": ""},
+    # embeddings
+    "embeds": {},
+    "embeds-as-numbers": {"ignore_base64": True, "no_usage": True},
+    "embeds-late": {"ttft_ms": 600},
+    "embeds-too-many-tokens": {"prompt_tokens": 2_000_000_000},
+    "embeds-too-few": {"raw": '{"data": [{"embedding": [1.0]}], "usage": {"prompt_tokens": 1}}'},
+    "embeds-too-much": {"dimensions": 2_000_000},
+    "embeds-429": {"status": 429, "retry_after": "7"},
+    "embeds-500": {"status": 500, "error_message": "Traceback (most recent call last)"},
+    "embeds-400": {"status": 400, "error_message": "This model's maximum context length is 8 tokens"},
 }
 
 ACCOUNTS = """

@@ -98,6 +98,9 @@ def say_everything(installation: Installation) -> None:
         "/v1/completions",
         json.dumps({"model": "sandbox", "prompt": PROMPT + " hello" * 200_000}).encode(),
     )
+    for stop in ("", " [sandbox error=server_error]"):
+        body_of_inputs = {"model": "sandbox-embedding", "input": [PROMPT + stop], "user": PROMPT}
+        client.send("POST", "/v1/embeddings", json.dumps(body_of_inputs).encode())
     narrow = Client(installation.url, installation.keys["narrow"])
     narrow.send(
         "POST", "/v1/chat/completions", body.replace(b"sandbox", PROMPT.encode()), x_request_id=PROMPT

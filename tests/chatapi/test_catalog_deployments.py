@@ -197,6 +197,24 @@ def test_a_test_asks_for_one_token_and_shows_what_came(
     assert (call.body["model"], call.body["max_tokens"], call.tokens) == ("fake:", 1, 1)
 
 
+def test_a_model_for_embeddings_is_asked_for_one(
+    root: Client, small: ServedModel, upstream: Upstream
+) -> None:
+    ServedModel.objects.filter(pk=small.pk).update(kind="embeddings")
+    shown = text(root.post(deployed(small, upstream.url)))
+    assert re.search(r"it works .* Tokens 7 in, 0 out Answer .*a vector of 4 dimensions", shown)
+    assert upstream.calls[0].path == "/v1/embeddings"
+
+
+def test_a_model_for_embeddings_is_not_deleted(root: Client, small: ServedModel) -> None:
+    ServedModel.objects.filter(pk=small.pk).update(kind="embeddings")
+    page = reverse("admin:chatapi_servedmodel_delete", args=["small"])
+    assert root.post(page, {"post": "yes"}).status_code == 403
+    delete_all = {"action": "delete_selected", "_selected_action": ["small"], "post": "yes"}
+    root.post(reverse("admin:chatapi_servedmodel_changelist"), delete_all)
+    assert ServedModel.objects.filter(pk="small").exists()
+
+
 def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(
     root: Client, small: ServedModel, upstream: Upstream
 ) -> None:

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from chatapi.catalog import file, loading, writing
 from chatapi.catalog.line_numbers import line_of
-from chatapi.models import MAX_NUMBER, MAX_TIMEOUT_MS, TIMEOUTS, Deployment, ServedModel, api_key_env_mistake
+from chatapi.models import (
+    MAX_NUMBER,
+    MAX_TIMEOUT_MS,
+    TIMEOUTS,
+    Deployment,
+    ModelKind,
+    ServedModel,
+    api_key_env_mistake,
+)
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 from tests.cast import PRICE
 from usage.books import prices
@@ -57,6 +65,7 @@ others = st.fixed_dictionaries(
 deployments = st.tuples(upstreams | sandboxes, others).map(lambda parts: parts[0] | parts[1])
 models = st.fixed_dictionaries(
     {
+        "kind": st.sampled_from(ModelKind.values),
         "owned_by": names,
         "max_output_tokens": st.integers(1, 1_000),
         "context_window": st.integers(1_000, MAX_NUMBER),
@@ -99,7 +108,7 @@ def rows() -> tuple[list[Any], list[Any], dict[str, PriceValue]]:
     )
 
 
-_SAID = ("id", "context_window", "max_output_tokens", "owned_by", "is_active")
+_SAID = ("id", "kind", "context_window", "max_output_tokens", "owned_by", "is_active")
 
 
 def forget() -> None:

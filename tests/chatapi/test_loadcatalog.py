@@ -65,6 +65,17 @@ def test_it_loads_a_model_that_is_then_served(load: Load) -> None:
     assert Deployment.objects.get().name == "127.0.0.1:8080"
 
 
+def test_a_model_keeps_its_kind(load: Load) -> None:
+    embeddings = MODEL.replace("context_window", 'kind = "embeddings"\ncontext_window')
+    load(embeddings)
+    assert catalog.load()["small"].kind == "embeddings"
+    assert load(embeddings) == ["small: unchanged"]
+    with pytest.raises(CommandError, match="small: its kind stays 'embeddings'"):
+        load(MODEL)
+    with pytest.raises(CommandError, match=r"models\[0\].kind: must be one of chat, embeddings"):
+        load(embeddings.replace('"embeddings"', '"rerank"'))
+
+
 @pytest.mark.parametrize("name", ["127.0.0.1:8080", "127.0.0.1:8080-2", "sandbox"])
 def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None:
     unnamed = (
@@ -353,5 +364,6 @@ def test_the_example_loads_and_shows_every_key() -> None:
 
 def test_the_first_start_loads_every_behaviour_of_the_sandbox() -> None:
     call_command("loadcatalog", str(first_start.SANDBOX_CATALOG), stdout=io.StringIO())
-    assert set(catalog.load()) == set(BEHAVIOURS)
-    assert all(model.price and model.price.output_per_mtok_nanodollars for model in catalog.load().values())
+    assert set(catalog.load()) == {*BEHAVIOURS, "sandbox-embedding"}
+    prices = {name: model.price for name, model in catalog.load().items()}
+    assert all(price and price.input_per_mtok_nanodollars for price in prices.values())

@@ -9,10 +9,16 @@ from urllib.parse import urlencode
 
 import pytest
 from django.test import Client, RequestFactory
-from openai.types.admin.organization import UsageCompletionsResponse, UsageCostsResponse
+from openai.types.admin.organization import (
+    UsageCompletionsResponse,
+    UsageCostsResponse,
+    UsageEmbeddingsResponse,
+)
+from pydantic import BaseModel
 
 from accounts.models import APIKey
 from chatapi.api import organization_query
+from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 from tests.cast import Person, run
 from usage.insights import buckets
@@ -20,6 +26,12 @@ from usage.models import HourlyUsage, LedgerEntry, Outcome
 from usage.pricing import NANODOLLARS, Tokens
 
 USAGE, COSTS = "/v1/organization/usage/completions", "/v1/organization/costs"
+EMBEDDINGS = "/v1/organization/usage/embeddings"
+PUBLISHED: dict[str, type[BaseModel]] = {
+    USAGE: UsageCompletionsResponse,
+    COSTS: UsageCostsResponse,
+    EMBEDDINGS: UsageEmbeddingsResponse,
+}
 DAY_S = 86_400
 TODAY_S = int(datetime.now(UTC).timestamp()) // DAY_S * DAY_S
 
@@ -36,8 +48,7 @@ def page(person: Person, path: str, **parameters: Any) -> dict[str, Any]:
     query = urlencode({"start_time": TODAY_S - DAY_S} | parameters, doseq=True)
     response = person.get(f"{path}?{query}")
     assert response.status_code == 200, response.content
-    published = UsageCostsResponse if path == COSTS else UsageCompletionsResponse
-    published.model_validate_json(response.content, strict=True, extra="forbid")
+    PUBLISHED[path].model_validate_json(response.content, strict=True, extra="forbid")
     found: dict[str, Any] = response.json()
     return found
 
@@ -74,6 +85,25 @@ def test_usage_is_what_the_ledger_says_by_any_width(boss: Person, bob: Person, w
     ]
     kinds = ("input_cached_tokens", "input_cache_write_tokens", "input_uncached_tokens")
     assert [sum(result[name] for result in results(found)) for name in kinds] == [1_200, 300, 1_500]
+
+
+@pytest.mark.parametrize("width", ["1m", "1h", "1d"])
+def test_embeddings_are_reported_apart(boss: Person, bob: Person, width: str) -> None:
+    ServedModel.objects.create(id="vectors", kind="embeddings")
+    for person, model in ((boss, "small"), (boss, "vectors"), (bob, "vectors")):
+        run(person, tokens=Tokens(1_000, 0), model=model)
+    asked = {"start_time": int(datetime.now(UTC).timestamp()) - 600, "bucket_width": width}
+    grouped = {"group_by": ["model", "api_key_id"]}
+    (completions,) = results(page(boss, USAGE, **asked, **grouped))
+    assert (completions["model"], completions["num_model_requests"]) == ("small", 1)
+    assert {
+        (each["model"], each["api_key_id"], each["input_tokens"], each["num_model_requests"])
+        for each in results(page(boss, EMBEDDINGS, **asked, **grouped))
+    } == {("vectors", str(person.api_key.pk), 1_000, 1) for person in (boss, bob)}
+    assert results(page(boss, EMBEDDINGS, **asked, models="small")) == []
+    assert results(page(boss, USAGE, **asked, models="vectors")) == []
+    assert len(results(page(boss, COSTS, group_by="line_item"))) == 2
+    assert refused(boss, f"start_time={TODAY_S}&batch=true", EMBEDDINGS) == ("batch", "unknown_parameter")
 
 
 def test_costs_are_the_ledgers_to_the_nanodollar(boss: Person, bob: Person) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.exceptions import RedisError, ResponseError
 
-from chatapi import redis_client
+from accounts import redis_time_limit
 from chatapi.redis_client import DedicatedConnection, connect
 from tests.chatapi.worker.processes import Valkey
 
@@ -74,7 +74,7 @@ async def test_a_server_that_is_away_is_an_error_until_it_is_back(
 async def test_a_server_that_hangs_is_an_error_in_time(
     line: DedicatedConnection, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_client, "REPLY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
     assert await line.call("ECHO", 1) == b"1"
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)

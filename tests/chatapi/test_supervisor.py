@@ -109,3 +109,15 @@ async def test_nothing_is_started_after_a_signal(supervisor: Supervisor, tmp_pat
     await supervisor.unless_stopped(asyncio.sleep(600))
     assert await supervisor.stop() == 0
     assert not (tmp_path / "started").exists()
+
+
+async def test_programs_give_the_memory_of_large_requests_back(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By settings of malloc, which the operator's own replace."""
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    found = tmp_path / "environment"
+    await supervisor.start(shell(f"env > {found}.new; mv {found}.new {found}; exec sleep 60"))
+    await until(found.exists)
+    lines = found.read_text().splitlines()
+    assert {"MALLOC_MMAP_THRESHOLD_=524288", "MALLOC_TRIM_THRESHOLD_=1"} <= set(lines)

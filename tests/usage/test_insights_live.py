@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import Organization, Role
 from tests.cast import Person, admit, join, run
 from usage.books import ledger
+from usage.books.reports import open_by_organization
 from usage.database.clock import database_now, local_day
 from usage.insights import budgets_near_limit, health, running
 from usage.models import Budget, BudgetLimit, Generation, Outcome
@@ -71,10 +72,11 @@ def test_open_generations_are_found_through_their_own_index(alice: Person) -> No
     with CaptureQueriesContext(connection) as queries:
         running(organizations={alice.project.organization_id})
         health()
+        assert open_by_organization() == {alice.project.organization_id: 1}
     asked = [query["sql"] for query in queries if 'FROM "usage_generation"' in query["sql"]]
     # One of them asks for rows by the ids that another has found.
     asked = [sql for sql in asked if '"id" IN (' not in sql]
-    assert len(asked) == 2
+    assert len(asked) == 3
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SET LOCAL enable_seqscan = off")

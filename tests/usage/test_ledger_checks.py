@@ -21,7 +21,7 @@ from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
 from usage.rollups import closing
 from usage.verification import checks, ledger_checks, seals
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 from usage.verification.ledger_checks import Found
 
 WRONG = Difference("I2 conservation", "key/1/ever/1970-01-01", "posted 1 pending 0", "posted 2 pending 0")

@@ -5,12 +5,11 @@ the documents' own.
 as a change of the wire.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chatapi.wire.completion import collect
 from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
@@ -30,7 +29,7 @@ from chatapi.wire.deltas import (
 )
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
-from chatapi.wire.protocols.chat.openai import OpenAI
+from chatapi.wire.protocols.chat.openai import CompletionFolder, OpenAI
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
@@ -80,7 +79,15 @@ class Case:
 
     def body(self, dialect: str) -> bytes:
         """The answer in one piece."""
-        return self.encoder(dialect).body(collect(self.deltas))
+        return folded(self.encoder(dialect), self.deltas)
+
+
+def folded(encoder: OpenAI, deltas: Iterable[AnyDelta]) -> bytes:
+    """The deltas as the encoder's answer in one piece."""
+    folder = CompletionFolder(encoder)
+    for delta in deltas:
+        folder.add(delta)
+    return folder.body()
 
 
 def logprob(token: str, value: float, *others: tuple[str, float]) -> TokenLogprob:

@@ -84,7 +84,8 @@ def body(deltas: list[AnyDelta]) -> bytes:
     folder = MESSAGES.dialect("").folder(ANSWER)
     for delta in decode(encode(deltas)):
         folder.add(delta)
-    return folder.body()
+    found = folder.body()
+    return found if isinstance(found, bytes) else b"".join(found)
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:

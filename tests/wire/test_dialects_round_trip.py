@@ -38,6 +38,7 @@ from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
 from tests.said import said
+from tests.wire.dialect_cases import folded
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
 EVENTS = re.compile(r"(?:(?:event: error\n)?data: [^\r\n]+\n\n)*")
@@ -234,7 +235,7 @@ def test_a_body_reads_back_as_what_was_told(deltas: list[AnyDelta]) -> None:
     # A text completion's body has one text: what was refused comes after what was said.
     deltas = sorted(deltas, key=lambda delta: isinstance(delta, Refusal))
     for dialect, encoder, expectation in ENCODERS:
-        body = encoder(Answer(ID, 1, "m", count)).body(collect(deltas))
+        body = folded(encoder(Answer(ID, 1, "m", count)), deltas)
         reader = new_reader(count)
         found, expected = collect(reader.read_answer(body) + reader.end()), expectation(deltas, dialect)
         assert summaries(found, count) == summaries(expected, count)

@@ -16,7 +16,8 @@ from chatapi.wire.parsed_request import ParsedRequest, parse, read
 from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
 from chatapi.wire.protocols.envelope import openai_error
 from chatapi.wire.sse import Parser
-from chatapi.wire.upstream_request import upstream_body, upstream_path
+from chatapi.wire.upstream_kinds import UPSTREAM_KINDS
+from chatapi.wire.upstream_request import upstream_body
 from tests.protocols.small import EVENTS, VECTORS
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
@@ -43,7 +44,9 @@ def folded(dialect: Dialect, parsed: ParsedRequest, deltas: list[AnyDelta]) -> d
     for delta in deltas:
         folder.add(delta)
     assert (folder.usage, folder.failure) == (USAGE, None)
-    found: dict[str, Any] = json.loads(folder.body())
+    body = folder.body()
+    assert isinstance(body, bytes)
+    found: dict[str, Any] = json.loads(body)
     return found
 
 
@@ -74,7 +77,7 @@ def test_admission_knows_what_it_can_cost() -> None:
 def test_any_upstream_can_be_asked_for_it() -> None:
     parsed = asked("events", system="Be brief.", turns=[{"text": "abc"}], longest=5, person="p", stream=True)
     request = requests.from_bytes(parsed.content)
-    assert (upstream_path(request), request.end_user) == ("/chat/completions", "p")
+    assert (UPSTREAM_KINDS[type(request.prompt)].path, request.end_user) == ("/chat/completions", "p")
     assert upstream_body(request, model="up", max_output_tokens=4, extra_parameters=frozenset()) == {
         "model": "up",
         "user": "p",
@@ -83,7 +86,8 @@ def test_any_upstream_can_be_asked_for_it() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    assert upstream_path(requests.from_bytes(asked("vectors", input="a").content)) == "/completions"
+    request = requests.from_bytes(asked("vectors", input="a").content)
+    assert UPSTREAM_KINDS[type(request.prompt)].path == "/completions"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterator
 from typing import Any, Literal, Required, Union, get_args, get_origin
 
+import msgspec
 import pytest
 from openai.types import completion_create_params as text_params
 from openai.types.chat import completion_create_params as chat_params
@@ -87,7 +88,8 @@ def hints(module: types.ModuleType) -> dict[str, Any]:
 
 
 def forwarded(request: GenerationRequest) -> dict[str, Any]:
-    return upstream_body(request, model="x", max_output_tokens=1, extra_parameters=frozenset())
+    body = upstream_body(request, model="x", max_output_tokens=1, extra_parameters=frozenset())
+    return dict(msgspec.json.decode(msgspec.json.encode(body)))
 
 
 CHAT, TEXT = hints(chat_params), hints(text_params)

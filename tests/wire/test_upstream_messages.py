@@ -13,6 +13,7 @@ from chatapi.wire.protocols.messages.request import parse as parse_messages
 from chatapi.wire.upstream_api import ANTHROPIC
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
+from chatapi.wire.upstream_messages import messages_body
 from tests.wire.messages_cases import CASES, has_failed, stream
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 from tests.wire.test_messages import answers
@@ -153,7 +154,7 @@ def test_a_conversation_comes_through(case: str) -> None:
     """What a client of Messages asks is asked of an Anthropic upstream again."""
     asked = {"model": "m", "max_tokens": 9, "messages": CONVERSATIONS[case][0]}
     once = parse_messages(json.dumps(asked).encode())
-    body = ANTHROPIC.body(once, **OPTIONS)
+    body = messages_body(once, **OPTIONS)
     again = parse_messages(json.dumps(body).encode())
     if case == "instructions between turns":
         assert body["system"] == [{"type": "text", "text": "be brief"}]
@@ -192,7 +193,7 @@ def test_a_conversation_comes_through(case: str) -> None:
     ],
 )
 def test_a_parameter_is_anthropics(openais: dict[str, Any], members: dict[str, Any]) -> None:
-    assert ANTHROPIC.body(chat(**openais), **OPTIONS) == {
+    assert messages_body(chat(**openais), **OPTIONS) == {
         "model": "up",
         "max_tokens": 9,
         "stream": True,
@@ -204,14 +205,13 @@ def test_a_parameter_is_anthropics(openais: dict[str, Any], members: dict[str, A
 def test_a_budget_is_not_told_twice() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2_000}
     asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
-    body = ANTHROPIC.body(parse_messages(json.dumps(asked | {"thinking": thinking}).encode()), **OPTIONS)
+    body = messages_body(parse_messages(json.dumps(asked | {"thinking": thinking}).encode()), **OPTIONS)
     assert (body["thinking"], "output_config" in body) == (thinking, False)
 
 
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
-        (text(), "prompt"),
         (chat(n=2), "n"),
         (chat(logprobs=True), "logprobs"),
         (chat(tools=[CUSTOM]), "tools"),
@@ -224,5 +224,11 @@ def test_a_budget_is_not_told_twice() -> None:
 )
 def test_what_anthropic_has_no_words_for_is_refused_by_name(request_: Any, param: str) -> None:
     with pytest.raises(UpstreamError) as raised:
-        ANTHROPIC.body(request_, **OPTIONS)
+        messages_body(request_, **OPTIONS)
     assert (raised.value.failure.param, raised.value.failure.status) == (param, 400)
+
+
+def test_it_takes_chats_only() -> None:
+    with pytest.raises(UpstreamError) as raised:
+        ANTHROPIC.kind(text())
+    assert (raised.value.failure.param, raised.value.failure.code) == ("prompt", "unsupported_parameter")

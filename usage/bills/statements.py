@@ -23,13 +23,13 @@ from usage.pricing import NANODOLLARS
 
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens")
 COST = "cost_nanodollars"
+# The amount that each column of a CSV file holds.
 AMOUNTS = {**{name: name for name in COUNTS}, "cost_usd": COST}
-"""The amount that each column of a CSV file holds."""
 COLUMNS = ("date", "model", *AMOUNTS)
+# The model of a bill without models: the sum of all models of a day.
 ANY_MODEL = ""
-"""The model of a bill without models: the sum of all models of a day."""
+# More than any bill says. It bounds the computation: a number may have a billion digits.
 MAX = 10**15
-"""More than any bill says. It bounds the computation: a number may have a billion digits."""
 
 
 class InvalidBill(Exception):
@@ -61,8 +61,8 @@ def read(path: Path) -> Bill:
         raise InvalidBill(f"{path}: {error}") from error
 
 
+# A day, a model, an amount's name and its value; None if the bill does not say it.
 Row = tuple[date, str, str, int | None]
-"""A day, a model, an amount's name and its value; None if the bill does not say it."""
 
 
 def _bill(rows: Sequence[Row], reported: Iterable[str]) -> Bill:
@@ -160,12 +160,12 @@ def _cost(day: date, result: Any) -> Iterator[Row]:
         yield day, model, name, tokens
 
 
+# Which of our counts a line item's tokens belong to: cached tokens are prompt tokens too.
 _TOKENS = {
     "input": ("prompt_tokens",),
     "cached input": ("prompt_tokens", "cached_tokens"),
     "output": ("completion_tokens",),
 }
-"""Which of our counts a line item's tokens belong to: cached tokens are prompt tokens too."""
 _UNITS = {"tokens": 1, "1000_tokens": 1_000}
 
 

@@ -1,5 +1,6 @@
 """Reads of generations: what they used and cost, where they stand, how they ended."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -46,6 +47,12 @@ def _waiting_since(min_age_ms: int) -> QuerySet[Generation]:
     # The partial index of open generations serves the first two conditions, however many are settled.
     waiting = Generation.objects.filter(OPEN, lease_expires_at__gt=now, state=State.ADMITTED)
     return waiting.filter(admitted_at__lt=now - timedelta(milliseconds=min_age_ms))
+
+
+def open_by_organization() -> dict[int, int]:
+    """Return the number of generations that wait or run, of each organization that has any."""
+    # Counted here: for a GROUP BY, SQLite would read the index of all generations by organization.
+    return Counter(Generation.objects.filter(OPEN).order_by().values_list("organization_id", flat=True))
 
 
 @dataclass(frozen=True, slots=True)

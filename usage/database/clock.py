@@ -1,11 +1,17 @@
-"""The database's clock, which stamps all rows, so that no other machine's clock matters."""
+"""The database's clock, which stamps all rows, so that no other machine's clock matters, and its calendar."""
 
 from datetime import UTC, date, datetime
+from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from django.db import connection
+from django.db.models import DateTimeField, F, Func
 
 from usage.database.sql import fetch_all
+
+Width = Literal["minute", "hour", "day"]
+# SQLite stores times as text, such as "2026-11-21 06:04:27.123456".
+_KEPT_CHARACTERS_AND_SUFFIX = {"minute": (16, ":00"), "hour": (13, ":00:00"), "day": (10, " 00:00:00")}
 
 
 def database_now() -> datetime:
@@ -19,3 +25,24 @@ def database_now() -> datetime:
 def local_day(now: datetime, time_zone: str) -> date:
     """Return the calendar day at `now` in the IANA time zone."""
     return now.astimezone(ZoneInfo(time_zone)).date()
+
+
+class TruncUTC(Func):
+    """The start of the UTC minute, hour or day of a column, e.g. `TruncUTC("day", "hour")`."""
+
+    # Django's `Trunc` calls a Python function for each row on SQLite.
+
+    output_field = DateTimeField()
+
+    def __init__(self, width: Width, column: str) -> None:
+        super().__init__(F(column))
+        self._width = width
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        length, suffix = _KEPT_CHARACTERS_AND_SUFFIX[self._width]
+        template = f"(substr(%(expressions)s, 1, {length}) || '{suffix}')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = f"date_trunc('{self._width}', %(expressions)s, 'UTC')"
+        return self.as_sql(compiler, connection, template=template, **context)

@@ -30,14 +30,14 @@ P = ParamSpec("P")
 Operation = Callable[[datetime, Sequence[Item]], Sequence[Result | UsageError]]
 
 MAX_BATCH = 256
+# PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes".
 DEADLOCK_DETECTED = "40P01"
-"""PostgreSQL's documentation, appendix A, "PostgreSQL Error Codes"."""
 DEADLOCK_RETRIES = 3
+# A connection that was idle for longer is checked before it is used.
 IDLE_S = 1.0
-"""A connection that was idle for longer is checked before it is used."""
 log = logging.getLogger(__name__)
+# `at`: the monotonic time at which this thread last used its connection.
 _last_use = threading.local()
-"""`at`: the monotonic time at which this thread last used its connection."""
 
 
 class _Waiting(NamedTuple):
@@ -123,6 +123,7 @@ class GroupCommit:
                 return batch
             item = self._queue.get()
         if batch:
+            # `close` came after these operations: the next call must find it, too.
             self._queue.put(None)
         return batch
 
@@ -139,10 +140,8 @@ class GroupCommit:
             return [pair for waiting in batch for pair in self._commit([waiting])]
 
     def _transact_again(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
-        """Run the batch, again after a deadlock.
-
-        An operation locks its rows in order, but two operations that share a transaction may not.
-        """
+        """Run the batch, again after a deadlock."""
+        # An operation locks its rows in order, but two operations that share a transaction may not.
         for _ in range(DEADLOCK_RETRIES):
             try:
                 return self._transact(batch)
@@ -177,6 +176,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
     except Error as error:
         if not is_unavailable(error):
             raise
+        # A connection that was cut, or is inside of a statement, must not serve the next call.
         connection.close()
         log.warning("the database is away, or too slow: %s", error)
         raise DatabaseUnavailable(str(error)) from error

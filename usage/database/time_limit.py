@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from django.conf import settings
 from django.db import connection
 
+# SQLite's instructions between two looks at the clock: a few milliseconds.
 _STEPS = 100_000
-"""SQLite's instructions between two looks at the clock: a few milliseconds."""
 _is_running: ContextVar[bool] = ContextVar("time limit", default=False)
 
 

@@ -16,10 +16,10 @@ from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+# The time limit of a transaction, in time limits of a statement.
 STATEMENTS = 3
-"""The time limit of a transaction, in time limits of a statement."""
+# Rounds of the watchdog in the time limit of one statement.
 CHECKS = 10
-"""Rounds of the watchdog in the time limit of one statement."""
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,9 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[int, BaseDatabaseWrapper]] = {}
+        # Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its answer
+        # may have arrived meanwhile.
         self._rounds = 0
-        """Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its
-        answer may have arrived meanwhile.
-        """
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -46,19 +45,16 @@ class Watchdog:
         if database.vendor == "sqlite":
             yield
             return
-        self._watch(database, statements * CHECKS)
+        with self._lock:
+            self._waiting[threading.get_ident()] = self._rounds + statements * CHECKS, database
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="database-watchdog", daemon=True)
+                self._thread.start()
         try:
             yield
         finally:
             with self._lock:
                 del self._waiting[threading.get_ident()]
-
-    def _watch(self, database: BaseDatabaseWrapper, rounds: int) -> None:
-        with self._lock:
-            self._waiting[threading.get_ident()] = self._rounds + rounds, database
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="database-watchdog", daemon=True)
-                self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -82,5 +78,5 @@ def _cut(database: BaseDatabaseWrapper) -> None:
         log.warning("a connection to a database that does not answer was cut")
 
 
+# The watchdog of this process.
 watchdog = Watchdog()
-"""The watchdog of this process."""

@@ -13,8 +13,8 @@ from typing import Any
 from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
+from usage.database.clock import TruncUTC, Width
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import TruncUTC, Width
 from usage.models import SPENT, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 from usage.rollups.closed_days import Spans
@@ -51,6 +51,8 @@ class BucketQuery:
     project_ids: tuple[int, ...] | None = None
     api_key_ids: tuple[int, ...] | None = None
     models: tuple[str, ...] | None = None
+    but_models: tuple[str, ...] = ()
+    """Models to leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,8 @@ def _fitting(rows: QuerySet[Any], query: BucketQuery) -> QuerySet[Any]:
         "api_key_id__in": query.api_key_ids,
         "model__in": query.models,
     }
-    return rows.filter(**{name: values for name, values in filters.items() if values is not None})
+    found = rows.filter(**{name: values for name, values in filters.items() if values is not None})
+    return found.exclude(model__in=query.but_models) if query.but_models else found
 
 
 def _added_up(rows: QuerySet[Any], start: Combinable, query: BucketQuery) -> QuerySet[Any, dict[str, Any]]:

@@ -7,8 +7,8 @@ from datetime import UTC, date, datetime, timedelta
 from django.db.models import F, OuterRef, Subquery, Sum
 
 from accounts.models import APIKey
+from usage.database.clock import TruncUTC
 from usage.database.time_limit import time_limit
-from usage.database.trunc_utc import TruncUTC
 from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
 from usage.rollups import closed_days
 

@@ -13,7 +13,7 @@ from django.db.models import F, Model, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from accounts.models import Organization, Project
-from usage.database.trunc_utc import TruncUTC
+from usage.database.clock import TruncUTC
 from usage.insights.range import Range
 from usage.models import DailyTotals, DailyUsage, Dimension, HourlyUsage
 from usage.models.outcomes import FAILED

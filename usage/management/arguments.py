@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from accounts.audit.commands import NOBODY
 from accounts.models import Organization
 from usage import pricing
 from usage.books.credit import Note
@@ -121,6 +122,17 @@ def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
     return since, until
 
 
+def add_by(parser: CommandParser, purpose: str) -> None:
+    """Add `--by`, the name of the person who calls the command."""
+    parser.add_argument(
+        "--by",
+        default=NOBODY,
+        type=text(150),
+        metavar="NAME",
+        help=f"{purpose} (default: {NOBODY})",
+    )
+
+
 def add_booking(parser: CommandParser) -> None:
     """Add the arguments of a grant or refund."""
     parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
@@ -128,13 +140,7 @@ def add_booking(parser: CommandParser) -> None:
     parser.add_argument(
         "--reason", required=True, type=text(500), metavar="TEXT", help="why; written to the ledger"
     )
-    parser.add_argument(
-        "--by",
-        default="manage.py",
-        type=text(150),
-        metavar="NAME",
-        help="the person who books it (default: manage.py)",
-    )
+    add_by(parser, "the person who books it")
     parser.add_argument(
         "--reference",
         default="",

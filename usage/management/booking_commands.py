@@ -8,24 +8,25 @@ from django.db import transaction
 
 from accounts.audit import recorder
 from accounts.audit.changes import Changes
+from accounts.audit.commands import acting_command
 from accounts.models import Organization
 from usage.books import credit
-from usage.books.credit import Balance, Booking, Note
+from usage.books.credit import Booking, Note
 from usage.errors import NotBooked
+from usage.formatting import usd
 from usage.management import arguments
 from usage.models import Credit
 
 
 def book(
-    verb: str, how: Callable[[Organization, int, Note], Booking], options: dict[str, Any]
-) -> tuple[Booking, Balance]:
-    """Book the options of `arguments.add_booking`, and require credit if they say so. Return the new balance
-    too.
+    command: str, verb: str, how: Callable[[Organization, int, Note], Booking], options: dict[str, Any]
+) -> str:
+    """Book the options of `arguments.add_booking`, and require credit if they say so; return a report.
 
     A reference that was booked before is neither booked nor recorded again. Raises `CommandError`.
     """
     organization = arguments.organization(options["organization"])
-    with transaction.atomic():
+    with acting_command(command, options["by"]), transaction.atomic():
         try:
             booking = how(organization, options["usd"], arguments.note(options))
         except NotBooked as error:
@@ -39,7 +40,13 @@ def book(
                 "balance_nanodollars": [before_nanodollars, after.nanodollars],
                 "ledger_entry": [None, booking.entry.pk],
             }
-            recorder.record(verb, Credit.objects.get(pk=organization.pk), moved, booking.entry.reason)
+            recorder.record(
+                f"{verb} credit", Credit.objects.get(pk=organization.pk), moved, booking.entry.reason
+            )
         if options.get("require"):
             credit.require(organization)
-    return booking, after
+    entry = booking.entry
+    outcome = f"Already booked as ledger entry {entry.pk}:"
+    if booking.is_new:
+        outcome = f"{verb.capitalize()} {usd(abs(entry.amount_nanodollars))} to"
+    return f"{outcome} {entry.organization}, whose balance is {usd(after.nanodollars)}."

@@ -33,13 +33,13 @@ MODELS = {
     "seed-medium": Price(1_000_000_000, 250_000_000, 4_000_000_000, None, 1_250_000_000, 2_000_000_000),
     "seed-large": Price(2_500_000_000, 1_250_000_000, 10_000_000_000),
 }
+# The public part of a key has room for five digits.
 MAX_SEED = 99_999
-"""The public part of a key has room for five digits."""
+# No UUIDv7 has an earlier time.
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-"""No UUIDv7 has an earlier time."""
 _EPOCH, _MILLISECOND, _HOUR = datetime(1970, 1, 1), timedelta(milliseconds=1), timedelta(hours=1)
+# Longer than any request takes: what was admitted so long before the end is settled by then.
 _SLOWEST = timedelta(minutes=2)
-"""Longer than any request takes: what was admitted so long before the end is settled by then."""
 Progress = Callable[[int], None]
 
 

@@ -25,8 +25,8 @@ from usage.pages.filters import MAX_OPTIONS, Chip, is_id, offer, page_url, text_
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"
+# The columns that the URL's parameters filter.
 _FILTERS = {"person": "actor", "type": "object_type", "object": "object_id"}
-"""The columns that the URL's parameters filter."""
 _LABELS = {"public": "key", "previous_public": "previous key"}
 _MOODS = {"deleted": "bad", "failed to sign in": "bad", "created": "good"}
 
@@ -102,6 +102,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
     before = form.cleaned_data["before"]
     rows = access.seen_by(request.user, AuditEntry.objects.all())
     rows = rows.filter(**{_FILTERS[name]: value for name, value in query.items()})
+    # One more than is shown says whether there is an older page.
     page = list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
     context |= {
         "filters": [form[name] for name in _FILTERS],

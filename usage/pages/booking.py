@@ -12,7 +12,7 @@ from uuid import uuid4
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.db.models import Model, QuerySet
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
@@ -31,8 +31,8 @@ from usage.models import CHARGED, Credit, Generation, Kind, LedgerEntry
 from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, is_used
 
 PERMISSION = "usage.add_ledgerentry"
+# The amounts that a booking changes, by name, in nanodollars.
 Amounts = dict[str, int]
-"""The amounts that a booking changes, by name, in nanodollars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,9 @@ def _may_book(request: HttpRequest) -> None:
 @require_http_methods(["GET", "POST"])
 def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
     _may_book(request)
-    entry = get_object_or_404(_charges(request), pk=entry_id)
+    charges = LedgerEntry.objects.filter(kind__in=CHARGED)
+    seen = access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
+    entry = get_object_or_404(seen, pk=entry_id)
     form = CorrectionForm(request.POST or None)
     assert entry.generation_id is not None, "what is charged names its request"
     context = {
@@ -93,22 +95,14 @@ def refund_page(request: HttpRequest) -> HttpResponse:
 def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[..., Booking]) -> HttpResponse:
     _may_book(request)
     form = CreditForm(request.POST or None, initial={"organization": request.GET.get("organization")})
-    form.fields["organization"].queryset = _organizations(request)  # type: ignore[attr-defined]
+    organizations = access.seen_by(request.user, Organization.objects.all())
+    form.fields["organization"].queryset = organizations  # type: ignore[attr-defined]
     return _page(
         request,
         form,
         {"title": title, "submit": title.partition(" ")[0]},
         lambda: _crediting(verb, book, form, request.user.get_username()),
     )
-
-
-def _charges(request: HttpRequest) -> "QuerySet[LedgerEntry]":
-    charges = LedgerEntry.objects.filter(kind__in=CHARGED)
-    return access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
-
-
-def _organizations(request: HttpRequest) -> "QuerySet[Organization]":
-    return access.seen_by(request.user, Organization.objects.all())
 
 
 # ---- what they book
@@ -204,11 +198,9 @@ def _as_typed(entry: LedgerEntry) -> int:
 
 
 def _changes(action: BookingAction, entry: LedgerEntry) -> Changes:
-    """Return what the booking moved, for the audit log.
-
-    Amounts read before the booking may be stale: another booking can commit until this one has locked the
-    row. So they are computed from the amounts after it.
-    """
+    """Return what the booking moved, for the audit log."""
+    # Amounts read before the booking may be stale: another booking can commit until this one has locked the
+    # row. So they are computed from the amounts after it.
     by = entry.amount_nanodollars
     moved: Changes = {
         f"{name.lower()}_nanodollars": [amount - by if name in action.owed else amount + by, amount]
@@ -227,7 +219,8 @@ def _preview(action: BookingAction) -> list[Effect]:
 
 
 def _renew(form: BookingForm) -> None:
-    """Give a form that was booked a new token: a preview after that is of another booking."""
+    """Give a form that was booked a new token."""
+    # A booked token books nothing again, but a preview after that is of another booking.
     if is_used(form):
         form.data = cast(QueryDict, form.data).copy()
         form.data["token"] = str(uuid4())

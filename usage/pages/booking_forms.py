@@ -14,10 +14,10 @@ from usage.models import LedgerEntry
 from usage.pages.filters import is_id
 from usage.pages.forms import USDField
 
+# The admin's search through a foreign key, which offers only what the person sees.
 _SEARCH = format_lazy(
     "{}?app_label=usage&model_name=credit&field_name=organization", reverse_lazy("admin:autocomplete")
 )
-"""The admin's search through a foreign key, which offers only what the person sees."""
 
 
 class BookingForm(forms.Form):
@@ -63,11 +63,9 @@ class CorrectionForm(BookingForm):
 
 
 class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # not generic at run time
-    """An organization by its exact name or its id; a script suggests names.
+    """An organization by its exact name or its id; a script suggests names."""
 
-    There may be thousands, so only the one is read. A name can be a number, so names come first.
-    """
-
+    # No list of options: there may be thousands of organizations, and only this one is read.
     widget = forms.TextInput
 
     def __init__(self, **kwargs: Any) -> None:
@@ -95,6 +93,7 @@ class OrganizationField(forms.ModelChoiceField):  # type: ignore[type-arg]  # no
         assert rows is not None, "it was made with one"
         if "\x00" in text:
             return None
+        # A name can be a number, so names come first.
         return rows.filter(name=text).first() or (rows.filter(pk=text).first() if is_id(text) else None)
 
 

@@ -2,8 +2,7 @@
 lists.
 
 A file is sent while it is read, one page of rows in memory at a time. There is no limit on rows: each page is
-a statement of its own, bounded by the database's time limit, and begins where the last one ended. A failing
-read breaks the connection, so that a partial file can't be taken for the whole.
+a statement of its own, bounded by the database's time limit, and begins where the last one ended.
 """
 
 import csv
@@ -40,12 +39,12 @@ from usage.pages.tenant_scope import scoped_form
 from usage.pricing import to_usd
 
 Record = dict[str, Any]
+# Requests in one page of a file.
 PAGE = 500
-"""Requests in one page of a file."""
+# Rows of a table that one statement looks at, whether they match the filters or not.
 WINDOW = 2_000
-"""Rows of a table that one statement looks at, whether they match the filters or not."""
+# Before any request.
 _BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
-"""Before any request."""
 _SUMS = (
     "requests", "failed_requests", "prompt_tokens", "cached_tokens", "cache_write_tokens",
     "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "amount_nanodollars",
@@ -59,8 +58,8 @@ _REQUESTS = (
     "usage_note", "amount_nanodollars", "amount_usd", "queue_ms",
     "first_token_ms", "last_token_ms", "total_ms", "attempts", "deployment",
 )  # fmt: skip
+# Columns that only operators get.
 _OPERATORS = {"deployment"}
-"""Columns that only operators get."""
 _COLUMNS = {field.attname for field in Generation._meta.concrete_fields}
 
 
@@ -201,7 +200,8 @@ class ExportedList:
         return respond(request, Table(name, self.export_columns, pages), file_format)
 
     def get_urls(self) -> list[URLPattern]:
-        """Put the export before the rows' URLs, because a row's id could be "export.csv"."""
+        """Add the export's URL."""
+        # Before the rows' URLs, because a row's id could be "export.csv".
         page: Any = self
         view = page.admin_site.admin_view(self.export)
         name = f"{page.opts.app_label}_{page.opts.model_name}_export"
@@ -261,6 +261,7 @@ def respond(request: HttpRequest, table: Table, file_format: str) -> StreamingHt
 async def _sent(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
     # Each part is read in the request's thread, when the part before is on its way.
     following = sync_to_async(lambda: next(parts, None))
+    # An error breaks the connection, so that a partial file can't be taken for the whole.
     while (part := await following()) is not None:
         yield part
 
@@ -281,6 +282,7 @@ def _csv(table: Table) -> Iterator[bytes]:
 def _cell(value: Any) -> Any:
     match value:
         case str():
+            # A spreadsheet would run a name that begins like a formula.
             return without_formula(value)
         case bool():
             return "true" if value else "false"

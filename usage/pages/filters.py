@@ -25,13 +25,13 @@ from usage.insights import Filters, Range
 from usage.models import Outcome
 from usage.models.outcomes import ANY_ERROR
 
+# The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 200
-"""The most options of a list; beyond it a name is typed, and the browser offers matches."""
 RANGE = ("days", "start", "end")
 TIME = (*RANGE, "time_zone")
 MAX_ID = 2**63 - 1
+# Attributes of a field that a browser neither completes nor corrects.
 NO_HELP = {"autocomplete": "off", "spellcheck": "false"}
-"""Attributes of a field that a browser neither completes nor corrects."""
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _SHOWN_KEY = re.compile(r"(.+) \(ck_(?:live|test)_(\w+)…\)")
 

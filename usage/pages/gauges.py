@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from usage.insights import NEAR_LIMIT
 
 HEIGHT = 24
+# The width of a day, and of its bar, in the units of the drawing.
 _STEP, _BAR = 4, 3
-"""The width of a day, and of its bar, in the units of the drawing."""
 
 
 @dataclass(frozen=True, slots=True)

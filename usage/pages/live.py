@@ -19,10 +19,10 @@ from usage.formatting import duration, usd
 from usage.insights import RunningGeneration
 
 PERMISSION = "usage.view_generation"
+# The limit of the feed; the oldest come first.
 MAX_ROWS = 1_000
-"""The limit of the feed; the oldest come first."""
+# The limit of the page's HTML; the feed adds the others.
 PAGE_ROWS = 100
-"""The limit of the page's HTML; the feed adds the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,12 @@ class LiveRow:
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
-        """Return the generation's row. Its id is a UUIDv7, which begins with its creation time."""
+        """Return the generation's row."""
         rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
         state = "waiting" if running.is_queued else "running"
         who = f"{running.organization} / {running.project}"
         held = usd(running.reserved_nanodollars)
+        # Its id is a UUIDv7, which begins with its creation time.
         began_ms = running.id.int >> 80
         return cls(
             running.public_id,
@@ -60,22 +61,27 @@ class LiveRow:
             held,
         )
 
-    def looks_like(self, other: "LiveRow | None") -> bool:
-        """Return whether only the rate differs, which falls between two heartbeats."""
-        return other is not None and (self.state, self.tokens) == (other.state, other.tokens)
 
-
+# Each row and its JSON, by id, the oldest first.
 Snapshot = Mapping[str, tuple[LiveRow, str]]
-"""Each row and its JSON, by id, the oldest first."""
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
     """Return the open generations of these organizations, or of all; rows that look the same stay the same
     objects.
     """
-    rows = [LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)]
-    known = {row.id: before.get(row.id) for row in rows}
-    return {row.id: _unless_known(row, known[row.id]) for row in rows}
+    rows = sorted(
+        (LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id
+    )
+    found = {}
+    for row in rows:
+        known = before.get(row.id)
+        # A rate alone is not worth sending: it falls between two heartbeats.
+        if known is not None and (row.state, row.tokens) == (known[0].state, known[0].tokens):
+            found[row.id] = known
+        else:
+            found[row.id] = row, json.dumps(asdict(row), separators=(",", ":"))
+    return found
 
 
 def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
@@ -87,8 +93,8 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
     return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
 
 
+# The organizations whose requests each sign-in sees; None: all.
 Seen = Mapping[SignIn, tuple[int, ...] | None]
-"""The organizations whose requests each sign-in sees; None: all."""
 
 
 def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
@@ -114,9 +120,3 @@ def page(request: HttpRequest) -> HttpResponse:
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
     return TemplateResponse(request, "usage/live.html", admin.site.each_context(request) | context)
-
-
-def _unless_known(row: LiveRow, known: tuple[LiveRow, str] | None) -> tuple[LiveRow, str]:
-    if known is not None and row.looks_like(known[0]):
-        return known
-    return row, json.dumps(asdict(row), separators=(",", ":"))

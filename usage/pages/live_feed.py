@@ -1,8 +1,4 @@
-"""The WebSocket of the Live page: one snapshot a second for everyone who sees the same, sent as differences.
-
-It stays open for hours, so each person's permission is checked every second: they may have signed out, or
-have been removed.
-"""
+"""The WebSocket of the Live page: one snapshot a second for all who see the same, sent as differences."""
 
 import asyncio
 import logging
@@ -23,11 +19,11 @@ from usage.pages.live import Seen, Snapshot
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+# The close code for a page whose contents may have changed, which reloads (RFC 6455, section 7.4.2).
 RELOAD = 4001
-"""The close code for a page whose contents may have changed, which reloads (RFC 6455, section 7.4.2)."""
 
+# Each open page's sign-in and organizations (None: all), by the future that ends it.
 Open = dict["asyncio.Future[None]", tuple[SignIn, tuple[int, ...] | None]]
-"""Each open page's sign-in and organizations (None: all), by the future that ends it."""
 
 
 class Snapshots:
@@ -129,8 +125,8 @@ class OpenPages:
 
 
 _see = database_sync_to_async(live.organizations_seen)
+# The open pages of this process.
 OPEN_PAGES = OpenPages(_see)
-"""The open pages of this process."""
 
 
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
@@ -146,6 +142,7 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
             await self.close()
             return
         await self.accept()
+        # The page stays open for hours, in which its person may sign out or be removed.
         pushing = asyncio.create_task(self._push(snapshots_of(seen[sign_in])))
         watching = asyncio.create_task(self._watch(sign_in, seen[sign_in], pushing))
         self._tasks = (pushing, watching)

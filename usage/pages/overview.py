@@ -25,6 +25,7 @@ from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import MEASURES, OverviewForm
 from usage.pages.tenant_scope import own_limits, scoped_form
 
+# Completed is green and failed is red, independent of which is larger.
 _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.COMPLETED: "colour-2",
     Outcome.CLIENT_CANCELLED: "colour-rest",
@@ -32,7 +33,6 @@ _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.WORKER_LOST: "colour-3",
     Outcome.NOT_STARTED: "colour-4",
 }
-"""Completed is green and failed is red, independent of which is larger."""
 
 
 @require_safe

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
+# The number of coloured groups; all others are one grey group.
 COLOURS_COUNT = 6
-"""The number of coloured groups; all others are one grey group."""
 _LABELS_COUNT = 6
+# The share of a bucket's width that stays free between columns.
 _GAP = 0.24
-"""The share of a bucket's width that stays free between columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +134,16 @@ def _column(
     top: int,
     to_text: Callable[[int], str],
 ) -> Column:
-    cells = [group.values[at] for _, group in shown]
-    bars = _bars(shown, at, count, top, to_text)
     width = 100 / count
+    bars, below = [], 0
+    for colour, group in shown:
+        value = group.values[at]
+        if value > 0:
+            below += value
+            place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
+            size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
+            bars.append(Bar(colour, *place, *size, f"{group.name}: {to_text(value)}"))
+    cells = [group.values[at] for _, group in shown]
     return Column(
         bucket,
         _percent(at * width),
@@ -145,21 +152,6 @@ def _column(
         to_text(sum(cells)),
         [to_text(cell) for cell in cells],
     )
-
-
-def _bars(
-    shown: Sequence[tuple[str, Group]], at: int, count: int, top: int, to_text: Callable[[int], str]
-) -> list[Bar]:
-    bars, below = [], 0
-    width = 100 / count
-    for colour, group in shown:
-        value = group.values[at]
-        if value > 0:
-            below += value
-            place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
-            size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
-            bars.append(Bar(colour, *place, *size, f"{group.name}: {to_text(value)}"))
-    return bars
 
 
 def _scale(highest: int) -> tuple[int, int]:

@@ -16,8 +16,8 @@ from usage.models.outcomes import ANY_ERROR
 from usage.pages.filters import RANGE, TIME, UsageFilterForm, choice_field, page_url, words
 
 _DAYS = ((1, "Today"), (7, "7 days"), (30, "30 days"), (90, "90 days"))
+# The parameters of the list of ledger entries for those of our filters that it has.
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
-"""The parameters of the list of ledger entries for those of our filters that it has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,7 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
     rows = Generation.objects.select_related("organization", "project", "api_key")
     row = access.seen_by(request.user, rows).filter(pk=found).first() if found else None
     if row is None:
+        # Another tenant's, or dropped: its ledger entries, if the person may see them, stay for ever.
         return _dropped_page(request, found)
     entries = LedgerEntry.objects.filter(generation=row).order_by("id")
     corrections = [entry for entry in entries if entry.kind == Kind.CORRECTION]

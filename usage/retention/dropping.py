@@ -33,10 +33,10 @@ from usage.models import Generation, Kind, LedgerEntry, RetentionHorizon
 from usage.retention.readiness import MIN_AGE, reasons_against
 from usage.rollups.closed_days import midnight
 
+# Generations in a transaction: some milliseconds.
 BATCH = 100
-"""Generations in a transaction: some milliseconds."""
+# The horizon before the first one.
 BEGINNING = date(1970, 1, 1)
-"""The horizon before the first one."""
 Progress = Callable[[int], None]
 
 
@@ -186,7 +186,8 @@ def _drop_batch(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
     ids = [db_value(charge.generation_id) for charge in charges]
     with connection.cursor() as cursor:
         # Not by the ORM, which protects rows that ledger entries refer to.
-        cursor.execute(f"DELETE FROM usage_generation WHERE id IN ({', '.join(['%s'] * len(ids))})", ids)  # noqa: S608  the text is ours
+        places = ", ".join(["%s"] * len(ids))
+        cursor.execute(f"DELETE FROM usage_generation WHERE id IN ({places})", ids)  # noqa: S608  the text is ours
         dropped = cursor.rowcount
     reached: datetime = charges[-1].created_at
     RetentionHorizon.objects.filter(pk=row.pk).update(

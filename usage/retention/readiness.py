@@ -9,10 +9,9 @@ from usage.models import OPEN, Generation, Kind, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
 
+# A month and some days, by which re-rating, reconciliation and corrections of a month are done. No lease,
+# idempotency key or open day is nearly as old.
 MIN_AGE = timedelta(days=35)
-"""A month and some days, by which re-rating, reconciliation and corrections of a month are done. No lease,
-idempotency key or open day is nearly as old.
-"""
 MAX_SHOWN = 3
 
 

@@ -14,12 +14,12 @@ from django.db.models import Sum
 from usage.database.snapshot import snapshot
 from usage.models import Generation, LedgerSeal, RetentionHorizon, State
 from usage.verification import invariants, seals, sums
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 Check = Callable[[], Iterator[Difference]]
 
+# Differences of one kind that are reported at most.
 MAX_SHOWN = 20
-"""Differences of one kind that are reported at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
     with snapshot():
         newest = LedgerSeal.objects.order_by("-id").first()
         entries = invariants.entries(since)
+        # One more than is shown says whether there are others.
         found = [list(islice(check(), MAX_SHOWN + 1)) for check in checks(since, now)]
         return Report(
             generations=invariants.generations(since).count(),

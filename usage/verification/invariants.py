@@ -5,6 +5,7 @@ written from then on.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
@@ -25,10 +26,23 @@ from usage.models import (
 from usage.pricing import Tokens
 from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
-from usage.verification.differences import Difference
 
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Two values that should be equal and are not, in words for people."""
+
+    invariant: str
+    subject: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.subject}: expected {self.expected}, found {self.found}"
+
+
+# How long ago a lease may have expired: far longer than a reaper needs to take it over.
 LATE = timedelta(minutes=1)
-"""How long ago a lease may have expired: far longer than a reaper needs to take it over."""
 
 
 def one_charge_each(since: datetime | None) -> Iterator[Difference]:
@@ -120,6 +134,7 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
     charges = LedgerEntry.objects.filter(generation=OuterRef("pk"), kind__in=CHARGED).values("generation")
     posted = Subquery(charges.annotate(total=Sum("amount_nanodollars")).values("total"))
     rows = generations(since).filter(state=State.SETTLED).annotate(posted=Coalesce(posted, Value(0)))
+    # In chunks: a year's rows do not fit into memory.
     for row in rows.iterator(chunk_size=2_000):
         tokens = Tokens.of(row)
         expected = 0 if row.is_waived else pricing.amount(tokens, row.price)
@@ -200,8 +215,8 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         yield Difference("I11 told = charged", str(row), told, charged)
 
 
+# Columns in which a charge equals its generation.
 _OWNED = ("organization_id", "project_id", "api_key_id", "model", "budget_day")
-"""Columns in which a charge equals its generation."""
 
 
 def _owned(row: Generation | LedgerEntry) -> str:
@@ -209,8 +224,8 @@ def _owned(row: Generation | LedgerEntry) -> str:
 
 
 _HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))
+# Entries whose generation was not dropped; this joins it.
 _WITH_ROW = Q(generation__state__in=State.values)
-"""Entries whose generation was not dropped; this joins it."""
 
 
 def generations(since: datetime | None) -> QuerySet[Generation]:

@@ -1,8 +1,7 @@
 """The record of checks of the books: those of `verifyledger`, and one that a reaper makes each hour.
 
 The hourly check looks at the last days, one invariant at a time, each in a snapshot of its own and within the
-time limit of reads. A difference stays open until a check that looks back as far finds none: a check of later
-entries says nothing about older ones.
+time limit of reads.
 """
 
 from collections.abc import Sequence
@@ -16,15 +15,14 @@ from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.models import Kind, LedgerCheck, LedgerEntry
 from usage.verification import MAX_SHOWN, Check
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 EVERY = timedelta(hours=1)
+# How far back the hourly check looks: two days, which cover all of today's budgets, or the second window for
+# an invariant that takes too long.
 WINDOWS = (timedelta(days=2), timedelta(hours=2))
-"""How far back the hourly check looks: two days, which cover all of today's budgets, or the second window for
-an invariant that takes too long.
-"""
+# Checks that are kept: of those with open differences, and of all others.
 KEEP = 100
-"""Checks that are kept: of those with open differences, and of all others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT_SEAL = "the chain of seals"
 _OPEN = Q(differences__gt=0, resolved_at__isnull=True)
@@ -85,6 +83,7 @@ def record(now: datetime, items: Sequence[Found]) -> list[None]:
 
 
 def _resolve(now: datetime, found: Found) -> None:
+    # A check of later entries says nothing about older ones.
     same = Q() if found.since is None else Q(since__gte=found.since)
     rows = LedgerCheck.objects.filter(_OPEN, same, checked_at__lte=found.check.checked_at)
     if found.check.hour is not None:

@@ -24,16 +24,16 @@ from django.db.models import Max
 
 from usage.database.clock import database_now
 from usage.models import LedgerEntry, LedgerSeal
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
+# Entries in a seal at most; after a full seal, the next follows at once.
 BLOCK = 10_000
-"""Entries in a seal at most; after a full seal, the next follows at once."""
 FINGERPRINT_BYTES = 8
+# The previous digest of the first seal.
 BEGINNING = "0" * 64
-"""The previous digest of the first seal."""
 COLUMNS = (
     "id", "kind", "generation_id", "organization_id", "project_id", "api_key_id", "model", "outcome",
     "budget_day", "created_at", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
@@ -77,6 +77,7 @@ def check(since: datetime | None = None) -> Iterator[Difference]:
     rows = LedgerSeal.objects.order_by("id")
     before = rows.filter(sealed_at__lt=since).last() if since else None
     last_id, previous = (before.last_id, before.digest) if before else (0, BEGINNING)
+    # Few at once: a seal has up to 80 kB of fingerprints.
     for row in (rows.filter(id__gt=before.pk) if before else rows).iterator(chunk_size=20):
         if row.previous_digest != previous:
             yield Difference(
@@ -107,11 +108,9 @@ def _plain(value: Any) -> Any:
 
 
 def _last_stable_id() -> int:
-    """Return the highest id up to which no entry can still appear.
-
-    PostgreSQL assigns ids before the commit, so this waits for running writers: milliseconds, and 0.1 s at
-    most, because new writers wait behind the lock. SQLite has one writer at a time.
-    """
+    """Return the highest id up to which no entry can still appear."""
+    # PostgreSQL assigns ids before the commit, so this waits for running writers: milliseconds, and 0.1 s at
+    # most, because new writers wait behind the lock. SQLite has one writer at a time.
     with transaction.atomic():
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:

@@ -7,7 +7,7 @@ from operator import add
 from django.db.models import Count, Q, QuerySet, Sum
 
 from usage.books import budgets
-from usage.database.trunc_utc import TruncUTC
+from usage.database.clock import TruncUTC
 from usage.models import (
     SPENT,
     Budget,
@@ -24,7 +24,7 @@ from usage.models import (
 )
 from usage.models.outcomes import FAILED
 from usage.rollups import Group, closed_days, hour_of
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 
 _GROUP = ("organization_id", "project_id", "api_key_id", "budget_day")
 _SUMS = closed_days.SUMS[1:]
@@ -82,8 +82,19 @@ def credit_conserves() -> Iterator[Difference]:
 
 def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
     """I2, I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
-    first_hour = hour_of(since) if since else None
-    for group, *sums in _unequal(_ledger_by_hour(first_hour), _rollup(first_hour)):
+    keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
+    entries, rollup = LedgerEntry.objects.filter(kind__in=SPENT), HourlyUsage.objects.all()
+    if since:
+        entries = entries.filter(created_at__gte=hour_of(since))
+        rollup = rollup.filter(hour__gte=hour_of(since))
+    rows = entries.annotate(hour=TruncUTC("hour", "created_at")).order_by().values_list(*keys)
+    summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
+    expected = {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed}
+    found = {
+        tuple(getattr(row, name) for name in keys): [getattr(row, name) for name in ("requests", *_SUMS)]
+        for row in rollup.iterator()
+    }
+    for group, *sums in _unequal(expected, found):
         subject = f"key {group[3]}, {group[4]}, {group[1]:%Y-%m-%d %H}h, {group[5]}"
         yield Difference("I2 rollup", subject, *sums)
 
@@ -91,7 +102,8 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
     """I2, I13: closed days (that began since then) are the sums of their hours, by group and dimension."""
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
-    days = _by_day(DailyUsage.objects.filter(day__in=closed))
+    rows = DailyUsage.objects.filter(day__in=closed).values_list(*_BY_DAY, *closed_days.SUMS)
+    days: dict[Group, list[int]] = {row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :]) for row in rows.iterator()}
     for group, *sums in _unequal(_hours_by_day(set(closed.values_list("day", flat=True))), days):
         yield Difference("I2 rollup", f"day {group[0]}, key {group[3]}, {group[4]}", *sums)
     for member, *sums in _unequal(_by_dimension(days), _totals(closed)):
@@ -130,26 +142,6 @@ def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str)
     return sums
 
 
-def _ledger_by_hour(first_hour: datetime | None) -> dict[Group, list[int]]:
-    keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
-    entries = LedgerEntry.objects.filter(kind__in=SPENT)
-    if first_hour:
-        entries = entries.filter(created_at__gte=first_hour)
-    rows = entries.annotate(hour=TruncUTC("hour", "created_at")).order_by().values_list(*keys)
-    summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
-    return {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed}
-
-
-def _rollup(first_hour: datetime | None) -> dict[Group, list[int]]:
-    rows = HourlyUsage.objects.filter(hour__gte=first_hour) if first_hour else HourlyUsage.objects.all()
-    return {
-        (row.organization_id, row.hour, row.project_id, row.api_key_id, row.model, row.outcome): [
-            getattr(row, name) for name in ("requests", *_SUMS)
-        ]
-        for row in rows.iterator()
-    }
-
-
 _BY_DAY = ("day", *closed_days.GROUP)
 
 
@@ -165,13 +157,6 @@ def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
         (row[0].date(), *row[1 : len(_BY_DAY)]): list(row[len(_BY_DAY) :])
         for row in summed
         if row[0].date() in closed
-    }
-
-
-def _by_day(rows: QuerySet[DailyUsage]) -> dict[Group, list[int]]:
-    return {
-        row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :])
-        for row in rows.values_list(*_BY_DAY, *closed_days.SUMS).iterator()
     }
 
 

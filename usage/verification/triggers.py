@@ -21,6 +21,8 @@ _SQLITE = (
         for table in (_ENTRY, _SEAL)
         for action in ("update", "delete")
     ),
+    # INSERT OR REPLACE deletes rows without firing the triggers on DELETE. Before an insert, SQLite shows -1
+    # for an id that it has yet to assign.
     f"CREATE TRIGGER {_ENTRY}_never_replaces BEFORE INSERT ON {_ENTRY} "
     f"WHEN NEW.id <> -1 AND EXISTS (SELECT 1 FROM {_ENTRY} WHERE id = NEW.id) "
     f"OR NEW.kind IN ('charge', 'overage') AND EXISTS (SELECT 1 FROM {_ENTRY} "

@@ -73,7 +73,14 @@ class Command(BaseCommand):
         _check_names(options)
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
-            row, key = _create(options)
+            row, key = keys.create_key(
+                keys.get_or_create_project(options["organization"], options["project"]),
+                name=options["name"],
+                is_test=options["test"],
+                is_admin=options["admin"],
+                scopes=dict.fromkeys(options["scope"]),
+                allowed_models=dict.fromkeys(options["model"]),
+            )
         self.stdout.write(
             json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made)
         )
@@ -90,7 +97,8 @@ def _check_names(options: dict[str, Any]) -> None:
 
 
 def _check_models(names: list[str]) -> None:
-    """Raise `CommandError` for an unknown model: a mistyped name would make a useless key."""
+    """Raise `CommandError` for an unknown model."""
+    # A mistyped name would make a useless key.
     known = set(ServedModel.objects.filter(pk__in=names).values_list("pk", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise CommandError(
@@ -100,7 +108,8 @@ def _check_models(names: list[str]) -> None:
 
 
 def _made(options: dict[str, Any]) -> str:
-    """Return a note on what will be created, because a mistyped name makes another tenant."""
+    """Return a note on what will be created."""
+    # A mistyped name would make another tenant.
     if not Organization.objects.filter(name=options["organization"]).exists():
         return " The organization is new."
     if not Project.objects.filter(
@@ -108,17 +117,6 @@ def _made(options: dict[str, Any]) -> str:
     ).exists():
         return " The project is new."
     return ""
-
-
-def _create(options: dict[str, Any]) -> tuple[APIKey, str]:
-    return keys.create_key(
-        keys.get_or_create_project(options["organization"], options["project"]),
-        name=options["name"],
-        is_test=options["test"],
-        is_admin=options["admin"],
-        scopes=dict.fromkeys(options["scope"]),
-        allowed_models=dict.fromkeys(options["model"]),
-    )
 
 
 def _told(row: APIKey, key: str, made: str) -> str:

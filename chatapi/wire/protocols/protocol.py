@@ -2,7 +2,9 @@
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
@@ -31,7 +33,8 @@ class Parser(typing.Protocol):
     def __call__(
         self, body: bytes, default_model: str | None = None, *, is_ticket: bool = False
     ) -> GenerationRequest:
-        """Return the request; raise `InvalidRequest` naming the client's own parameter.
+        """Return the request; raise `InvalidRequest` naming the client's own parameter, or
+        `UnresolvedReferences`.
 
         `default_model` is for a body without a model; None: it must name one. A ticket's request asks for a
         stream, whatever its body says. Pictures may be remote: which are allowed is known later.
@@ -68,8 +71,8 @@ class Folder(typing.Protocol):
         """Fold one delta in."""
         ...
 
-    def body(self) -> bytes:
-        """Return the object, when the usage has come."""
+    def body(self) -> bytes | Iterable[bytes]:
+        """Return the object, when the usage has come; a large one in pieces, each made when it is sent."""
         ...
 
 
@@ -97,6 +100,8 @@ class Dialect:
     """None: no answer can be streamed."""
     folder: Callable[[Answer], Folder]
     envelope: Envelope
+    accepted: Callable[[Answer, bytes], bytes] | None = None
+    """Writes the answer, of status 200, to a request in the background with this state; None: a 202."""
     keep_alive: bytes = PING
     keep_alive_with_ids: bytes = PING_LINE
     """Behind the first frame with an SSE id."""
@@ -104,6 +109,32 @@ class Dialect:
     """Whether a request must name its model."""
     refuses_idle_parameters: bool = False
     """Whether parameters that only a stream heeds are refused without one, or ignored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What the API's reference (OpenAPI) says about a `POST` that a protocol answers."""
+
+    path: str
+    operation_id: str
+    summary: str
+    description: str = "Answers with one object, or with server-sent events when `stream` is true."
+    request: type[msgspec.Struct]
+    """The struct of the body; its fields are the parameters."""
+    example: Mapping[str, typing.Any]
+    """A body, without its model."""
+    answer: str
+    """The name of the answer's schema."""
+    event: str | None
+    """The name of the schema of a streamed event's data; None: nothing is streamed."""
+    tag: str = "completions"
+    error: str = "Error"
+    """The name of the errors' schema."""
+    overloaded_status: int = 503
+    schemas: Mapping[str, Mapping[str, typing.Any]] = field(default_factory=dict)
+    """Schemas that the reference does not have yet, by name. They refer to others as
+    `{"$ref": "#/components/schemas/<name>"}`.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +151,9 @@ class Protocol:
     """What the ids that clients see begin with."""
     counts_tokens: bool = False
     """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
+    operations: tuple[Operation, ...] = ()
+    model_kind: str = "chat"
+    """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
 

@@ -20,17 +20,20 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 
 from accounts import loop_clock
+from chatapi.fair_room import FairRoom, Room
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
-from chatapi.wire.generation_request import GenerationRequest, Texts
 from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
-from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
+from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
-from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside
+from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside, party
 from usage.failpoints import failpoint
 
-MAX_ANSWER_BYTES = 16 << 20
+SMALL_ANSWER_BYTES = 1 << 20
+"""An answer in one piece that is larger needs room: it is in memory until its end."""
+ANSWERS, ANSWERS_EACH = 4, 2
+"""How many large answers have room in a worker, of all organizations and of one; the others are not read."""
 MAX_ERROR_BYTES = 64 << 10
 USAGE_GRACE_S = 5.0
 """The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither."""
@@ -48,6 +51,9 @@ REUSE_GRACE_S = 0.05
 """The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection."""
 
 
+_answers = FairRoom(ANSWERS, ANSWERS_EACH)
+
+
 class OpenAICompatibleEngine:
     """Streams completions of OpenAI-compatible upstreams; one per process, as it pools the connections."""
 
@@ -61,8 +67,9 @@ class OpenAICompatibleEngine:
         """
         if self._session is None:
             self._session = _new_session()
-        exchange = _Exchange(self._session, self._api, call)
+        exchange = None
         try:
+            exchange = _Exchange(self._session, self._api, call)
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
@@ -77,7 +84,8 @@ class OpenAICompatibleEngine:
             failure = error.failure
             raise EngineError(failure, is_retryable=failure.status == 429 or failure.status >= 500) from None
         finally:
-            exchange.close()
+            if exchange is not None:
+                exchange.close()
 
     async def close(self) -> None:
         """Close all connections; the engine opens new ones if it is used again."""
@@ -101,11 +109,13 @@ class _Exchange:
         self._response: aiohttp.ClientResponse | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._is_document = False
+        self._room: Room | None = None
         self._is_waiting = False
         self._bytes_of_turn = 0
         self._has_ended = False
         self.has_old_connection = False
-        self.reader = _reader(call.request, call.max_output_tokens)
+        self._kind: UpstreamKind = api.kind(call.request)
+        self.reader = self._kind.reader(call.request, call.max_output_tokens)
 
     @property
     def is_over(self) -> bool:
@@ -133,7 +143,7 @@ class _Exchange:
         """Return the deltas that came since the last read, after waiting for some bytes; maybe none."""
         assert self._response is not None
         if self._is_document:
-            body = await self._read_body(MAX_ANSWER_BYTES)
+            body = await self._read_body(self.reader.max_answer_bytes)
             return (
                 self.reader.read_answer(body)
                 if len(body) <= TURN_BYTES
@@ -173,6 +183,8 @@ class _Exchange:
             self._watchdog.cancel()
         if self._response is not None:
             self._response.close()
+        if self._room is not None:
+            self._room.release()
         # They refer to this object too; a cycle costs a garbage collection, which stops all streams.
         self._watchdog = self._response = None
 
@@ -190,11 +202,7 @@ class _Exchange:
         """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
         that dies got our request.
         """
-        body = (
-            _body(self._api, self._call)
-            if self._call.request_bytes <= LIGHT_BYTES
-            else await aside(_body, self._api, self._call)
-        )
+        body = self._body() if self._call.request_bytes <= LIGHT_BYTES else await aside(self._body)
         while True:
             began = loop_clock.monotonic()
             try:
@@ -206,10 +214,21 @@ class _Exchange:
                 if not self.has_old_connection:
                     raise
 
+    def _body(self) -> bytes:
+        call = self._call
+        body = self._kind.body(
+            call.request,
+            model=call.target.upstream_model,
+            max_output_tokens=call.max_output_tokens,
+            extra_parameters=call.target.extra_parameters,
+            is_streamed=call.target.is_streamed(call.request),
+        )
+        return msgspec.json.encode(body)
+
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
-                self._call.target.base_url.rstrip("/") + self._api.path(self._call.request),
+                self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
                 headers=_headers(self._api, self._call.target),
                 allow_redirects=False,
@@ -232,8 +251,19 @@ class _Exchange:
         while data := await self._receive(self._response):
             body += data
             if len(body) > max_bytes:
-                raise UpstreamError(upstream_errors.INVALID_RESPONSE)
+                raise UpstreamError(self.reader.too_large)
+            if len(body) > SMALL_ANSWER_BYTES and self._room is None:
+                await self._wait_for_room()
         return bytes(body)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a large answer may be read; raise `UpstreamError` if that takes too long."""
+        try:
+            async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
+                self._room = await _answers.acquire(party.get())
+        except TimeoutError as error:
+            _raise_upstream_error(error)
+        self.restart_clock()
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
         """Return what has come, or wait for the next bytes; empty at the end."""
@@ -333,42 +363,11 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
 
-def _reader(request: GenerationRequest, max_output_tokens: int) -> ChunkReader:
-    """Return a reader that cuts a choice after as many chunks as it may have tokens: each has one at least.
-
-    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
-    bytes.
-    """
-    prompt = request.prompt
-    is_text = isinstance(prompt, Texts)
-    echoed = request.prompt_bytes if isinstance(prompt, Texts) and prompt.echo else 0
-    return ChunkReader(
-        choices=request.choices_count,
-        max_chunks=max_output_tokens + echoed,
-        is_text=is_text,
-        prompts=prompt.count,
-        stop_sequences=request.stop_sequences,
-    )
-
-
-def _body(api: UpstreamAPI, call: Call) -> bytes:
-    target = call.target
-    return msgspec.json.encode(
-        api.body(
-            call.request,
-            model=target.upstream_model,
-            max_output_tokens=call.max_output_tokens,
-            extra_parameters=target.extra_parameters,
-            is_streamed=target.is_streamed(call.request),
-        )
-    )
-
-
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
         "Content-Type": "application/json",
-        "Accept": "text/event-stream",
+        "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",
     }

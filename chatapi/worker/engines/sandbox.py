@@ -11,27 +11,25 @@ from itertools import islice
 from typing import NoReturn
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
+from chatapi.wire.generation_request import Inputs
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer
 from chatapi.worker.engines.sandbox_request import answer_spec, may_have_schema, scripting_text
 from chatapi.worker.engines.sandbox_schema import SchemaError
 from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
+from chatapi.worker.engines.sandbox_vectors import DimensionsError, Embeddings
 from chatapi.worker.runs import heavy_work
 
 FINGERPRINT = "fp_sandbox"
+# About as many go out at once when there is no delay; then the event loop may turn.
 BATCH_DELTAS = 64
-"""About as many go out at once when there is no delay; then the event loop may turn."""
+# Of a path into a JSON schema, which the client has made.
 MAX_PARAM_CHARS = 200
-"""Of a path into a JSON schema, which the client has made."""
 
 
 class SandboxEngine:
-    """Plays scripted answers; one instance serves any number of calls.
-
-    No failure is retryable: a failure that one client asked for must not count against the deployment that
-    all share.
-    """
+    """Plays scripted answers; one instance serves any number of calls."""
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """Yield the call's batches of deltas.
@@ -77,9 +75,11 @@ class _Playing:
         await self._until(self._script.first_delay_ms)
         failure = self._script.failure
         if failure is not None and self._script.after is None:
+            # Not retryable: a failure that one client asked for must not count against the deployment that
+            # all share.
             raise EngineError(failure)
 
-    async def batches(self, answer: Answer) -> AsyncGenerator[Sequence[AnyDelta], None]:
+    async def batches(self, answer: Answer | Embeddings) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """Yield the answer up to where the script breaks it off, a round at a time if there is a delay."""
         rounds = islice(answer.rounds(), self._script.breaks_after)
         batch_rounds = 1 if self._script.delay_ms else max(1, BATCH_DELTAS // answer.choices_count)
@@ -111,20 +111,24 @@ class _Playing:
         raise EngineError(TIMED_OUT)
 
 
-def _answer_to(call: Call) -> tuple[Script, Answer]:
-    """Raises `EngineError` with a 400 for a marker or schema that the sandbox does not understand."""
+def _answer_to(call: Call) -> tuple[Script, Answer | Embeddings]:
+    """Raises `EngineError` with a 400 for what the sandbox can't do: a marker, a schema, long vectors."""
     request = call.request
     try:
         script = read(call.target.upstream_model or request.model, scripting_text(request))
+        if isinstance(request.prompt, Inputs):
+            return script, Embeddings(request.prompt)
         return script, Answer(answer_spec(request, script), script, call.max_output_tokens)
     except MarkerError as error:
         code, message, param = "invalid_sandbox_marker", f"{error}.", request.prompt.param
     except SchemaError as error:
         code, message, param = "unsupported_schema", f"The sandbox can't answer: {error}.", error.path
+    except DimensionsError as error:
+        code, message, param = "invalid_value", f"{error}.", "dimensions"
     raise EngineError(Failed(message, "invalid_request_error", code, param[:MAX_PARAM_CHARS], status=400))
 
 
-def _usage(script: Script, answer: Answer, prompt_tokens: int) -> Usage:
+def _usage(script: Script, answer: Answer | Embeddings, prompt_tokens: int) -> Usage:
     """Return the usage with the kinds of input that the script names, as far as the prompt has the tokens."""
     cached = min(script.cached_tokens, prompt_tokens)
     written, written_1h = script.cache_write_tokens, script.cache_write_1h_tokens
@@ -144,5 +148,6 @@ def _usage(script: Script, answer: Answer, prompt_tokens: int) -> Usage:
 
 
 def _is_light(call: Call) -> bool:
-    """Return whether answering takes little time: the request is small and needs no instance of a schema."""
-    return call.request_bytes <= heavy_work.LIGHT_BYTES and not may_have_schema(call.request)
+    """Return whether answering takes little time: the request is small, and needs text and no schema."""
+    is_text = not isinstance(call.request.prompt, Inputs) and not may_have_schema(call.request)
+    return is_text and call.request_bytes <= heavy_work.LIGHT_BYTES

@@ -17,11 +17,13 @@ from chatapi.worker.engines.sandbox_script import Script, without_markers
 from chatapi.worker.engines.sandbox_text import REFUSAL, Piece, at_most, logprob, prose, until_stop, words
 
 CUSTOM_INPUT_TOKENS = 8
+# Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound.
 MAX_ANSWER_UNITS = 100_000
-"""Tokens of all choices, echoed ones and `top_logprobs` included. Nobody pays for them: hence a bound."""
+# A log probability, of a token or of an alternative, takes as much memory as this number of tokens.
+LOGPROB_UNITS = 5
 
+# A delta, and how many completion tokens it costs.
 Step = tuple[AnyDelta, int]
-"""A delta, and how many completion tokens it costs."""
 
 
 class Answer:
@@ -33,7 +35,8 @@ class Answer:
         self.finished: list[Finished] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
-        self._units_each = 1 + (spec.top_logprobs or 0)
+        logprobs = 0 if spec.top_logprobs is None else 1 + spec.top_logprobs
+        self._units_each = 1 + LOGPROB_UNITS * logprobs
         content = self._content = _Content(spec, script)
         finish_reason: FinishReason = script.finish or ("tool_calls" if spec.tools_to_call else "stop")
         self._choices = [
@@ -86,8 +89,8 @@ class _Content:
         self._prompts = [_shared(text) for text in spec.texts] if spec.begins_with_prompt else []
         self.stopped_by: dict[int, str] = {}
         """The stop string that ended a choice's text."""
+        # For each text what all of its choices say, if they say the same.
         self._alike: list[Iterator[Piece]] = []
-        """For each text what all of its choices say, if they say the same."""
         if spec.structure is not None and not self._calls:
             self._alike = [_shared(self._json(spec.structure))]
         elif script.says == "echo":
@@ -105,7 +108,12 @@ class _Content:
             for text, cost in at_most(script.reasoning_tokens, prose(~(spec.seed + index))):
                 yield Reasoning(text, index), cost
         if self._calls:
-            yield from self._call_steps(index)
+            for call_index, (tool, arguments) in enumerate(self._calls):
+                digest = hashlib.sha256(b"%d:%d:%d" % (spec.seed, index, call_index)).hexdigest()
+                call_id, cost = f"call_{digest[:24]}", tokens.count(tool.name)
+                yield ToolCall(call_index, "", call_id, tool.name, index, tool.kind), cost
+                for text, cost in copy(arguments):
+                    yield ToolCall(call_index, text, index=index, kind=tool.kind), cost
         elif spec.is_chat and script.says == "refusal":
             yield from _said(Refusal, tokens.split(REFUSAL), index, spec.top_logprobs)
         else:
@@ -119,14 +127,6 @@ class _Content:
         if self._script.says == "refusal":
             return tokens.split(REFUSAL)
         return at_most(self._script.tokens, prose(self._spec.seed + index))
-
-    def _call_steps(self, index: int) -> Iterator[Step]:
-        for call_index, (tool, arguments) in enumerate(self._calls):
-            digest = hashlib.sha256(b"%d:%d:%d" % (self._spec.seed, index, call_index)).hexdigest()
-            call_id, cost = f"call_{digest[:24]}", tokens.count(tool.name)
-            yield ToolCall(call_index, "", call_id, tool.name, index, tool.kind), cost
-            for text, cost in copy(arguments):
-                yield ToolCall(call_index, text, index=index, kind=tool.kind), cost
 
     def _arguments(self, tool: ToolToCall) -> Iterator[Piece]:
         if tool.arguments is not None:

@@ -9,9 +9,11 @@ from itertools import cycle, islice
 from typing import Any, Final
 from zlib import crc32
 
+import msgspec
+
 from chatapi.wire import tokens
 from chatapi.wire.deltas import ToolKind
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
 from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
@@ -19,13 +21,18 @@ from chatapi.wire.parameters import (
     CustomTool,
     FunctionChoice,
     FunctionDefinition,
+    Functions,
     JsonObjectFormat,
     JsonSchemaFormat,
     Named,
     Tool,
+    Tools,
 )
 from chatapi.worker.engines.sandbox_script import Script
 
+_PIECE_CHARS: Final = 64 << 10
+_tools_decoder = msgspec.json.Decoder(Tools)
+_functions_decoder = msgspec.json.Decoder(Functions)
 _ANY_OBJECT: Final = {"type": "object", "properties": {"sandbox": {"type": "string"}}}
 
 
@@ -46,12 +53,12 @@ class ToolToCall:
     arguments: SchemaToFill | None
 
 
+# Called if a script wants a tool call and the request has no tool.
 EXAMPLE_TOOL: Final = ToolToCall(
     "get_weather",
     "function",
     SchemaToFill({"properties": {"location": {"type": "string"}}, "required": ["location"]}, "tools"),
 )
-"""Called if a script wants a tool call and the request has no tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,30 +80,42 @@ class AnswerSpec:
 
 def answer_spec(request: GenerationRequest, script: Script) -> AnswerSpec:
     """Return what the request asks of an answer under this script."""
-    # Whatever looks random comes from this checksum, so that the same request gets the same answer.
-    seed = crc32(b"%d:%s" % (request.seed or 0, request.prompt_text.encode("utf-8", "replace")))
     prompt = request.prompt
+    structure = None
+    match request.response_format:
+        case JsonSchemaFormat(json_schema=named):
+            structure = SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
+        case JsonObjectFormat():
+            structure = SchemaToFill(_ANY_OBJECT, "response_format")
     texts = [scripting_text(request)]
     if isinstance(prompt, Texts):
-        texts = [_prompt_text(each) for each in prompt.prompts]
+        texts = [prompt_text(each) for each in prompt.prompts]
     return AnswerSpec(
         is_chat=isinstance(prompt, Messages),
-        seed=seed,
+        seed=_seed(request),
         texts=texts,
         choices_per_text=request.n or 1,
         stop_sequences=request.stop_sequences,
         top_logprobs=request.logprobs_count,
         begins_with_prompt=isinstance(prompt, Texts) and bool(prompt.echo),
         tools_to_call=_tools_to_call(request, prompt, script) if isinstance(prompt, Messages) else (),
-        structure=_structure(request),
+        structure=structure,
     )
 
 
+def _seed(request: GenerationRequest) -> int:
+    """Return a checksum of the request, from which all comes that looks random: it gets the same answer."""
+    seed, text = crc32(b"%d:" % (request.seed or 0)), request.prompt_text
+    for start in range(0, len(text), _PIECE_CHARS):
+        seed = crc32(text[start : start + _PIECE_CHARS].encode("utf-8", "replace"), seed)
+    return seed
+
+
 def scripting_text(request: GenerationRequest) -> str:
-    """Return the text that may have markers: the last user message, or a text request's first prompt."""
+    """Return the text that may have markers: the last user message, or the first of other prompts."""
     prompt = request.prompt
-    if isinstance(prompt, Texts):
-        return _prompt_text(prompt.prompts[0])
+    if isinstance(prompt, Texts | Inputs):
+        return prompt_text(prompt.prompts[0])
     last = next((message for message in reversed(prompt.messages) if isinstance(message, UserMessage)), None)
     if last is None:
         return ""
@@ -110,17 +129,9 @@ def may_have_schema(request: GenerationRequest) -> bool:
     return bool(request.response_format or request.tools or request.functions)
 
 
-def _prompt_text(prompt: str | list[int]) -> str:
+def prompt_text(prompt: str | list[int]) -> str:
+    """Return the prompt's text."""
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
-
-
-def _structure(request: GenerationRequest) -> SchemaToFill | None:
-    match request.response_format:
-        case JsonSchemaFormat(json_schema=named):
-            return SchemaToFill(named.schema or _ANY_OBJECT, "response_format.json_schema.schema")
-        case JsonObjectFormat():
-            return SchemaToFill(_ANY_OBJECT, "response_format")
-    return None
 
 
 def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script) -> list[ToolToCall]:
@@ -130,10 +141,10 @@ def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script)
     """
     if "none" in (request.tool_choice, request.function_call):
         return []
-    offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(request.tools or ())]
-    offered += [
-        _function(function, f"functions[{index}]") for index, function in enumerate(request.functions or ())
-    ]
+    tools = _tools_decoder.decode(request.tools) if request.tools else []
+    functions = _functions_decoder.decode(request.functions) if request.functions else []
+    offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    offered += [_function(function, f"functions[{index}]") for index, function in enumerate(functions)]
     offered, is_required = _chosen(offered or [EXAMPLE_TOOL], request.tool_choice or request.function_call)
     count = 0 if isinstance(prompt.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
     if is_required:

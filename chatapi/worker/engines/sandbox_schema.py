@@ -12,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 MAX_SCHEMA_BYTES = 65_536
+# Schemas inside each other, references and alternatives among them.
 MAX_DEPTH = 32
-"""Schemas inside each other, references and alternatives among them."""
+# Values of an instance; a value whose schema is larger counts as one more for each KiB.
 MAX_VALUES = 1_000
-"""Values of an instance; a value whose schema is larger counts as one more for each KiB."""
 
 FORMATS: Final = {
     "date-time": "2024-01-01T00:00:00Z",
@@ -38,13 +38,13 @@ _ANNOTATIONS = {
     *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description"),
     *("default", "examples", "deprecated", "readOnly", "writeOnly"),
 }
+# What may stand beside these keywords: the rest would have to hold for the same value.
 _ALLOWED_BESIDE = {
     "$ref": {"$ref"},
     "anyOf": {"anyOf"},
     "enum": {"enum", "const", "type"},
     "const": {"enum", "const", "type"},
 }
-"""What may stand beside these keywords: the rest would have to hold for the same value."""
 
 _TYPES = {
     dict: {"object"},
@@ -92,8 +92,8 @@ class _Builder:
         self._root_path = root_path
         self._words = words
         self._left = MAX_VALUES
+        # The identities of the schemas that the current one is part of, outermost first.
         self._open: list[int] = []
-        """The identities of the schemas that the current one is part of, outermost first."""
 
     def build(self, schema: Any, path: str) -> object:
         """Return the smallest instance of the schema, which is at `path`."""
@@ -245,18 +245,14 @@ def _number(schema: Schema, path: str, *, is_integer: bool) -> float:
         candidates += ends
         candidates += [(low + high) / 2 for low in lowest for high in highest]
     for number in map(_plain, sorted(candidates, key=abs)):
-        if _is_within_bounds(number, schema):
+        if (
+            ("minimum" not in schema or number >= schema["minimum"])
+            and ("maximum" not in schema or number <= schema["maximum"])
+            and ("exclusiveMinimum" not in schema or number > schema["exclusiveMinimum"])
+            and ("exclusiveMaximum" not in schema or number < schema["exclusiveMaximum"])
+        ):
             return number
     raise _DeadEndError(_NOTHING_FITS, path)
-
-
-def _is_within_bounds(number: float, schema: Schema) -> bool:
-    return (
-        ("minimum" not in schema or number >= schema["minimum"])
-        and ("maximum" not in schema or number <= schema["maximum"])
-        and ("exclusiveMinimum" not in schema or number > schema["exclusiveMinimum"])
-        and ("exclusiveMaximum" not in schema or number < schema["exclusiveMaximum"])
-    )
 
 
 def _exact(number: float) -> Fraction:

@@ -6,7 +6,7 @@ A marker is `[sandbox name=value ...]`, for example `[sandbox tokens=64 delay_ms
 import re
 from dataclasses import dataclass
 from dataclasses import replace as refined
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec.structs import replace
 
@@ -121,14 +121,14 @@ def read(behaviour: str, text: str) -> Script:
 
     Raises `MarkerError`.
     """
-    settings: dict[str, int | str] = {}
+    settings: dict[str, Any] = {}
     for marker in _MARKER.finditer(text):
         for setting in (marker.group(1) or "").split():
             name, value = _setting(setting)
             if name in settings:
                 raise MarkerError(f"sandbox marker {name!r} is given twice")
             settings[name] = value
-    script: Script = refined(BEHAVIOURS.get(behaviour, BEHAVIOURS["sandbox"]), **settings)  # type: ignore[arg-type]
+    script: Script = refined(BEHAVIOURS.get(behaviour, BEHAVIOURS["sandbox"]), **settings)
     if script.error is None and (script.after, script.retry_after_ms) != (None, None):
         raise MarkerError("sandbox markers 'after' and 'retry_after_ms' need 'error'")
     return script

@@ -76,8 +76,13 @@ def until_stop(
         text = "".join(held_text for held_text, _ in held)
         found = min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
         if found is not None:
-            yield from _first_chars(held, found[0])
-            on_stop(found[1])
+            left, stop = found
+            for held_text, cost in held:
+                if left <= 0:
+                    break
+                yield held_text[:left], cost
+                left -= len(held_text)
+            on_stop(stop)
             return
         while held and len(text) - len(held[0][0]) >= longest - 1:
             text = text[len(held[0][0]) :]
@@ -105,14 +110,6 @@ def _choose(options: Sequence[str], seed: int, position: int) -> str:
     # CRC-32 maps neighbouring seeds to different first words, so the choices of one request differ from the
     # first token on.
     return options[(seed + crc32(b"%d:%d" % (seed if position else 0, position))) % len(options)]
-
-
-def _first_chars(pieces: Iterable[Piece], chars: int) -> Iterator[Piece]:
-    for text, cost in pieces:
-        if chars <= 0:
-            return
-        yield text[:chars], cost
-        chars -= len(text)
 
 
 def _bytes(token: str) -> list[int]:

@@ -16,8 +16,8 @@ from usage.errors import UsageError
 
 log = logging.getLogger(__name__)
 
+# Limits of the pause between two looks.
 LEAST_S, MOST_S = 1.0, 60.0
-"""Limits of the pause between two looks."""
 
 
 async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
@@ -28,7 +28,7 @@ async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
     while True:
         try:
             await delete_settled(commits, stream)
-        except (UsageError, RedisError, OSError) as error:
+        except (UsageError, RedisError) as error:
             log.warning("garbage collection: %r", error)
         await asyncio.sleep(_pause_s())
 
@@ -36,7 +36,7 @@ async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
 async def delete_settled(commits: GroupCommit, stream: DeltaStream) -> None:
     """Delete the jobs of settled generations, and let their logs expire `STREAM_TTL_MS` after the settlement.
 
-    Raises `UsageError`, `RedisError` or OSError when the books or Redis are away.
+    Raises `UsageError` or `RedisError` when the books or Redis are away.
     """
     async for ids in stream.lasting():
         settled_ms_ago = await commits.read(reports.settled_ms_ago, ids) if ids else {}

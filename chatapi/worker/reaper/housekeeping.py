@@ -11,14 +11,14 @@ from usage.errors import DatabaseUnavailable, UsageError
 from usage.models import LedgerCheck
 from usage.rollups import closing, refused_requests
 from usage.verification import Check, checks, ledger_checks, seals
-from usage.verification.differences import Difference
+from usage.verification.invariants import Difference
 from usage.verification.ledger_checks import Found
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 30.0
+# The most days closed in a row, so that catching up with a year does not delay the other duties.
 DAYS_AT_ONCE = 31
-"""The most days closed in a row, so that catching up with a year does not delay the other duties."""
 
 
 async def keep_house(commits: GroupCommit) -> None:
@@ -77,10 +77,11 @@ async def _check_books(commits: GroupCommit) -> None:
 
 
 async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
-    """Check each invariant in a separate read, so that other reads and the shutdown wait for one at most."""
+    """Check each invariant, over the longest window that does not take too long."""
     starts = [begun.checked_at - window for window in ledger_checks.WINDOWS]
     found: list[Difference] = []
     narrowest = starts[0]
+    # A separate read for each, so that other reads and the shutdown wait for one at most.
     for same in zip(*map(checks, starts), strict=True):
         since, differences = await _look_back(commits, list(zip(starts, same, strict=True)))
         narrowest = max(narrowest, since)

@@ -16,8 +16,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from chatapi.concurrency import shield_until_done
-from chatapi.delta_log import Sealed
-from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job
+from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
@@ -45,10 +44,9 @@ class Reaper:
         self._commits = commits
         self._stream = stream
         self._was_blind_at = float("-inf")
+        # When the last look found nothing, by the database's clock; None if it found orphans, because closing
+        # them may take long.
         self._looked_at: datetime | None = None
-        """When the last look found nothing, by the database's clock; None if it found orphans, because
-        closing them may take long.
-        """
 
     async def run(self) -> None:
         """Look every `REAPER_MS`, for ever."""
@@ -67,18 +65,16 @@ class Reaper:
         return len(orphans)
 
     async def _take_over(self) -> list[Orphan]:
-        """Take over the orphans, with a new lease.
-
-        While the database was away, living workers could not prolong their leases either. So nothing is taken
-        over for `LEASE_MS` after a slow or failed look, nor after a leap of the database's clock, as when the
-        whole machine has slept.
-        """
+        """Take over the orphans, with a new lease."""
         began = time.monotonic()
         is_prompt = False
         try:
             asked_at = await self._commits.read(database_now)
             if self._has_leapt(asked_at):
                 self._was_blind_at = time.monotonic()
+            # While the database was away, living workers could not prolong their leases either. So nothing is
+            # taken over for `LEASE_MS` after a slow or failed look, nor after a leap of the database's clock,
+            # as when the whole machine has slept.
             limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
             orphans = await self._commits.write(
                 ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at)
@@ -106,7 +102,7 @@ class Reaper:
             await self._settle(orphan, sealed, job)
         except AlreadyResolved:
             return
-        except (UsageError, RedisError, OSError) as error:
+        except (UsageError, RedisError) as error:
             log.warning("%s is not closed, or its end is not published: %r", orphan.id.hex, error)
         except Exception:
             # An orphan that can't be read must not keep the others open.
@@ -117,7 +113,7 @@ class Reaper:
         try:
             sealed = await self._stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
             ((job, _),) = await self._stream.jobs([orphan.id])
-        except (RedisError, OSError):
+        except RedisError:
             if orphan.was_started:
                 raise
             return NOTHING, None
@@ -135,10 +131,11 @@ class Reaper:
             job.inbox if job else "",
             is_last=True,
         )
+        # Whole, even if this process is ending: no reaper returns to a settled row to tell the client.
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Settle, then tell the client even if this process ends: no reaper returns to a settled row."""
+        """Settle, then publish the end."""
         await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log.warning(

@@ -6,9 +6,10 @@ msgspec does not, so no two of its calls run at once.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from itertools import chain
 from typing import ParamSpec, TypeVar
 
 from msgspec.structs import replace
@@ -62,17 +63,35 @@ async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         del awaited
 
 
-async def count(text: str) -> int:
-    """Return the number of the text's tokens."""
-    if len(text) <= LIGHT_CHARS:
-        return tokens.count(text)
-    return sum([await aside(tokens.count, part) for part in tokens.parts(text, PIECE_CHARS)])
+async def count(texts: Sequence[str]) -> int:
+    """Return the number of the texts' tokens."""
+    if sum(map(len, texts)) <= LIGHT_CHARS:
+        return _tokens(texts)
+    return sum([await aside(_tokens, piece) for piece in _pieces(texts)])
+
+
+def _tokens(texts: Sequence[str]) -> int:
+    return sum(map(tokens.count, texts))
+
+
+def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in groups of about `PIECE_CHARS`; a long text is cut."""
+    piece: list[str] = []
+    chars = 0
+    for part in chain.from_iterable(tokens.parts(text, PIECE_CHARS) for text in texts):
+        piece.append(part)
+        chars += len(part)
+        if chars >= PIECE_CHARS:
+            yield piece
+            piece, chars = [], 0
+    yield piece
 
 
 async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
     """Return our own count of the prompt's tokens; `request_bytes` is the length of the request's JSON."""
-    text = request.prompt_text if request_bytes <= LIGHT_BYTES else await aside(lambda: request.prompt_text)
-    return await count(text) + request.prompt_overhead_tokens
+    is_light = request_bytes <= LIGHT_BYTES
+    texts = request.counted_texts if is_light else await aside(lambda: request.counted_texts)
+    return await count(texts) + request.prompt_overhead_tokens
 
 
 async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int:

@@ -13,9 +13,10 @@ from uuid import UUID
 from redis.exceptions import RedisError
 
 from accounts import loop_clock
+from accounts.redis_time_limit import in_time
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall, Vector
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -171,10 +172,10 @@ class Publisher:
         give_up_at = loop_clock.monotonic() + GIVE_UP_S
         while True:
             try:
-                async with loop_clock.timeout(ATTEMPT_S):
+                async with in_time(ATTEMPT_S):
                     refused = await self._stream.publish(entries)
                 break
-            except (RedisError, OSError, TimeoutError) as error:
+            except RedisError as error:
                 log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
                 if loop_clock.monotonic() > give_up_at:
                     self._lose(list(self._writing))
@@ -206,10 +207,8 @@ def _chars(delta: AnyDelta) -> int:
     match delta:
         case Text() | Refusal():
             return len(delta.text) + LOGPROB_CHARS * len(delta.logprobs or ())
-        case Reasoning():
-            return len(delta.text)
-        case ToolCall():
-            return len(delta.arguments)
+        case Reasoning(text=content) | ToolCall(arguments=content) | Vector(values=content):
+            return len(content)
         case Audio():
             return len(delta.data) + len(delta.transcript)
     return 0

@@ -45,8 +45,11 @@ class Run:
         *,
         runs_on: bool = False,
         content: bytes | None = None,
+        is_kept: bool = True,
     ) -> None:
-        """`runs_on`: no client's leaving ends it. `content`: the request as JSON, None if it is lost."""
+        """`runs_on`: no client's leaving ends it. `content`: the request as JSON, None if it is lost.
+        `is_kept`: its state is, if it has any.
+        """
         self.claimed = claimed
         self.id: UUID = claimed.id
         self.organization_id = claimed.organization_id
@@ -57,6 +60,7 @@ class Run:
         self.has_lost_stream = False
         self.usage = RunUsage()
         self.content = content
+        self.is_kept = is_kept
         self.request_bytes = 0 if content is None else len(content)
         """The length of `content`, which tells how long work on the request takes."""
         self.deployment = ""

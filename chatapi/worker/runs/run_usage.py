@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from chatapi.wire import tokens
 from chatapi.wire.deltas import (
     AnyDelta,
@@ -316,7 +318,9 @@ def _finishes(finished: dict[int, Finished], choices_count: int) -> list[Finishe
 
 def prompt_tokens(request: GenerationRequest | None) -> int:
     """Return our own count of the prompt; 0 if the request is lost."""
-    return 0 if request is None else tokens.count(request.prompt_text) + request.prompt_overhead_tokens
+    if request is None:
+        return 0
+    return sum(map(tokens.count, request.counted_texts)) + request.prompt_overhead_tokens
 
 
 def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> list[AnyDelta]:
@@ -328,8 +332,13 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     if end.failure is not None:
         return [end.failure]
     beginning: list[AnyDelta] = [] if usage.has_started else [Started()]
+    is_cancelled = end.ending is Ending.CANCELLED
+    finishes = [
+        msgspec.structs.replace(finish, is_cancelled=is_cancelled and finish.index not in usage.finished)
+        for finish in _finishes(usage.finished, choices_count)
+    ]
     return [
         *beginning,
-        *_finishes(usage.finished, choices_count),
+        *finishes,
         Usage(**used.columns()),  # type: ignore[arg-type]
     ]

@@ -1,5 +1,6 @@
 """The engine against a real HTTP server that answers in each wire document's words, or in none's."""
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -14,8 +15,10 @@ from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
-from chatapi.worker.engines import Call, EngineError, Target
+from chatapi.worker.engines import Call, EngineError, Target, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
+from tests.chatapi.worker.test_openai_compatible import call_of as plain_call
+from tests.chatapi.worker.test_openai_compatible import failed, read_request, tcp_server
 from tests.fake_completion import Script
 from tests.fake_upstream import Upstream
 from tests.said import said
@@ -285,3 +288,33 @@ async def test_retry_after_in_milliseconds_is_kept(
             engine.stream(call_of(upstream, Script(status=429, retry_after="3", retry_after_ms="2500")))
         )
     assert raised.value.failure.retry_after_ms == 2500
+
+
+async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAICompatibleEngine) -> None:
+    """The third waits unread until one of the others has ended."""
+    unread_bytes = 16 * openai_compatible.SMALL_ANSWER_BYTES  # more than the sockets' buffers hold
+    sent: list[int] = []
+    may_end, two_are_sent = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")
+        writer.write(b" " * (unread_bytes - 100))
+        await writer.drain()
+        sent.append(unread_bytes)
+        if len(sent) == 2:
+            two_are_sent.set()
+        await may_end.wait()
+        writer.write(b"{}")
+        writer.close()
+
+    async with tcp_server(answer) as address:
+        calls = [asyncio.create_task(failed(engine, plain_call(f"http://{address}"))) for _ in range(3)]
+        await two_are_sent.wait()
+        for _ in range(5_000):  # turns of the loop, in which the third would be read
+            await asyncio.sleep(0)
+        assert len(sent) == 2
+        may_end.set()
+        assert {error.failure.code for _, error in await asyncio.gather(*calls)} == {
+            "upstream_invalid_response"
+        }

@@ -38,13 +38,7 @@ class Command(BaseCommand):
         parser.add_argument("--before", required=True, type=_day, metavar="YYYY-MM-DD", help=before)
         folder = "a new folder for the export"
         parser.add_argument("--to", required=True, type=arguments.folder(1_000), metavar="DIR", help=folder)
-        parser.add_argument(
-            "--by",
-            default="manage.py",
-            type=arguments.text(150),
-            metavar="NAME",
-            help="the name in the audit log (default: manage.py)",
-        )
+        arguments.add_by(parser, "the name in the audit log")
         parser.add_argument(
             "--dry-run", action="store_true", help="only check, and report what would be exported and dropped"
         )

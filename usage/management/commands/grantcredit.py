@@ -4,9 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from accounts.audit.commands import acting_command
 from usage.books import credit
-from usage.formatting import usd
 from usage.management import arguments, booking_commands
 
 
@@ -27,11 +25,4 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with acting_command("grantcredit", options["by"]):
-            (entry, is_new), balance = booking_commands.book("granted credit", credit.grant, options)
-        outcome = (
-            f"Granted {usd(-entry.amount_nanodollars)} to"
-            if is_new
-            else f"Already booked as ledger entry {entry.pk}:"
-        )
-        self.stdout.write(f"{outcome} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")
+        self.stdout.write(booking_commands.book("grantcredit", "granted", credit.grant, options))

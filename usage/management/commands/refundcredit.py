@@ -4,9 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from accounts.audit.commands import acting_command
 from usage.books import credit
-from usage.formatting import usd
 from usage.management import arguments, booking_commands
 
 
@@ -19,11 +17,4 @@ class Command(BaseCommand):
         arguments.add_booking(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        with acting_command("refundcredit", options["by"]):
-            (entry, is_new), balance = booking_commands.book("refunded credit", credit.refund, options)
-        outcome = (
-            f"Refunded {usd(entry.amount_nanodollars)} to"
-            if is_new
-            else f"Already booked as ledger entry {entry.pk}:"
-        )
-        self.stdout.write(f"{outcome} {entry.organization}, whose balance is {usd(balance.nanodollars)}.")
+        self.stdout.write(booking_commands.book("refundcredit", "refunded", credit.refund, options))

@@ -29,13 +29,7 @@ class Command(BaseCommand):
             help="the served model, as clients name it",
         )
         arguments.add_period(parser)
-        parser.add_argument(
-            "--by",
-            default="manage.py",
-            type=arguments.text(150),
-            metavar="NAME",
-            help="the name in the ledger and the audit log (default: manage.py)",
-        )
+        arguments.add_by(parser, "the name in the ledger and the audit log")
         parser.add_argument("--dry-run", action="store_true", help="only report what would be corrected")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -111,7 +111,10 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for."""
-        return GenerationRequest(prompt=Messages(self.messages), **self.members(NAME, is_ticket=is_ticket))
+        members = self.members(NAME, is_ticket=is_ticket)
+        for name in members.keys() & {"tools", "functions"}:
+            members[name] = msgspec.Raw(msgspec.json.encode(members[name]))
+        return GenerationRequest(prompt=Messages(self.messages), **members)
 
 
 def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:

@@ -10,6 +10,7 @@ from chatapi.wire.protocols.messages.encoder import (
     public_id,
 )
 from chatapi.wire.protocols.messages.envelope import envelope
+from chatapi.wire.protocols.messages.reference import COUNT, CREATE
 from chatapi.wire.protocols.messages.request import COUNT_NAME, NAME, parse, parse_count
 from chatapi.wire.protocols.protocol import Dialect, Protocol
 
@@ -28,6 +29,7 @@ MESSAGES = Protocol(
     parse=parse,
     dialects={_DIALECT.name: _DIALECT},
     id_prefixes=("msg_",),
+    operations=(CREATE,),
     request_id_headers=_REQUEST_IDS,
 )
 COUNT_TOKENS = Protocol(
@@ -36,5 +38,6 @@ COUNT_TOKENS = Protocol(
     dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
     id_prefixes=(),
     counts_tokens=True,
+    operations=(COUNT,),
     request_id_headers=_REQUEST_IDS,
 )

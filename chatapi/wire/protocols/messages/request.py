@@ -184,7 +184,8 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
 
     def _tool_members(self) -> dict[str, Any]:
         choice = self.tool_choice
-        members: dict[str, Any] = {"tools": [_function(tool) for tool in self._own_tools]}
+        tools = msgspec.json.encode([_function(tool) for tool in self._own_tools])
+        members: dict[str, Any] = {"tools": msgspec.Raw(tools)}
         match choice:
             case AutoChoice():
                 members["tool_choice"] = "auto"

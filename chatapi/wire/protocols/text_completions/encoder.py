@@ -5,10 +5,13 @@ There is only text here: no role, no tool calls, no reasoning (the package's REA
 them). The dialect decides how a stream ends.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
-from chatapi.wire.completion import Choice
+import msgspec
+
+from chatapi.wire.completion import Choice, Logprobs
 from chatapi.wire.deltas import (
     Annotations,
     Audio,
@@ -30,12 +33,37 @@ _CHARACTER_TOKENS = 8
 """How many characters may have been told in tokens that are parts of characters, one after the other."""
 
 
+class LogprobLists:
+    """Log probabilities as the JSON of the four lists that text completions have: decoded, they would take
+    ten times the memory.
+    """
+
+    def __init__(self) -> None:
+        self._lists: defaultdict[str, bytearray] = defaultdict(bytearray)
+
+    def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
+        """Add those of a piece of the choice; see `completion.Logprobs`."""
+        if logprobs:
+            for name, values in _legacy_logprobs(text, logprobs, start).items():
+                self._lists[name] += to_json(values)[1:-1] + b","
+
+    @staticmethod
+    def body(*parts: "LogprobLists | None") -> dict[str, msgspec.Raw] | None:
+        """Return the lists of all parts together; None if there is no token."""
+        joined: defaultdict[str, bytearray] = defaultdict(bytearray)
+        for part in filter(None, parts):
+            for name, values in part._lists.items():
+                joined[name] += values
+        return {name: msgspec.Raw(b"[" + values[:-1] + b"]") for name, values in joined.items()} or None
+
+
 class OpenAIText(OpenAI):
     """One text completion in the canonical dialect; `class XText(OpenAIText, X)` is one in dialect X."""
 
     id_prefix: ClassVar[str] = "cmpl-"
     chunk_object: ClassVar[str] = "text_completion"
     body_object: ClassVar[str] = "text_completion"
+    new_logprobs: ClassVar[type[Logprobs]] = LogprobLists
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -89,8 +117,7 @@ class OpenAIText(OpenAI):
 
     def _choice_body(self, choice: Choice) -> dict[str, Any]:
         text = (choice.text or "") + (choice.refusal or "")
-        tokens = (choice.logprobs or []) + (choice.refusal_logprobs or [])
-        logprobs = _legacy_logprobs(text, tokens, 0) if tokens else None
+        logprobs = LogprobLists.body(choice.logprobs, choice.refusal_logprobs)
         finish_reason = choice.finish_reason and self._told(choice.finish_reason)
         return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Prompts, Texts
+from chatapi.wire.generation_request import GenerationRequest, Prompts, Texts, check_prompts
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.protocols.chat.request import SharedParameters
 
@@ -19,7 +19,7 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
     `logprobs` also takes a boolean, as the llama dialect documents it; true is 1.
     """
 
-    prompt: str | Prompts | None = None
+    prompt: str | Prompts
     max_tokens: Annotated[int, Meta(ge=0, le=caps.MAX_OUTPUT_TOKENS)] | None = None
     logprobs: bool | Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
@@ -28,19 +28,19 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, list):
-            _check_prompts(self.prompt)
+            check_prompts("prompt", self.prompt, caps.MAX_PROMPTS)
         n, best_of = self.n or 1, self.best_of or 0
         if 0 < best_of < n:
             raise Violation("best_of", "it may not be less than n")
-        if Texts(self.prompt or "").count * max(best_of, n) > caps.MAX_CHOICES:
+        if Texts(self.prompt).count * max(best_of, n) > caps.MAX_CHOICES:
             raise Violation("n", f"prompts times choices may not be more than {caps.MAX_CHOICES}")
         if self.stream and best_of > n:
             raise Violation("best_of", "it may not be more than n when stream is true")
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
-        """Return what this body asks for. No prompt is an empty one, no limit is 16 tokens."""
+        """Return what this body asks for. No limit is 16 tokens."""
         members = self.members(NAME, is_ticket=is_ticket) | {
-            "prompt": Texts(self.prompt or "", self.echo, self.suffix),
+            "prompt": Texts(self.prompt, self.echo, self.suffix),
             "max_tokens": MAX_TOKENS_DEFAULT if self.max_tokens is None else self.max_tokens,
             "logprobs": None if self.logprobs is None or self.logprobs is False else int(self.logprobs),
         }
@@ -51,11 +51,3 @@ def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = Fa
     """Return the text request in `body`; see `protocol.Parser`."""
     sent = request_body.read(body, TextRequest, default_model)
     return sent.generation_request(is_ticket=is_ticket)
-
-
-def _check_prompts(prompts: Prompts) -> None:
-    kinds = {type(prompt) for prompt in prompts}
-    if len(kinds) > 1:
-        raise Violation("prompt", "expected only strings, only token ids, or only arrays of token ids")
-    if kinds != {int} and len(prompts) > caps.MAX_PROMPTS:
-        raise Violation("prompt", f"expected at most {caps.MAX_PROMPTS} prompts")

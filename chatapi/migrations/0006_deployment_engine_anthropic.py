@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('chatapi', '0004_deployment_streaming'),
+        ('chatapi', '0005_deployment_streaming'),
     ]
 
     operations = [

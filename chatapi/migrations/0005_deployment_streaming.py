@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('chatapi', '0003_deployment_weight_at_least_one'),
+        ('chatapi', '0004_servedmodel_kind'),
     ]
 
     operations = [

@@ -1,0 +1,23 @@
+"""What a model serves. The database has a default, so code that does not know it may write too."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [("chatapi", "0003_deployment_weight_at_least_one")]
+
+    operations = [
+        migrations.AddField(
+            model_name="servedmodel",
+            name="kind",
+            field=models.CharField(
+                max_length=16,
+                choices=[("chat", "Chat"), ("embeddings", "Embeddings")],
+                default="chat",
+                db_default="chat",
+                help_text="The requests that it answers: chat and text completions, or embeddings. It can't "
+                "change: the model's usage is reported by it.",
+            ),
+        ),
+    ]

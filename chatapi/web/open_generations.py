@@ -1,0 +1,47 @@
+"""Bounds the generations of one organization that wait or run, so that others find free workers.
+
+The count costs nothing for most requests: a process remembers the last one and what it has admitted since,
+and asks the books only for an organization that may be near the bound.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from chatapi import errors
+from chatapi.concurrency import CachedValue
+
+MAX_COUNT_AGE_S: Final = 0.05
+"""How old a count may be that decides: generations that have ended since still count."""
+
+
+class OpenGenerations:
+    """The open generations of all organizations, as far as this process knows."""
+
+    def __init__(self, count: Callable[[], Awaitable[dict[int, int]]], most: int) -> None:
+        """`count` returns the number of open generations by organization; `most` is the bound of each."""
+        self._count = count
+        self._most = most
+        self._counts = CachedValue(self._read)
+        self._open: dict[int, int] = {}
+        self._admitted: Counter[int] = Counter()
+        """By organization, since the last count."""
+
+    async def add(self, organization_id: int) -> None:
+        """Count one more generation; raise a 429 if the organization has as many as it may.
+
+        Other processes' admissions of the last moment are not known here, so the bound is approximate.
+        """
+        if self._estimate(organization_id) >= self._most // 2:
+            await self._counts.get(MAX_COUNT_AGE_S)
+            if self._estimate(organization_id) >= self._most:
+                raise errors.too_many_open_generations(self._most)
+        self._admitted[organization_id] += 1
+
+    def _estimate(self, organization_id: int) -> int:
+        return self._open.get(organization_id, 0) + self._admitted[organization_id]
+
+    async def _read(self) -> dict[int, int]:
+        self._admitted = Counter()
+        self._open = await self._count()
+        return self._open

@@ -1,0 +1,230 @@
+"""Stored responses (`/v1/responses/{id}`): read, list the input of, stream again, cancel, delete, continue.
+
+What they consist of is in Redis, for as long as a generation's log: its state (what the request said) and
+the log itself (what the answer says). The books tell whose they are.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from django.conf import settings
+
+from accounts import access
+from accounts.authentication import Caller
+from chatapi import errors, identity
+from chatapi.web.exchange import Exchange, authenticate
+from chatapi.web.generations import answer_to, authorize_again
+from chatapi.web.resumption import follow, snapshot
+from chatapi.web.services import Services
+from chatapi.wire.deltas import TERMINAL
+from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
+from chatapi.wire.protocols.envelope import STREAM_HEADERS
+from chatapi.wire.protocols.responses import RESPONSES, stored
+from chatapi.wire.protocols.responses.response import ID_PREFIX, Encoder, Folder
+from chatapi.wire.protocols.responses.stored import State
+from usage.models import Generation
+from usage.models import State as RowState
+
+MAX_REFERENCED: Final = 64
+"""The most responses that the item references of one request may lead to."""
+MAX_PAGE_ITEMS: Final = 100
+CANCEL_WAIT_S: Final = 5.0
+"""How long a cancellation waits for the end that it brings."""
+PIECE_DELTAS: Final = 256
+"""The most deltas that are encoded at once."""
+_ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
+_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
+
+
+class Stored:
+    """A stored response: its row in the books, and what was kept of its request."""
+
+    def __init__(self, exchange: Exchange, services: Services, row: Generation, state: State) -> None:
+        self.row = row
+        self.state = state
+        self.answer = answer_to(exchange, row)
+        self._services = services
+
+    @property
+    def public_id(self) -> str:
+        return ID_PREFIX + self.answer.id
+
+    async def folded(self) -> Folder:
+        """Return the response as it is now."""
+        folder = stored.queued(self.answer, self.state)
+        async for batch in snapshot(self._services, self.row):
+            for delta in batch:
+                folder.add(delta)
+        return folder
+
+
+# ---- the kinds of request
+
+
+async def retrieve(exchange: Exchange) -> None:
+    """`GET /v1/responses/{id}`: the response as it is now, or its events; `DELETE`: forget it."""
+    if exchange.method == "DELETE":
+        await _delete(exchange)
+        return
+    exchange.allow("GET")
+    services = await Services.get()
+    found = await _requested(exchange, services)
+    if exchange.query("stream") == "true":
+        await _stream(exchange, services, found)
+    else:
+        await exchange.send_json(200, (await found.folded()).body())
+
+
+async def list_input_items(exchange: Exchange) -> None:
+    """`GET /v1/responses/{id}/input_items`: the items of the conversation, page by page."""
+    exchange.allow("GET")
+    services = await Services.get()
+    limit = _number(exchange, "limit", 20, 1, MAX_PAGE_ITEMS)
+    order = exchange.query("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("Invalid value for 'order': supported values are: 'asc', 'desc'.", "order")
+    found = await _requested(exchange, services)
+    items = stored.input_items(found.answer.id, found.state)
+    if order == "desc":
+        items.reverse()
+    if after := exchange.query("after"):
+        ids = [item["id"] for item in items]
+        if after not in ids:
+            raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
+        items = items[ids.index(after) + 1 :]
+    await exchange.send_json(200, stored.item_list(items[:limit], has_more=len(items) > limit))
+
+
+async def cancel(exchange: Exchange) -> None:
+    """`POST /v1/responses/{id}/cancel`: stop a response in the background, and return it."""
+    exchange.allow("POST")
+    services = await Services.get()
+    found = await _requested(exchange, services)
+    if not found.state.is_background:
+        raise errors.not_cancellable()
+    if found.row.state != RowState.SETTLED:
+        await services.cancel(found.row.id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CANCEL_WAIT_S):
+                async for batch in follow(services, found.row):
+                    if batch and isinstance(batch[-1], TERMINAL):
+                        break
+    await exchange.send_json(200, (await found.folded()).body())
+
+
+async def _delete(exchange: Exchange) -> None:
+    services = await Services.get()
+    found = await _requested(exchange, services)
+    await services.stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
+    await exchange.send_json(200, stored.deleted(found.public_id))
+
+
+async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:
+    """Send the events behind `starting_after`, as they come; a client that leaves cancels nothing."""
+    after = _number(exchange, "starting_after", -1, 0, 10**9)
+    exchange.encoder = Encoder(found.answer, after)
+    await exchange.send_head(200, STREAM_HEADERS)
+    await exchange.send_body(b"")
+    authorize = partial(authorize_again, exchange, services)
+    keep_alive = RESPONSES.dialect("").keep_alive
+    async for batch in follow(services, found.row, settings.PING_MS, authorize):
+        for start in range(0, len(batch), PIECE_DELTAS):
+            await exchange.send_body(exchange.encoder.encode(batch[start : start + PIECE_DELTAS]))
+        if not batch:
+            await exchange.send_body(keep_alive)
+    await exchange.send_body(b"", more=False)
+
+
+# ---- what a new request refers to
+
+
+async def resolve(
+    exchange: Exchange,
+    services: Services,
+    caller: Caller,
+    references: UnresolvedReferences,
+    pieces: Sequence[bytes],
+) -> list[bytes]:
+    """Return the body with the items that it refers to. Raises 404, the same for another tenant's."""
+    previous = b""
+    if references.previous is not None:
+        previous = await _conversation(exchange, services, caller, references.previous)
+    items: dict[str, bytes] = {}
+    outputs: dict[str, dict[str, bytes]] = {}
+    for item_id, param in references.items.items():
+        match = _ITEM_ID.fullmatch(item_id)
+        if match is None:
+            raise _item_not_found(item_id, param)
+        if match[1] not in outputs:
+            if len(outputs) == MAX_REFERENCED:
+                message = f"The input refers to items of more than {MAX_REFERENCED} responses."
+                raise InvalidRequest(message, "input")
+            found = await _find(exchange, services, caller, UUID(match[1]))
+            if found is None:
+                raise _item_not_found(item_id, param)
+            outputs[match[1]] = stored.output_items(await found.folded())
+        if item_id not in outputs[match[1]]:
+            raise _item_not_found(item_id, param)
+        items[item_id] = outputs[match[1]][item_id]
+    return stored.resolved_body(pieces, previous, items.items())
+
+
+async def _conversation(exchange: Exchange, services: Services, caller: Caller, response_id: str) -> bytes:
+    param = "previous_response_id"
+    found = await _find(exchange, services, caller, identity.parse_id(response_id))
+    if found is None:
+        raise errors.response_not_found(
+            f"Previous response with id '{response_id}'", param, settings.STREAM_TTL_MS
+        )
+    folder = await found.folded()
+    if folder.usage is None:
+        raise errors.response_in_progress(response_id, param)
+    return stored.conversation(found.state, folder)
+
+
+def _item_not_found(item_id: str, param: str) -> Exception:
+    return errors.response_not_found(f"Item with id '{item_id}'", param, settings.STREAM_TTL_MS)
+
+
+# ---- finding one
+
+
+async def _requested(exchange: Exchange, services: Services) -> Stored:
+    """Return the response that the URL names; raise 404, the same for another tenant's."""
+    caller, _ = await authenticate(exchange, services)
+    response_id = exchange.route_arguments["response_id"] or ""
+    found = await _find(exchange, services, caller, identity.parse_id(response_id))
+    if found is None:
+        shown = response_id[:64]
+        raise errors.response_not_found(f"Response with id '{shown}'", "response_id", settings.STREAM_TTL_MS)
+    return found
+
+
+async def _find(
+    exchange: Exchange, services: Services, caller: Caller, generation_id: UUID | None
+) -> Stored | None:
+    """Return the caller's stored response with that id, as long as it is kept."""
+    if generation_id is None:
+        return None
+    rows = access.visible_to(caller, Generation.objects.filter(id=generation_id, endpoint=RESPONSES.name))
+    row = await services.commits.read(rows.first)
+    if row is None:
+        return None
+    state = await services.stream.state(row.id)
+    return None if state is None else Stored(exchange, services, row, stored.read_state(state))
+
+
+def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:
+    """Return a query parameter that is a number."""
+    text = exchange.query(name)
+    if text is None:
+        return default
+    if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+        message = f"Invalid value for '{name}': expected an integer from {least} to {most}."
+        raise InvalidRequest(message, name)
+    return int(text)

@@ -1,0 +1,347 @@
+"""The items of a request's `input`, and the chat messages that they become.
+
+Items without a `type` are messages, or references. What an item has beyond these members is dropped.
+"""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps
+from chatapi.wire.invalid_request import InvalidRequest, Violation
+from chatapi.wire.messages import (
+    AssistantMessage,
+    CalledCustomTool,
+    CalledFunction,
+    CustomCall,
+    DeveloperMessage,
+    File,
+    FilePart,
+    FunctionCall,
+    Id,
+    ImagePart,
+    ImageUrl,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from chatapi.wire.parameters import ToolName
+from chatapi.wire.protocols.responses.tools import flat_name
+
+OUTPUT_BEHIND: Final = "The output is in the next message."
+"""What a tool message says whose output is pictures or files, which only a user message can hold."""
+_BETWEEN_MESSAGES: Final = "\n\n"
+
+
+class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of items and content parts."""
+
+
+class InputText(_Tagged, frozen=True, tag="input_text"):
+    """A piece of text."""
+
+    text: str
+
+
+class InputImage(_Tagged, frozen=True, tag="input_image"):
+    """A picture: a `data:` URL, or the URL of a remote one."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class InputFile(_Tagged, frozen=True, tag="input_file"):
+    """A file in base64."""
+
+    file_data: str | None = None
+    filename: Id | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+
+
+class OutputText(_Tagged, frozen=True, tag="output_text"):
+    """A piece of an earlier answer."""
+
+    text: str
+
+
+class OutputRefusal(_Tagged, frozen=True, tag="refusal"):
+    """A piece of an earlier refusal."""
+
+    refusal: str
+
+
+class SummaryText(_Tagged, frozen=True, tag="summary_text"):
+    """A piece of a reasoning's summary."""
+
+    text: str
+
+
+class ReasoningText(_Tagged, frozen=True, tag="reasoning_text"):
+    """A piece of a reasoning."""
+
+    text: str
+
+
+CalledName = Annotated[str, Meta(min_length=1, max_length=2 * caps.MAX_NAME_CHARS)]
+"""A model may call a tool that does not exist, by a name that no tool has."""
+InputPart = InputText | InputImage | InputFile
+InputParts = Annotated[list[InputPart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
+MessageParts = Annotated[
+    list[InputPart | OutputText | OutputRefusal], Meta(max_length=caps.MAX_CONTENT_PARTS)
+]
+
+
+class _Item(_Tagged, frozen=True, kw_only=True):
+    """The root of items."""
+
+    id: Id | None = None
+
+
+class MessageItem(_Item, frozen=True, tag="message", kw_only=True):
+    """What someone says."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | MessageParts
+
+
+class FunctionCallItem(_Item, frozen=True, tag="function_call", kw_only=True):
+    """A call of a function that the model made."""
+
+    call_id: Id
+    name: CalledName
+    arguments: str
+    namespace: ToolName | None = None
+
+
+class FunctionCallOutput(_Item, frozen=True, tag="function_call_output", kw_only=True):
+    """What a function answered."""
+
+    call_id: Id
+    output: str | InputParts
+
+
+class CustomToolCall(_Item, frozen=True, tag="custom_tool_call", kw_only=True):
+    """A call of a custom tool that the model made."""
+
+    call_id: Id
+    name: CalledName
+    input: str
+    namespace: ToolName | None = None
+
+
+class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw_only=True):
+    """What a custom tool answered."""
+
+    call_id: Id
+    output: str | InputParts
+
+
+class ReasoningItem(_Item, frozen=True, tag="reasoning", kw_only=True):
+    """What the model thought. Nobody here can read `encrypted_content`."""
+
+    summary: Annotated[list[SummaryText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
+    content: Annotated[list[ReasoningText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
+
+    @property
+    def text(self) -> str:
+        """The reasoning itself, else its summary."""
+        return "\n\n".join(part.text for part in self.content or self.summary or ())
+
+
+class ItemReference(_Tagged, frozen=True, tag="item_reference", kw_only=True):
+    """An item of an earlier response, by its id."""
+
+    id: Id
+
+
+Call = FunctionCallItem | CustomToolCall
+Output = FunctionCallOutput | CustomToolCallOutput
+WholeItem = MessageItem | Call | Output | ReasoningItem
+Item = WholeItem | ItemReference
+Items = Annotated[list[Item], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
+
+
+class _Turn:
+    """The assistant's items in a row, which become one message: chat templates refuse one for each call."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.refusals: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[FunctionCall | CustomCall] = []
+
+    def message(self) -> AssistantMessage | None:
+        """Return the message; None if there is nothing but reasoning."""
+        if not (self.texts or self.refusals or self.calls):
+            return None
+        return AssistantMessage(
+            _BETWEEN_MESSAGES.join(self.texts) if self.texts else None,
+            refusal="".join(self.refusals) or None,
+            tool_calls=self.calls or None,
+            reasoning_content="\n\n".join(self.reasoning) or None,
+        )
+
+
+class Conversation:
+    """Chat messages, made of items one after the other."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.media_param: str | None = None
+        """The client's name for the first remote picture."""
+        self._turn = _Turn()
+        self._pictures: list[ImagePart | FilePart] = []
+        self._call_ids: set[str] = set()
+
+    def add(self, item: WholeItem, path: str) -> None:
+        """Add the item that the client knows by this path. Raises `InvalidRequest`."""
+        if not isinstance(item, Output):
+            self._end_outputs()
+        match item:
+            case MessageItem(role="assistant"):
+                self._add_answer(item, path)
+            case FunctionCallItem() | CustomToolCall():
+                self._add_call(item, path)
+            case ReasoningItem():
+                self._turn.reasoning += [item.text] if item.text else []
+            case FunctionCallOutput() | CustomToolCallOutput():
+                self.end_turn()
+                self._add_output(item, path)
+            case MessageItem():
+                self.end_turn()
+                self._add_message(item, path)
+
+    def end(self) -> list[Message]:
+        """Return all messages."""
+        self._end_outputs()
+        self.end_turn()
+        return self.messages
+
+    def end_turn(self) -> None:
+        """End the assistant's turn."""
+        turn, self._turn = self._turn, _Turn()
+        if (message := turn.message()) is not None:
+            self.messages.append(message)
+
+    def _end_outputs(self) -> None:
+        """Put the outputs' pictures behind their tool messages."""
+        if self._pictures:
+            self.messages.append(UserMessage([*self._pictures]))
+            self._pictures = []
+
+    def _add_answer(self, item: MessageItem, path: str) -> None:
+        if isinstance(item.content, str):
+            self._turn.texts.append(item.content)
+            return
+        texts = []
+        for index, part in enumerate(item.content):
+            if isinstance(part, InputText | OutputText):
+                texts.append(part.text)
+            elif isinstance(part, OutputRefusal):
+                self._turn.refusals.append(part.refusal)
+            else:
+                raise _wrong_part(f"{path}.content[{index}]", "'output_text', 'refusal'")
+        if texts or not item.content:
+            self._turn.texts.append("".join(texts))
+
+    def _add_call(self, item: Call, path: str) -> None:
+        self._call_ids.add(item.call_id)
+        if len(self._turn.calls) == caps.MAX_TOOL_CALLS:
+            raise _invalid(path, f"expected at most {caps.MAX_TOOL_CALLS} calls in a row")
+        name = flat_name(item.namespace, item.name)
+        if isinstance(item, FunctionCallItem):
+            called = CalledFunction(name, item.arguments)
+            self._turn.calls.append(FunctionCall(item.call_id, called))
+        else:
+            self._turn.calls.append(CustomCall(item.call_id, CalledCustomTool(name, item.input)))
+
+    def _add_output(self, item: Output, path: str) -> None:
+        if item.call_id not in self._call_ids:
+            kind = "function call" if isinstance(item, FunctionCallOutput) else "custom tool call"
+            message = f"No tool call found for {kind} output with call_id {item.call_id}."
+            raise InvalidRequest(message, f"{path}.call_id")
+        if isinstance(item.output, str):
+            self.messages.append(ToolMessage(item.output, item.call_id))
+            return
+        texts: list[TextPart] = []
+        for index, part in enumerate(item.output):
+            converted = self._part(part, f"{path}.output[{index}]")
+            if isinstance(converted, TextPart):
+                texts.append(converted)
+            else:
+                self._pictures.append(converted)
+        self.messages.append(ToolMessage(texts or (OUTPUT_BEHIND if item.output else ""), item.call_id))
+
+    def _add_message(self, item: MessageItem, path: str) -> None:
+        content: str | list[TextPart | ImagePart | FilePart]
+        if isinstance(item.content, str):
+            content = item.content
+        elif not item.content:
+            raise _invalid(f"{path}.content", "expected at least one part")
+        else:
+            parts = enumerate(item.content)
+            content = [self._part(part, f"{path}.content[{index}]") for index, part in parts]
+        if item.role == "user":
+            self.messages.append(UserMessage(content))  # type: ignore[arg-type]  # lists are invariant
+            return
+        if not isinstance(content, str):
+            for index, part in enumerate(content):
+                if not isinstance(part, TextPart):
+                    raise _wrong_part(f"{path}.content[{index}]", "'input_text'")
+        kind = SystemMessage if item.role == "system" else DeveloperMessage
+        self.messages.append(kind(content))  # type: ignore[arg-type]  # all parts are text
+
+    def _part(
+        self, part: InputPart | OutputText | OutputRefusal, path: str
+    ) -> TextPart | ImagePart | FilePart:
+        match part:
+            case InputText():
+                return TextPart(part.text)
+            case InputImage():
+                return self._image(part, path)
+            case InputFile():
+                return _file(part, path)
+        raise _wrong_part(path, "'input_text', 'input_image', 'input_file'")
+
+    def _image(self, part: InputImage, path: str) -> ImagePart:
+        if part.file_id is not None:
+            raise _invalid(f"{path}.file_id", "files are not kept here, send image_url with a data: URL")
+        param = f"{path}.image_url"
+        if part.image_url is None:
+            raise _missing(param)
+        try:
+            image = ImageUrl(part.image_url, part.detail)
+        except Violation as broken:
+            raise _invalid(param, broken.allowed, broken.code) from None
+        if image.is_remote:
+            self.media_param = self.media_param or param
+        return ImagePart(image)
+
+
+def _file(part: InputFile, path: str) -> FilePart:
+    for name in ("file_id", "file_url"):
+        if getattr(part, name) is not None:
+            raise _invalid(f"{path}.{name}", "files are not kept or fetched here, send file_data")
+    if part.file_data is None:
+        raise _missing(f"{path}.file_data")
+    try:
+        return FilePart(File(file_data=part.file_data, filename=part.filename))
+    except Violation as broken:
+        raise _invalid(f"{path}.file_data", broken.allowed, broken.code) from None
+
+
+def _invalid(param: str, allowed: str, code: str = "invalid_value") -> InvalidRequest:
+    return InvalidRequest(f"Invalid value for '{param}': {allowed}.", param, code)
+
+
+def _missing(param: str) -> InvalidRequest:
+    return InvalidRequest(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+
+
+def _wrong_part(path: str, allowed: str) -> InvalidRequest:
+    return _invalid(f"{path}.type", f"in a message of this role, supported values are: {allowed}")

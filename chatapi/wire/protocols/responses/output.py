@@ -1,0 +1,225 @@
+"""The items of a response's output, each with the events that tell it piece by piece.
+
+An item is kept whole until its end, because its last events repeat all of it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from chatapi.wire.deltas import TokenLogprob, ToolCall
+
+Event = tuple[str, dict[str, Any]]
+"""An event's type, and its members but for `type` and `sequence_number`."""
+Status = Literal["in_progress", "completed", "incomplete"]
+_to_json = msgspec.json.Encoder().encode
+PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
+
+
+class _Form(NamedTuple):
+    """How the events of a kind of part are named."""
+
+    events: str
+    part_events: str
+    number: str
+    """The member that numbers the parts of an item."""
+    member: str
+    """The member that holds the whole text."""
+
+
+_CONTENT: Final = "response.content_part"
+_FORMS: Final[dict[PartKind, _Form]] = {
+    "output_text": _Form("response.output_text", _CONTENT, "content_index", "text"),
+    "refusal": _Form("response.refusal", _CONTENT, "content_index", "refusal"),
+    "reasoning_text": _Form("response.reasoning_text", _CONTENT, "content_index", "text"),
+    "summary_text": _Form(
+        "response.reasoning_summary_text", "response.reasoning_summary_part", "summary_index", "text"
+    ),
+}
+
+
+class Part:
+    """A part of a message or of a reasoning, in the making."""
+
+    def __init__(self, kind: PartKind, place: dict[str, Any], index: int) -> None:
+        """`place`: the members that name its item."""
+        self.kind = kind
+        self._form = _FORMS[kind]
+        self._place = place | {self._form.number: index}
+        self._pieces: list[str] = []
+        self._annotations: list[dict[str, Any]] = []
+        self._logprobs: list[bytes] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def logprobs(self) -> msgspec.Raw:
+        """All log probabilities. They are kept as JSON: decoded, they would take ten times the memory."""
+        return msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
+
+    def body(self) -> dict[str, Any]:
+        """Return the part as it is now."""
+        body: dict[str, Any] = {"type": self.kind, self._form.member: self.text}
+        if self.kind == "output_text":
+            body |= {"annotations": self._annotations, "logprobs": self.logprobs}
+        return body
+
+    def begin(self) -> Event:
+        return f"{self._form.part_events}.added", self._place | {"part": self.body()}
+
+    def add(self, text: str, logprobs: list[TokenLogprob] | None = None) -> Event:
+        """Append a piece of text."""
+        self._pieces.append(text)
+        members = self._place | {"delta": text}
+        if self.kind == "output_text":
+            told = [_to_json(_logprob(each)) for each in logprobs or ()]
+            self._logprobs += told
+            members["logprobs"] = [msgspec.Raw(each) for each in told]
+        return f"{self._form.events}.delta", members
+
+    def annotate(self, annotation: dict[str, Any]) -> Event:
+        """Append what the text refers to, flat where chat completions nest."""
+        kind = annotation.get("type")
+        nested = annotation.get(kind) if isinstance(kind, str) else None
+        flat = {"type": kind} | nested if isinstance(nested, dict) else annotation
+        self._annotations.append(flat)
+        place = self._place | {"annotation_index": len(self._annotations) - 1, "annotation": flat}
+        return "response.output_text.annotation.added", place
+
+    def end(self) -> Iterator[Event]:
+        whole: dict[str, Any] = {self._form.member: self.text}
+        if self.kind == "output_text":
+            whole["logprobs"] = self.logprobs
+        yield f"{self._form.events}.done", self._place | whole
+        yield f"{self._form.part_events}.done", self._place | {"part": self.body()}
+
+
+class Item:
+    """An item of the output, in the making."""
+
+    def __init__(self, id: str, index: int) -> None:
+        self.id = id
+        self.status: Status = "in_progress"
+        self.index = index
+        self.place = {"item_id": id, "output_index": index}
+
+    def body(self) -> dict[str, Any]:
+        """Return the item as it is now."""
+        raise NotImplementedError
+
+    def contents_end(self) -> Iterator[Event]:
+        """Yield the events that end what is in the item."""
+        raise NotImplementedError
+
+    def begin(self) -> Event:
+        return "response.output_item.added", {"output_index": self.index, "item": self.body()}
+
+    def end(self, status: Status) -> Iterator[Event]:
+        """Yield the item's last events; from now on it has that status."""
+        yield from self.contents_end()
+        self.status = status
+        yield "response.output_item.done", {"output_index": self.index, "item": self.body()}
+
+
+class Spoken(Item):
+    """A message or a reasoning: it has parts."""
+
+    def __init__(self, id: str, index: int, type: Literal["message", "reasoning"]) -> None:
+        super().__init__(id, index)
+        self.type = type
+        self._parts: list[Part] = []
+
+    def body(self) -> dict[str, Any]:
+        parts = [part.body() for part in self._parts]
+        if self.type == "message":
+            members = {"id": self.id, "type": "message", "status": self.status, "role": "assistant"}
+            return members | {"content": parts}
+        summary = [part for part in parts if part["type"] == "summary_text"]
+        content = [part for part in parts if part["type"] == "reasoning_text"]
+        body = {"id": self.id, "type": "reasoning", "status": self.status, "summary": summary}
+        return body | ({"content": content} if content else {}) | {"encrypted_content": None}
+
+    def has_part(self, kind: PartKind) -> bool:
+        """Return whether the open part is of that kind."""
+        return bool(self._parts) and self._parts[-1].kind == kind
+
+    def begin_part(self, kind: PartKind) -> Iterator[Event]:
+        yield from self.contents_end()
+        self._parts.append(Part(kind, self.place, len(self._parts)))
+        yield self.part.begin()
+
+    @property
+    def part(self) -> Part:
+        """The open part."""
+        return self._parts[-1]
+
+    def contents_end(self) -> Iterator[Event]:
+        if self._parts:
+            yield from self.part.end()
+
+
+class Call(Item):
+    """A call of a function or of a custom tool."""
+
+    def __init__(
+        self, id: str, index: int, call_id: str, first: ToolCall, namespace: tuple[str, str] | None
+    ) -> None:
+        """`namespace`: its tool's namespace, and short name."""
+        super().__init__(id, index)
+        self.call_index = first.call_index
+        self._call_id = call_id
+        self._is_custom = first.kind == "custom"
+        self._name = namespace[1] if namespace else first.name or ""
+        self._namespace = namespace[0] if namespace else None
+        self._pieces: list[str] = []
+        self._events = (
+            "response.custom_tool_call_input" if self._is_custom else "response.function_call_arguments"
+        )
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing can follow: the arguments are a JSON object. Free text has no such end."""
+        arguments = self.arguments
+        if self._is_custom or not arguments.rstrip().endswith("}"):
+            return False
+        try:
+            return isinstance(msgspec.json.decode(arguments), dict)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            return False
+
+    def body(self) -> dict[str, Any]:
+        body = {"id": self.id, "type": "custom_tool_call" if self._is_custom else "function_call"}
+        body |= {"status": self.status, "call_id": self._call_id, "name": self._name}
+        body |= {"input" if self._is_custom else "arguments": self.arguments}
+        return body if self._namespace is None else body | {"namespace": self._namespace}
+
+    def add(self, arguments: str) -> Event:
+        self._pieces.append(arguments)
+        return f"{self._events}.delta", self.place | {"delta": arguments}
+
+    def contents_end(self) -> Iterator[Event]:
+        if self._is_custom:
+            yield f"{self._events}.done", self.place | {"input": self.arguments}
+        else:
+            yield f"{self._events}.done", self.place | {"name": self._name, "arguments": self.arguments}
+
+
+def _logprob(told: TokenLogprob) -> dict[str, Any]:
+    """Return a token's log probability; the published types require its bytes."""
+    others = [
+        {"token": other.token, "logprob": other.logprob, "bytes": _bytes(other.token, other.bytes)}
+        for other in told.top_logprobs
+    ]
+    token = {"token": told.token, "logprob": told.logprob, "bytes": _bytes(told.token, told.bytes)}
+    return token | {"top_logprobs": others}
+
+
+def _bytes(token: str, known: list[int] | None) -> list[int]:
+    return list(token.encode("utf-8", "replace")) if known is None else known

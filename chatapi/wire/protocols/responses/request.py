@@ -1,0 +1,321 @@
+"""The body of `POST /v1/responses` (OpenAI's API reference, "Create a model response")."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps, parameters, request_body
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences, Violation
+from chatapi.wire.messages import Id, SystemMessage
+from chatapi.wire.protocols.responses.items import (
+    Conversation,
+    ItemReference,
+    Items,
+    MessageItem,
+    WholeItem,
+)
+from chatapi.wire.protocols.responses.response import DEFAULTS
+from chatapi.wire.protocols.responses.tools import ToolChoice, Tools, chat_choice, chat_tools, namespaces
+
+NAME: Final = "responses"
+COUNT_NAME: Final = "responses.input_tokens"
+MIN_OUTPUT_TOKENS: Final = 16
+_LOGPROBS: Final = "message.output_text.logprobs"
+_to_json = msgspec.json.encode
+
+
+class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
+    """Answers follow a JSON schema."""
+
+    name: parameters.ToolName
+    schema: dict[str, Any]
+    description: parameters.Description | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The form of the answer's text."""
+
+    format: parameters.TextFormat | parameters.JsonObjectFormat | FlatJsonSchema | None = None
+    verbosity: parameters.Level | None = None
+
+    @property
+    def chat_format(self) -> parameters.ResponseFormat | None:
+        """The format as chat completions have it."""
+        if isinstance(self.format, FlatJsonSchema):
+            schema = self.format
+            return parameters.JsonSchemaFormat(
+                parameters.JsonSchema(schema.name, schema.description, schema.schema, schema.strict)
+            )
+        return None if isinstance(self.format, parameters.TextFormat) else self.format
+
+
+_Summary = Literal["auto", "concise", "detailed"]
+
+
+class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How the model reasons, and what of it is told."""
+
+    effort: parameters.ReasoningEffort | None = None
+    summary: _Summary | None = None
+    generate_summary: _Summary | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: Literal["standard", "pro"] | None = None
+
+
+class ResponsesStreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a stream is to carry besides events. No `obfuscation` is ever added."""
+
+    include_obfuscation: bool | None = None
+
+
+class Resolved(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the service adds to a body: the items that it refers to."""
+
+    previous: list[WholeItem] = []
+    """The conversation up to `previous_response_id`."""
+    items: dict[str, WholeItem] = {}
+    """The targets of item references."""
+
+
+class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The body of `POST /v1/responses`. The digest needs the order of the fields as it is."""
+
+    model: parameters.ModelName
+    input: str | Items | None = None
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Meta(ge=MIN_OUTPUT_TOKENS, le=caps.MAX_OUTPUT_TOKENS)] | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1, le=caps.MAX_OUTPUT_TOKENS)] | None = None
+    temperature: parameters.Temperature | None = None
+    top_p: parameters.Probability | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    stream: bool = False
+    stream_options: ResponsesStreamOptions | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: (
+        list[
+            Literal[
+                "message.output_text.logprobs",
+                "reasoning.encrypted_content",
+                "message.input_image.image_url",
+                "file_search_call.results",
+                "web_search_call.results",
+                "web_search_call.action.sources",
+                "code_interpreter_call.outputs",
+                "computer_call_output.output.image_url",
+            ]
+        ]
+        | None
+    ) = None
+    metadata: parameters.Metadata | None = None
+    user: parameters.User | None = None
+    safety_identifier: parameters.SafetyIdentifier | None = None
+    prompt_cache_key: parameters.CacheKey | None = None
+    prompt_cache_options: parameters.PromptCacheOptions | None = None
+    prompt_cache_retention: parameters.PromptCacheRetention | None = None
+    service_tier: parameters.ServiceTier | None = None
+    moderation: parameters.Moderation | None = None
+    truncation: Literal["disabled", "auto"] | None = None
+    store: bool | None = None
+    previous_response_id: Id | None = None
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+    context_management: Any = None
+
+    resolved: Resolved | None = None
+    extras: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.background and self.store is False:
+            raise Violation("background", "a response in the background is stored, so store can't be false")
+        for name, instead in _UNSUPPORTED.items():
+            if getattr(self, name) is not None:
+                raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
+        if self.input is None and self.previous_response_id is None:
+            raise Violation("input", "there is no previous_response_id", "missing_required_parameter")
+
+    @property
+    def own_items(self) -> list[Any]:
+        """The request's own items, some of them references."""
+        if isinstance(self.input, str):
+            return [MessageItem(role="user", content=self.input)]
+        return self.input or []
+
+    @property
+    def references(self) -> dict[str, str]:
+        """The paths of the ids of items of earlier responses that the input refers to, by id."""
+        return {
+            item.id: f"input[{index}].id"
+            for index, item in enumerate(self.own_items)
+            if isinstance(item, ItemReference)
+        }
+
+    def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
+        """Return what this body asks for. Raises `InvalidRequest`, or `UnresolvedReferences`."""
+        if self.resolved is None and (self.previous_response_id or self.references):
+            raise UnresolvedReferences(self.previous_response_id, self.references)
+        items = self._items()
+        conversation = self._conversation(items)
+        forwarded = chat_tools(self.tools or [])
+        context = self._context()
+        state = _to_json({"items": items, "context": context}) if self.store is not False else b""
+        if len(state) > caps.MAX_STATE_BYTES:
+            state = b""
+        if self.background and not state:
+            message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
+            raise InvalidRequest(message, "background")
+        return GenerationRequest(
+            model=self.model,
+            stream=self.stream or is_ticket,
+            prompt=Messages(conversation.end()),
+            media_param=conversation.media_param,
+            max_completion_tokens=self.max_output_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            **self._logprobs(),
+            **self._tool_members(forwarded),
+            response_format=self.text.chat_format if self.text else None,
+            verbosity=self.text.verbosity if self.text else None,
+            reasoning_effort=self.reasoning.effort if self.reasoning else None,
+            metadata=self.metadata,
+            user=self.user,
+            safety_identifier=self.safety_identifier,
+            prompt_cache_key=self.prompt_cache_key,
+            prompt_cache_options=self.prompt_cache_options,
+            prompt_cache_retention=self.prompt_cache_retention,
+            service_tier=self.service_tier,
+            moderation=self.moderation,
+            extras=self.extras,
+            ignored=self.ignored,
+            is_background=self.background is True,
+            state=state,
+            digest=request_body.digest(NAME, self),
+            context=context | {"is_stored": bool(state)},
+        )
+
+    def _items(self) -> list[WholeItem]:
+        """Return the whole conversation's items."""
+        resolved = self.resolved or Resolved()
+        own = [
+            resolved.items[item.id] if isinstance(item, ItemReference) else item for item in self.own_items
+        ]
+        items = [*resolved.previous, *own]
+        if len(items) > caps.MAX_MESSAGES:
+            allowed = f"expected at most {caps.MAX_MESSAGES} items, with those of previous_response_id"
+            message = f"Invalid value for 'input': {allowed}."
+            raise InvalidRequest(message, "input")
+        return items
+
+    def _conversation(self, items: list[WholeItem]) -> Conversation:
+        conversation = Conversation()
+        if self.instructions is not None:
+            conversation.messages.append(SystemMessage(self.instructions))
+        first_own = len(items) - len(self.own_items)
+        for index, item in enumerate(items):
+            is_own = index >= first_own
+            path = "input" if isinstance(self.input, str) else f"input[{index - first_own}]"
+            conversation.add(item, path if is_own else "previous_response_id")
+        return conversation
+
+    def _logprobs(self) -> dict[str, Any]:
+        if _LOGPROBS not in (self.include or ()):
+            return {}
+        return {"logprobs": True, "top_logprobs": self.top_logprobs}
+
+    def _tool_members(self, forwarded: list[parameters.Tool]) -> dict[str, Any]:
+        """Return the members about tools: without tools, upstreams refuse the others."""
+        choice = self.tool_choice and chat_choice(self.tool_choice, forwarded)
+        if forwarded:
+            return {
+                "tools": forwarded,
+                "tool_choice": choice,
+                "parallel_tool_calls": self.parallel_tool_calls,
+            }
+        if choice not in (None, "none", "auto"):
+            message = "Invalid value for 'tool_choice': it is only allowed when tools are specified."
+            raise InvalidRequest(message, "tool_choice")
+        return {}
+
+    def _context(self) -> dict[str, Any]:
+        """Return what the response needs to know; see `response.Response`."""
+        reasoning = self.reasoning or ReasoningOptions()
+        context: dict[str, Any] = {"echo": self._echo(), "is_stored": True}
+        if names := namespaces(self.tools or []):
+            context["namespaces"] = names
+        if reasoning.summary or reasoning.generate_summary:
+            context["has_summary"] = True
+        if self.background:
+            context["is_background"] = True
+        return context
+
+    def _echo(self) -> str:
+        """Return the members that the response object repeats, as JSON: it takes a tenth of their memory.
+
+        What is large is told as its default: the object is sent three times in a stream.
+        """
+        sent: dict[str, Any] = {
+            name: value for name in DEFAULTS if (value := getattr(self, name)) is not None
+        }
+        sent = msgspec.to_builtins(sent) | {"truncation": "disabled"}
+        sent["tools"] = [_whole_tool(tool) for tool in sent.get("tools", ())]
+        sent["text"] = DEFAULTS["text"] | sent.get("text", {})
+        sent["reasoning"] = DEFAULTS["reasoning"] | sent.get("reasoning", {})
+        for name in ("instructions", "tools", "text"):
+            if name in sent and len(_to_json(sent[name])) > caps.MAX_ECHO_BYTES:
+                sent[name] = DEFAULTS[name]
+        return _to_json(DEFAULTS | sent).decode()
+
+
+_UNSUPPORTED: Final = {
+    "conversation": "send the conversation as input, or previous_response_id",
+    "prompt": "send the prompt's text as instructions or input",
+    "context_management": "send a shorter input",
+}
+
+
+def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:
+    """Return the request in `body`; see `protocol.Parser`."""
+    sent = request_body.read(body, ResponsesRequest, default_model, _add_types)
+    return sent.generation_request(is_ticket=is_ticket)
+
+
+def parse_count(
+    body: bytes, default_model: str | None = None, *, is_ticket: bool = False
+) -> GenerationRequest:
+    """Return the request whose input is to be counted; it stores and streams nothing."""
+    sent = request_body.read(body, ResponsesRequest, default_model, _add_types)
+    counted = msgspec.structs.replace(sent, store=False, background=None, stream=False)
+    return counted.generation_request()
+
+
+def _add_types(found: dict[str, Any]) -> None:
+    """Give the items without a type theirs."""
+    items = found.get("input")
+    if not isinstance(items, list) or len(items) > caps.MAX_MESSAGES:
+        return
+    for item in items:
+        if isinstance(item, dict) and item.get("type") is None:
+            item["type"] = "item_reference" if "id" in item and "role" not in item else "message"
+
+
+def _whole_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool with all members that the published types require."""
+    if tool["type"] == "namespace":
+        return {"description": ""} | tool | {"tools": [_whole_tool(inner) for inner in tool["tools"]]}
+    if tool["type"] == "function":
+        return {
+            "type": "function",
+            "name": "",
+            "description": None,
+            "parameters": None,
+            "strict": None,
+        } | tool
+    return tool

@@ -1,0 +1,367 @@
+"""A response: the object, and the events of its stream (OpenAI's API reference, "Responses").
+
+A stream is `response.created`, `response.in_progress`, the events of each item of the output, and one
+terminal event with the whole object. There is no `[DONE]`. One item is open at a time: what an upstream says
+of others meanwhile is held back until the open one is whole.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from chatapi.wire.deltas import (
+    Annotations,
+    AnyDelta,
+    Audio,
+    Failed,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    TokenLogprob,
+    ToolCall,
+    Usage,
+)
+from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.responses.output import Call, Event, Item, PartKind, Spoken, Status
+
+ID_PREFIX: Final = "resp_"
+DEFAULTS: Final[dict[str, Any]] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt_cache_key": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+}
+"""The members of a response object that repeat the request, as they are if nothing was sent."""
+_NO_PENALTIES: Final = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+_HELD: Final = (Text, Reasoning, Refusal, ToolCall, Annotations)
+_INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
+_to_json = msgspec.json.Encoder().encode
+_default_echo = _to_json(DEFAULTS)
+
+
+class Response:
+    """A response in the making: deltas in, events out."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.status: ResponseStatus = "queued"
+        self.usage: Usage | None = None
+        self.failure: Failed | None = None
+        self._echo = _default_echo
+        self._context: dict[str, Any] = {}
+        self._service_tier = "default"
+        self._incomplete_reason: str | None = None
+        self._items: list[Item] = []
+        self._open: Item | None = None
+        self._held: list[AnyDelta] = []
+        self._call_ids: set[str] = set()
+        self._ended_calls: set[int] = set()
+
+    def add(self, delta: AnyDelta) -> Iterator[Event]:
+        """Add one delta, and yield the events that it brings; all of them must be taken."""
+        if self._must_wait(delta):
+            self._held.append(delta)
+            return
+        match delta:
+            case Started():
+                yield from self._start(delta)
+            case Finished():
+                yield from self._finish(delta)
+            case Usage():
+                self.usage = delta
+                event = "completed" if self.status == "completed" else "incomplete"
+                yield f"response.{event}", self._told()
+            case Failed():
+                yield from self.fail(delta)
+            case _:
+                yield from self._content(delta)
+
+    def fail(self, failure: Failed) -> Iterator[Event]:
+        """Yield the end of a response that broke off; its open item never looks whole."""
+        self.failure, self.status = failure, "failed"
+        if self._open is not None:
+            self._open.status = "incomplete"
+        error = {
+            "type": failure.type,
+            "code": failure.code,
+            "message": failure.message,
+            "param": failure.param,
+        }
+        # Clients read either form: nested, as OpenAI's servers send it, or flat, as its reference has it.
+        yield "error", {key: error[key] for key in ("code", "message", "param")} | {"error": error}
+        yield "response.failed", self._told()
+
+    def expect(self, context: dict[str, Any]) -> None:
+        """Set what the response repeats of its request."""
+        self._context = context
+        self._echo = context.get("echo", "").encode() or _default_echo
+
+    @property
+    def output(self) -> list[dict[str, Any]]:
+        """The items that have ended."""
+        return [item.body() for item in self._items if item.status != "in_progress"]
+
+    def object(self) -> bytes:
+        """Return the response object as it is now, as JSON; an open item is no part of it."""
+        head = {
+            "id": ID_PREFIX + self.answer.id,
+            "object": "response",
+            "created_at": self.answer.created,
+            "completed_at": None,
+            "status": self.status,
+            "error": self._error(),
+            "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
+            "model": self.answer.model,
+            "output": self.output,
+            "service_tier": self._service_tier,
+            "store": self._context.get("is_stored", False),
+            "usage": self.usage and usage_body(self.usage),
+            **_NO_PENALTIES,
+        }
+        return _to_json(head)[:-1] + b"," + self._echo[1:]
+
+    def _told(self) -> dict[str, Any]:
+        return {"response": msgspec.Raw(self.object())}
+
+    def _error(self) -> dict[str, str] | None:
+        if self.failure is None:
+            return None
+        return {"code": self.failure.code or "server_error", "message": self.failure.message}
+
+    # ---- beginning and end
+
+    def _start(self, delta: Started) -> Iterator[Event]:
+        self.expect(delta.context)
+        self._service_tier = delta.service_tier or "default"
+        is_queued = "is_background" in delta.context
+        self.status = "queued" if is_queued else "in_progress"
+        yield "response.created", self._told()
+        if is_queued:
+            yield "response.queued", self._told()
+            self.status = "in_progress"
+        yield "response.in_progress", self._told()
+
+    def _finish(self, delta: Finished) -> Iterator[Event]:
+        """End the output; the last item is cut if the response is."""
+        held, self._held = self._held, []
+        order = list(dict.fromkeys(map(_group, held)))
+        for each in sorted(held, key=lambda each: order.index(_group(each))):
+            yield from self._content(each)
+        if not self._items:
+            yield from self._begin(Spoken(self._item_id("msg"), 0, "message"))
+            yield from self._part("output_text")
+        self._incomplete_reason = _INCOMPLETE.get(delta.finish_reason)
+        is_cut = self._incomplete_reason is not None or delta.is_cancelled
+        yield from self._end_item("incomplete" if is_cut else "completed")
+        if delta.is_cancelled:
+            self.status = "cancelled"
+        else:
+            self.status = "incomplete" if is_cut else "completed"
+
+    # ---- content
+
+    def _must_wait(self, delta: AnyDelta) -> bool:
+        """Return whether the delta belongs to another item, and the open call may still go on."""
+        if not isinstance(self._open, Call) or not isinstance(delta, _HELD):
+            return False
+        if isinstance(delta, ToolCall) and delta.call_index == self._open.call_index:
+            return False
+        return bool(self._held) or not self._open.is_whole
+
+    def _content(self, delta: AnyDelta) -> Iterator[Event]:
+        match delta:
+            case Text(logprobs=logprobs):
+                yield from self._say("message", "output_text", delta.text, logprobs)
+            case Refusal():
+                yield from self._say("message", "refusal", delta.text)
+            case Reasoning():
+                has_summary = "has_summary" in self._context
+                yield from self._say(
+                    "reasoning", "summary_text" if has_summary else "reasoning_text", delta.text
+                )
+            case ToolCall():
+                yield from self._call(delta)
+            case Annotations():
+                yield from self._annotate(delta)
+            case Audio():
+                """No request can ask for speech."""
+
+    def _say(
+        self,
+        item_type: Literal["message", "reasoning"],
+        kind: PartKind,
+        text: str,
+        logprobs: list[TokenLogprob] | None = None,
+    ) -> Iterator[Event]:
+        if not text and not logprobs:
+            return
+        yield from self._spoken(item_type, kind)
+        assert isinstance(self._open, Spoken)
+        yield self._open.part.add(text, logprobs)
+
+    def _annotate(self, delta: Annotations) -> Iterator[Event]:
+        yield from self._spoken("message", "output_text")
+        assert isinstance(self._open, Spoken)
+        for annotation in delta.annotations:
+            yield self._open.part.annotate(annotation)
+
+    def _call(self, delta: ToolCall) -> Iterator[Event]:
+        if delta.call_index in self._ended_calls:
+            return  # only white space can follow a whole call
+        if not isinstance(self._open, Call) or self._open.call_index != delta.call_index:
+            yield from self._end_item("completed")
+            yield from self._begin(self._new_call(delta))
+        assert isinstance(self._open, Call)
+        if delta.arguments:
+            yield self._open.add(delta.arguments)
+
+    def _new_call(self, first: ToolCall) -> Call:
+        index = len(self._items)
+        call_id = first.id or ""
+        if not call_id or call_id in self._call_ids:
+            call_id = self._item_id("call")
+        self._call_ids.add(call_id)
+        namespace = self._context.get("namespaces", {}).get(first.name)
+        return Call(
+            self._item_id("ctc" if first.kind == "custom" else "fc"), index, call_id, first, namespace
+        )
+
+    # ---- items and parts
+
+    def _spoken(self, item_type: Literal["message", "reasoning"], kind: PartKind) -> Iterator[Event]:
+        """Make an item of that type and a part of that kind the open ones."""
+        if not isinstance(self._open, Spoken) or self._open.type != item_type:
+            yield from self._end_item("completed")
+            prefix = "msg" if item_type == "message" else "rs"
+            yield from self._begin(Spoken(self._item_id(prefix), len(self._items), item_type))
+        yield from self._part(kind)
+
+    def _part(self, kind: PartKind) -> Iterator[Event]:
+        assert isinstance(self._open, Spoken)
+        if not self._open.has_part(kind):
+            yield from self._open.begin_part(kind)
+
+    def _begin(self, item: Item) -> Iterator[Event]:
+        self._items.append(item)
+        self._open = item
+        yield item.begin()
+
+    def _end_item(self, status: Status) -> Iterator[Event]:
+        if self._open is None:
+            return
+        if isinstance(self._open, Call):
+            self._ended_calls.add(self._open.call_index)
+        yield from self._open.end(status)
+        self._open = None
+
+    def _item_id(self, prefix: str) -> str:
+        """Return the id of the next item, which leads back to the response."""
+        return f"{prefix}_{self.answer.id}{len(self._items):02x}"
+
+
+class Encoder:
+    """Writes a response as a stream of typed events, numbered from 0."""
+
+    def __init__(self, answer: Answer, after: int = -1) -> None:
+        """`after`: the number of the last event that the client has."""
+        self._response = Response(answer)
+        self._after = after
+        self._number = 0
+
+    def encode(self, batch: Iterable[AnyDelta]) -> bytes:
+        """Return the batch's events; see `protocol.Encoder`."""
+        return self._frames(event for delta in batch for event in self._response.add(delta))
+
+    def failed(self, failure: Failed) -> bytes:
+        """Return the events that end a stream that broke off."""
+        return self._frames(self._response.fail(failure))
+
+    def _frames(self, events: Iterable[Event]) -> bytes:
+        frames = []
+        for kind, members in events:
+            if self._number > self._after:
+                data = _to_json({"type": kind, "sequence_number": self._number, **members})
+                frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+            self._number += 1
+        return b"".join(frames)
+
+
+class Folder:
+    """Writes a response as one object."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.response = Response(answer)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The response's usage, once it has come."""
+        return self.response.usage
+
+    @property
+    def failure(self) -> Failed | None:
+        """Why there is no response."""
+        return self.response.failure
+
+    def add(self, delta: AnyDelta) -> None:
+        """Fold one delta in."""
+        for _ in self.response.add(delta):
+            pass
+
+    def body(self) -> bytes:
+        """Return the object."""
+        return self.response.object()
+
+
+class CountFolder:
+    """Writes the number of a prompt's tokens."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.usage: Usage | None = None
+        self.failure: Failed | None = None
+
+    def add(self, delta: AnyDelta) -> None:
+        """Take the usage."""
+        if isinstance(delta, Usage):
+            self.usage = delta
+
+    def body(self) -> bytes:
+        """Return the object."""
+        assert self.usage is not None
+        return _to_json({"object": "response.input_tokens", "input_tokens": self.usage.prompt_tokens})
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """Return the usage object; the published types require every number, so an unknown one is 0."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens or 0,
+            "cache_write_tokens": usage.cache_write_tokens or 0,
+        },
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "total_tokens": usage.total_tokens,
+    }
+
+
+def _group(delta: AnyDelta) -> tuple[type[AnyDelta], int]:
+    """Return what the deltas of one item have in common."""
+    return type(delta), delta.call_index if isinstance(delta, ToolCall) else 0

@@ -1,0 +1,180 @@
+"""The tools of a request: flat where chat completions nest, and in namespaces, which chat does not know."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps
+from chatapi.wire import parameters as chat
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.parameters import Description, ToolName
+
+SEPARATOR: Final = "__"
+"""Between a namespace and a tool's name, where an upstream sees both as one name."""
+
+
+class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of tools and choices of tools."""
+
+
+class FlatFunction(_Tagged, frozen=True, tag="function"):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: ToolName
+    description: Description | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def named(self, name: str) -> chat.Tool:
+        """Return the tool as chat completions have it, under this name."""
+        function = chat.FunctionDefinition(name, self.description, self.parameters, self.strict)
+        return chat.FunctionTool(function)
+
+
+class FlatGrammar(_Tagged, frozen=True, tag="grammar"):
+    """A custom tool that takes what its grammar allows."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class FlatCustomTool(_Tagged, frozen=True, tag="custom"):
+    """A tool that takes text."""
+
+    name: ToolName
+    description: Description | None = None
+    format: chat.TextInput | FlatGrammar | None = None
+
+    def named(self, name: str) -> chat.Tool:
+        """Return the tool as chat completions have it, under this name."""
+        format_ = self.format
+        if isinstance(format_, FlatGrammar):
+            grammar = chat.GrammarDefinition(format_.definition, format_.syntax)
+            return _custom(name, self.description, chat.GrammarInput(grammar))
+        return _custom(name, self.description, format_)
+
+
+class Namespace(_Tagged, frozen=True, tag="namespace"):
+    """Tools that have a name in common."""
+
+    name: ToolName
+    tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    description: Description | None = None
+
+
+Tool = FlatFunction | FlatCustomTool | Namespace
+Tools = Annotated[list[Tool], Meta(max_length=caps.MAX_TOOLS)]
+
+
+class FlatFunctionChoice(_Tagged, frozen=True, tag="function"):
+    """This function must be called."""
+
+    name: ToolName
+    namespace: ToolName | None = None
+
+
+class FlatCustomChoice(_Tagged, frozen=True, tag="custom"):
+    """This custom tool must be called."""
+
+    name: ToolName
+    namespace: ToolName | None = None
+
+
+class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
+    """Only these tools may be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[
+        list[FlatFunctionChoice | FlatCustomChoice], Meta(min_length=1, max_length=caps.MAX_TOOLS)
+    ]
+
+
+ToolChoice = Literal["none", "auto", "required"] | FlatFunctionChoice | FlatCustomChoice | FlatAllowedTools
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """Return the one name that an upstream knows the tool by."""
+    return name if namespace is None else namespace + SEPARATOR + name
+
+
+def chat_tools(tools: list[Tool]) -> list[chat.Tool]:
+    """Return the tools as chat completions have them. Raises `InvalidRequest`."""
+    found: list[chat.Tool] = []
+    names: set[str] = set()
+    for tool, name, param in _flat(tools):
+        if len(name) > caps.MAX_NAME_CHARS:
+            allowed = f"with its namespace it may have {caps.MAX_NAME_CHARS - len(SEPARATOR)} characters"
+            raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
+        if name in names:
+            raise InvalidRequest(f"Invalid value for '{param}': there are two tools '{name}'.", param)
+        names.add(name)
+        found.append(tool.named(name))
+    if len(found) > caps.MAX_TOOLS:
+        message = (
+            f"Invalid value for 'tools': expected at most {caps.MAX_TOOLS} tools, those of namespaces too."
+        )
+        raise InvalidRequest(message, "tools")
+    return found
+
+
+def namespaces(tools: list[Tool]) -> dict[str, tuple[str, str]]:
+    """Return the namespace and the short name of each tool in a namespace, by its flat name."""
+    return {
+        flat_name(space.name, tool.name): (space.name, tool.name)
+        for space in tools
+        if isinstance(space, Namespace)
+        for tool in space.tools
+    }
+
+
+def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
+    """Return the choice as chat completions have it. Raises `InvalidRequest` for a tool that is not there."""
+    if isinstance(choice, str):
+        return choice
+    names = {_named(tool) for tool in tools}
+    if isinstance(choice, FlatAllowedTools):
+        for index, each in enumerate(choice.tools):
+            _check(each, names, f"tool_choice.tools[{index}].name")
+        allowed = [msgspec.to_builtins(_chosen(each)) for each in choice.tools]
+        return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, allowed))
+    _check(choice, names, "tool_choice.name")
+    return _chosen(choice)
+
+
+def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
+    """Yield each tool with its flat name, and the client's path of that name."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, Namespace):
+            for inner_index, inner in enumerate(tool.tools):
+                yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
+        else:
+            yield tool, tool.name, f"tools[{index}].name"
+
+
+def _custom(
+    name: str, description: str | None, format_: chat.TextInput | chat.GrammarInput | None
+) -> chat.Tool:
+    return chat.CustomTool(chat.CustomDefinition(name, description, format_))
+
+
+def _named(tool: chat.Tool) -> tuple[str, str]:
+    """Return the tool's kind and name."""
+    if isinstance(tool, chat.FunctionTool):
+        return "function", tool.function.name
+    return "custom", tool.custom.name
+
+
+def _check(choice: FlatFunctionChoice | FlatCustomChoice, names: set[tuple[str, str]], param: str) -> None:
+    kind = "function" if isinstance(choice, FlatFunctionChoice) else "custom"
+    name = flat_name(choice.namespace, choice.name)
+    if (kind, name) not in names:
+        raise InvalidRequest(f"Invalid value for '{param}': there is no tool '{name}'.", param)
+
+
+def _chosen(choice: FlatFunctionChoice | FlatCustomChoice) -> chat.FunctionChoice | chat.CustomChoice:
+    named = chat.Named(flat_name(choice.namespace, choice.name))
+    if isinstance(choice, FlatFunctionChoice):
+        return chat.FunctionChoice(named)
+    return chat.CustomChoice(named)

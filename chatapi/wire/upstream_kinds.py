@@ -1,0 +1,78 @@
+"""The kinds of request that an OpenAI-compatible upstream takes: path, body and reader of each."""
+
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from chatapi.wire.deltas import AnyDelta, Failed
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream_request import embeddings_body, upstream_body
+from chatapi.wire.upstream_vectors import VectorReader
+
+
+class Reader(typing.Protocol):
+    """Turns one answer of an upstream into deltas, and knows when it is whole; see `ChunkReader`."""
+
+    max_answer_bytes: int
+    """The longest answer that is one document."""
+    too_large: Failed
+    """The failure of a longer one."""
+    is_cut: bool
+    has_started: bool
+    is_done: bool
+    failure: Failed | None
+
+    @property
+    def is_complete(self) -> bool: ...
+    def read(self, events: Iterable[Event]) -> list[AnyDelta]: ...
+    def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]: ...
+    def read_answer(self, body: bytes) -> list[AnyDelta]: ...
+    def end(self) -> list[AnyDelta]: ...
+
+
+class UpstreamKind(NamedTuple):
+    """A kind of request."""
+
+    path: str
+    """Below the upstream's base URL."""
+    body: Callable[..., dict[str, Any]]
+    reader: Callable[[GenerationRequest, int], Reader]
+    """Makes the reader of an answer with at most that many tokens for each choice."""
+
+
+def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
+    return ChunkReader(
+        choices=request.choices_count,
+        max_chunks=max_output_tokens,
+        stop_sequences=request.stop_sequences,
+    )
+
+
+def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
+    """Each choice is cut after as many chunks as it may have tokens: each has one at least.
+
+    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
+    bytes.
+    """
+    prompt = request.prompt
+    echoed = request.prompt_bytes if isinstance(prompt, Texts) and prompt.echo else 0
+    return ChunkReader(
+        choices=request.choices_count,
+        max_chunks=max_output_tokens + echoed,
+        is_text=True,
+        prompts=prompt.count,
+    )
+
+
+def _vector_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
+    return VectorReader(request.prompt.count)
+
+
+UPSTREAM_KINDS: Final = {
+    Messages: UpstreamKind("/chat/completions", upstream_body, _chat_reader),
+    Texts: UpstreamKind("/completions", upstream_body, _text_reader),
+    Inputs: UpstreamKind("/embeddings", embeddings_body, _vector_reader),
+}
+"""By the type of the prompt."""

@@ -1,0 +1,133 @@
+"""Reads an upstream's embeddings, as base64 or as numbers, into deltas."""
+
+import binascii
+import json
+import math
+from array import array
+from collections.abc import Iterable
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from chatapi.wire import caps
+from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage, Vector
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_errors import (
+    DISCONNECTED,
+    INVALID_RESPONSE,
+    UpstreamError,
+    complaint_in,
+    failure_of_complaint,
+)
+
+VALUE_BYTES: Final = 4
+TOO_LARGE: Final = Failed(
+    f"The embeddings would have more than {caps.MAX_VECTOR_VALUES} numbers. Nothing was charged. Send fewer "
+    "inputs at once, or ask for fewer dimensions.",
+    "invalid_request_error",
+    "too_many_embeddings",
+    "input",
+    400,
+)
+
+
+class _Embedding(msgspec.Struct, gc=False):
+    embedding: msgspec.Raw
+    """Decoded one after the other: Python's floats take eight times the memory."""
+    index: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Answer(msgspec.Struct, gc=False):
+    data: list[_Embedding] | None = None
+    usage: Any = None
+    error: Any = None
+    message: Any = None
+    """Only a flat error object has it."""
+
+
+_answers = msgspec.json.Decoder(_Answer)
+_texts_or_numbers = msgspec.json.Decoder(str | list[float])
+
+
+class VectorReader:
+    """Reads one answer, which is one document; see `upstream_kinds.Reader`."""
+
+    max_answer_bytes = 32 << 20
+    """As many numbers as an answer may have are 16 MiB in base64."""
+    too_large = TOO_LARGE
+    is_complete = False
+    """No usage may follow: it is in the document."""
+    is_cut = False
+
+    def __init__(self, inputs: int) -> None:
+        self._inputs = inputs
+        self._usage: Usage | None = None
+        self.has_started = False
+        self.is_done = False
+        self.failure: Failed | None = None
+
+    def read_answer(self, body: bytes) -> list[AnyDelta]:
+        """Return the deltas of the document."""
+        try:
+            deltas = self._read(body)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.failure = INVALID_RESPONSE
+        except UpstreamError as error:
+            self.failure = error.failure
+        else:
+            self.has_started = self.is_done = True
+            return deltas
+        return []
+
+    def read(self, events: Iterable[Event]) -> list[AnyDelta]:
+        """Return the deltas of the first event with data: a server may stream whatever it is asked for."""
+        return next((self.read_answer(event.data) for event in events if event.data), [])
+
+    def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]:
+        """Return the deltas of an event that the stream's end left without a blank line."""
+        return [] if self.is_done or self.failure else self.read(events)
+
+    def end(self) -> list[AnyDelta]:
+        """Return the usage if the upstream sent it. Raises `UpstreamError` without an answer."""
+        if self.failure is not None or not self.is_done:
+            raise UpstreamError(self.failure or DISCONNECTED)
+        return [] if self._usage is None else [self._usage]
+
+    def _read(self, body: bytes) -> list[AnyDelta]:
+        answer = _answers.decode(body)
+        if answer.error or (answer.data is None and isinstance(answer.message, str)):
+            raise UpstreamError(failure_of_complaint(complaint_in(json.loads(body))))
+        found = answer.data or []
+        vectors: dict[int, Vector] = {}
+        most_bytes = caps.MAX_VECTOR_VALUES * VALUE_BYTES
+        for position, each in enumerate(found):
+            index = position if each.index is None else each.index
+            vectors[index] = Vector(_values(each.embedding), index)
+            most_bytes -= len(vectors[index].values)
+            if most_bytes < 0:
+                raise UpstreamError(TOO_LARGE)
+        if len(found) != self._inputs or sorted(vectors) != [*range(self._inputs)]:
+            raise UpstreamError(INVALID_RESPONSE)
+        self._usage = _usage(answer.usage)
+        return [Started(), *(vectors[index] for index in range(self._inputs))]
+
+
+def _values(embedding: msgspec.Raw) -> bytes:
+    """Return a vector as 32-bit floats. Raises `ValueError` for one that is empty or has no numbers."""
+    found = _texts_or_numbers.decode(embedding)
+    values = array("f", binascii.a2b_base64(found, strict_mode=True) if isinstance(found, str) else found)
+    if not values or not math.isfinite(sum(values)):
+        raise ValueError("no vector")
+    return values.tobytes()
+
+
+def _usage(told: object) -> Usage | None:
+    """Return the usage, or None for one that is not there, or not what it should be: then we count."""
+    try:
+        return Usage(msgspec.convert(told, _Usage).prompt_tokens, 0)
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,376 @@
+"""`/v1/responses` in a whole installation: the answer and the books, state, background, cancellation."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from chatapi.serving import embedded_valkey
+from chatapi.wire.sse import Parser
+from tests.chatapi.http_client import Answer, Client
+from tests.installation import Installation, wait_for
+
+MAX_STATES_BYTES = 64 << 20
+pytestmark = [pytest.mark.xdist_group("responses"), pytest.mark.timeout(120)]
+
+MODELS: dict[str, dict[str, Any]] = {
+    "five": {},
+    "steady": {"tokens": 1000, "rate": 40},
+    "calls": {"tool_calls": 2},
+    "breaks": {"fin_after": 3},
+}
+TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    installation = Installation(tmp_path_factory.mktemp("responses"))
+    try:
+        installation.start(MODELS)
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
+
+
+@pytest.fixture
+def client(installation: Installation) -> Client:
+    return Client(installation.url, installation.keys["live"])
+
+
+@pytest.fixture(scope="module")
+def strangers(installation: Installation) -> dict[str, Client]:
+    keys = {"a test key": installation.keys["test"]}
+    for name, tenant in [
+        ("another organization", ("--organization", "Strangers")),
+        ("another project", ("--organization", "Tests", "--project", "other")),
+    ]:
+        done = installation.manage("createkey", *tenant, "--json")
+        keys[name] = json.loads(done.stdout)["key"]
+    return {name: Client(installation.url, key) for name, key in keys.items()}
+
+
+def ask(client: Client, path: str = "", **members: Any) -> Answer:
+    headers = {name: members.pop(name) for name in ("prefer", "idempotency_key") if name in members}
+    body = {"model": "five", "input": "hello"} | members
+    return client.send("POST", f"/v1/responses{path}", json.dumps(body).encode(), **headers)
+
+
+def get(client: Client, response_id: str, rest: str = "") -> Answer:
+    return client.send("GET", f"/v1/responses/{response_id}{rest}")
+
+
+def events(answer: Answer) -> list[dict[str, Any]]:
+    assert answer.status == 200, answer.body
+    return [json.loads(event.data) for event in Parser().feed(answer.body)]
+
+
+def text_of(response: dict[str, Any]) -> str:
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "".join(part["text"] for part in parts)
+
+
+def messages(installation: Installation, model: str = "five") -> list[tuple[str, Any]]:
+    """What the upstream was last asked with."""
+    body = installation.calls(model)[-1]["body"]
+    return [(message["role"], message.get("content")) for message in body["messages"]]
+
+
+# ---- the answer, and the books
+
+
+def test_one_object(client: Client, installation: Installation) -> None:
+    answer = ask(client)
+    response = answer.json
+    assert (answer.status, response["object"], response["status"]) == (200, "response", "completed")
+    assert response["id"] == answer.headers["x-generation-id"]
+    assert response["store"] is True
+    receipt = installation.receipt(response["id"])
+    assert (receipt["endpoint"], receipt["outcome"]) == ("responses", "completed")
+    assert response["usage"]["input_tokens"] == receipt["usage"]["prompt_tokens"]
+    assert response["usage"]["output_tokens"] == receipt["usage"]["completion_tokens"]
+
+
+def test_a_stream_ends_with_the_ledgers_usage(client: Client, installation: Installation) -> None:
+    answer = ask(client, stream=True)
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    (*_, last) = found = events(answer)
+    assert [event["sequence_number"] for event in found] == [*range(len(found))]
+    assert last["type"] == "response.completed"
+    receipt = installation.receipt(last["response"]["id"])
+    assert last["response"]["usage"]["total_tokens"] == receipt["usage"]["total_tokens"]
+    assert b"[DONE]" not in answer.body
+
+
+def test_a_replay_has_the_same_numbers(client: Client) -> None:
+    answer = ask(client, stream=True)
+    response_id = answer.headers["x-generation-id"]
+    assert get(client, response_id, "?stream=true").body == answer.body
+    rest = events(get(client, response_id, "?stream=true&starting_after=4"))
+    assert rest == events(answer)[5:]
+
+
+def test_a_failure_before_the_first_byte_has_a_status(client: Client) -> None:
+    refused = ask(client, input="[sandbox error=rate_limit]", model="sandbox", stream=True)
+    assert refused.status == 429
+    assert refused.error["code"] == "upstream_rate_limited"
+
+
+def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
+    prompt = "[sandbox tokens=4 error=server_error after=2]"
+    (*_, error, failed) = events(ask(client, model="sandbox", input=prompt, stream=True))
+    assert (error["type"], failed["type"]) == ("error", "response.failed")
+    failed_response = get(client, failed["response"]["id"]).json
+    assert (failed_response["status"], failed_response["usage"]) == ("failed", None)
+
+
+def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
+    """Codex repeats a turn that has none, five times."""
+    (*_, last) = events(ask(client, model="breaks", stream=True))
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert events(get(client, last["response"]["id"], "?stream=true"))[-1] == last
+
+
+def test_an_invalid_parameter_is_named(client: Client) -> None:
+    assert ask(client, tools=[{"type": "web_search"}]).error["param"] == "tools[0].type"
+
+
+def test_what_is_not_forwarded_is_listed(client: Client) -> None:
+    answer = ask(client, client_metadata={}, seed=1)
+    assert answer.headers["x-chatapi-ignored"] == "client_metadata, seed"
+
+
+# ---- state
+
+
+def test_a_stored_response_is_read_again(client: Client) -> None:
+    response = ask(client, instructions="Be brief.", metadata={"a": "b"}).json
+    assert get(client, response["id"]).json == response
+
+
+def test_a_conversation_goes_on(client: Client, installation: Installation) -> None:
+    first = ask(client, input="one", instructions="Be brief.").json
+    second = ask(client, input="two", previous_response_id=first["id"]).json
+    assert second["previous_response_id"] == first["id"]
+    ask(client, input="three", previous_response_id=second["id"])
+    said = text_of(first)
+    assert messages(installation) == [
+        *(("user", "one"), ("assistant", said)),
+        *(("user", "two"), ("assistant", said)),
+        ("user", "three"),
+    ]
+
+
+def test_a_tool_loop_by_references(client: Client, installation: Installation) -> None:
+    """As the AI SDK does from its second step."""
+    first = ask(client, model="calls", input="look", tools=[TOOL]).json
+    calls = [item for item in first["output"] if item["type"] == "function_call"]
+    references = [{"type": "item_reference", "id": call["id"]} for call in calls]
+    outputs = [
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "seen"} for call in calls
+    ]
+    again = [{"role": "user", "content": "look"}, *references, *outputs]
+    assert ask(client, model="calls", input=again, tools=[TOOL]).status == 200
+    sent = installation.calls("calls")[-1]["body"]["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", *["tool"] * len(calls)]
+    assert len(sent[1]["tool_calls"]) == len(calls)
+
+
+def test_a_large_conversation_goes_on(client: Client, installation: Installation) -> None:
+    first = ask(client, input="a" * 100_000).json
+    assert ask(client, input="two", previous_response_id=first["id"]).status == 200
+    assert ("user", "a" * 100_000) in messages(installation)
+
+
+def test_input_items(client: Client) -> None:
+    first = ask(client, input="one").json
+    second = ask(client, input=[{"role": "user", "content": "two"}], previous_response_id=first["id"]).json
+    page = get(client, second["id"], "/input_items?order=asc&limit=2").json
+    assert [item["role"] for item in page["data"]] == ["user", "assistant"]
+    assert page["data"][0]["content"] == [{"type": "input_text", "text": "one"}]
+    assert (page["object"], page["has_more"], page["last_id"]) == ("list", True, page["data"][1]["id"])
+    rest = get(client, second["id"], f"/input_items?order=asc&after={page['last_id']}").json
+    assert [item["content"][0]["text"] for item in rest["data"]] == ["two"]
+    newest_first = get(client, second["id"], "/input_items").json["data"]
+    assert [item["id"] for item in newest_first[1:]] == [item["id"] for item in page["data"][::-1]]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("limit=0", "limit"), ("order=up", "order"), ("after=msg_1", "after")]
+)
+def test_wrong_queries_are_refused(client: Client, query: str, param: str) -> None:
+    response = ask(client).json
+    assert get(client, response["id"], f"/input_items?{query}").error["param"] == param
+
+
+def test_a_deleted_response_is_gone(client: Client) -> None:
+    response_id = ask(client).json["id"]
+    deleted = client.send("DELETE", f"/v1/responses/{response_id}")
+    assert deleted.json == {"id": response_id, "object": "response", "deleted": True}
+    assert get(client, response_id).status == 404
+    assert ask(client, previous_response_id=response_id).status == 404
+
+
+def test_what_was_not_stored_is_not_found(client: Client) -> None:
+    response = ask(client, store=False).json
+    assert response["store"] is False
+    missing = get(client, response["id"])
+    assert missing.status == 404
+    assert "5m0s" in missing.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"previous_response_id": "resp_" + "0" * 32}, "previous_response_id"),
+        ({"previous_response_id": "other"}, "previous_response_id"),
+        ({"input": [{"type": "item_reference", "id": "msg_" + "0" * 34}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id"),
+    ],
+)
+def test_an_unknown_reference_is_named(client: Client, members: dict[str, Any], param: str) -> None:
+    refused = ask(client, **members)
+    assert (refused.status, refused.error["param"]) == (404, param)
+
+
+@pytest.mark.parametrize("stranger", ["another organization", "another project", "a test key"])
+def test_no_stranger_sees_it(client: Client, strangers: dict[str, Client], stranger: str) -> None:
+    other = strangers[stranger]
+    response = ask(client, background=True).json
+    response_id = response["id"]
+    item = wait_until(client, response_id, "completed")["output"][0]["id"]
+    path = f"/v1/responses/{response_id}"
+    for method, rest in [("GET", ""), ("GET", "?stream=true"), ("GET", "/input_items"), ("DELETE", "")]:
+        assert_unknown(other.send(method, path + rest), response_id)
+    assert_unknown(other.send("POST", path + "/cancel"), response_id)
+    assert_unknown(ask(other, previous_response_id=response_id), response_id)
+    assert_unknown(ask(other, input=[{"type": "item_reference", "id": item}]), item)
+    assert_unknown(ask(other, "/input_tokens", previous_response_id=response_id), response_id)
+    assert get(client, response_id).status == 200
+
+
+def assert_unknown(answer: Answer, name: str) -> None:
+    """The answer is what one with an id that there never was gets."""
+    assert (answer.status, answer.error["code"]) == (404, "not_found")
+    assert name in answer.error["message"]
+
+
+def test_a_failed_response_is_not_continued(client: Client) -> None:
+    prompt = "[sandbox tokens=4 error=server_error after=2]"
+    failed = events(ask(client, model="sandbox", input=prompt, stream=True))[-1]["response"]
+    refused = ask(client, previous_response_id=failed["id"])
+    assert (refused.status, refused.error["code"]) == (400, "response_not_completed")
+
+
+def test_the_state_expires_with_the_log(client: Client, installation: Installation) -> None:
+    generation = ask(client).json["id"].removeprefix("resp_")
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        (state,) = redis.keys(f"*state:{generation}")
+        (log,) = redis.keys(f"*log:{generation}")
+        assert 0 < redis.pttl(state) <= 300_000
+        assert abs(redis.pttl(state) - redis.pttl(log)) < 1_000
+
+
+def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
+    ask(client)
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        counters = redis.keys("*states:*")
+        for counter in counters:
+            redis.incrby(counter, MAX_STATES_BYTES)
+        try:
+            response = ask(client).json
+            refused = ask(client, background=True)
+        finally:
+            for counter in counters:
+                redis.decrby(counter, MAX_STATES_BYTES)
+    assert (response["status"], response["store"]) == ("completed", False)
+    assert get(client, response["id"]).status == 404
+    assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+
+
+def test_a_repeated_request_gets_the_first_ones_answer(client: Client) -> None:
+    first, again = (ask(client, idempotency_key="responses-1") for _ in range(2))
+    assert again.headers["idempotent-replayed"] == "true"
+    assert again.body == first.body
+
+
+# ---- in the background
+
+
+def wait_until(client: Client, response_id: str, status: str) -> dict[str, Any]:
+    wait_for(lambda: get(client, response_id).json["status"] == status, status)
+    found: dict[str, Any] = get(client, response_id).json
+    return found
+
+
+def test_a_response_in_the_background(client: Client) -> None:
+    accepted = ask(client, background=True, metadata={"a": "b"})
+    queued = accepted.json
+    assert (accepted.status, queued["status"], queued["background"]) == (200, "queued", True)
+    assert (queued["metadata"], queued["output"], queued["usage"]) == ({"a": "b"}, [], None)
+    done = wait_until(client, queued["id"], "completed")
+    assert text_of(done)
+    assert done["metadata"] == {"a": "b"}
+    (first, *_) = events(get(client, queued["id"], "?stream=true"))
+    assert (first["type"], first["response"]["status"]) == ("response.created", "queued")
+
+
+def test_a_stream_in_the_background_outlives_its_client(client: Client) -> None:
+    body = json.dumps({"model": "sandbox", "input": "[sandbox tokens=6 delay_ms=100]"} | BACKGROUND).encode()
+    with client.exchange("POST", "/v1/responses", body, {}) as exchange:
+        response_id = exchange.response.headers["x-generation-id"]
+        exchange.response.readline()
+    done = wait_until(client, response_id, "completed")
+    assert len(text_of(done).split()) == 6
+
+
+BACKGROUND = {"background": True, "stream": True}
+
+
+def test_a_response_in_the_background_is_cancelled(client: Client, installation: Installation) -> None:
+    response_id = ask(client, model="steady", background=True).json["id"]
+    wait_until(client, response_id, "in_progress")
+    cancelled = client.send("POST", f"/v1/responses/{response_id}/cancel")
+    assert (cancelled.status, cancelled.json["status"]) == (200, "cancelled")
+    assert events(get(client, response_id, "?stream=true"))[-1]["type"] == "response.incomplete"
+    receipt = installation.receipt(response_id)
+    assert receipt["outcome"] == "client_cancelled"
+    assert cancelled.json["usage"]["output_tokens"] == receipt["usage"]["completion_tokens"]
+    again = client.send("POST", f"/v1/responses/{response_id}/cancel")
+    assert again.json == cancelled.json
+
+
+def test_a_synchronous_response_is_not_cancelled(client: Client) -> None:
+    refused = client.send("POST", f"/v1/responses/{ask(client).json['id']}/cancel")
+    assert (refused.status, refused.error["code"]) == (400, "not_cancellable")
+
+
+def test_what_runs_is_told_as_far_as_it_is_whole(client: Client) -> None:
+    response_id = ask(client, model="steady", background=True).json["id"]
+    running = wait_until(client, response_id, "in_progress")
+    assert (running["output"], running["usage"]) == ([], None)
+    assert ask(client, previous_response_id=response_id).error["code"] == "response_not_completed"
+    client.send("POST", f"/v1/responses/{response_id}/cancel")
+
+
+# ---- counting
+
+
+def test_input_tokens_are_those_that_a_response_has(client: Client, installation: Installation) -> None:
+    body: dict[str, Any] = {
+        "model": "sandbox",
+        "input": "Count me.",
+        "instructions": "Be brief.",
+        "tools": [TOOL],
+    }
+    counted = ask(client, "/input_tokens", **body)
+    assert counted.json["object"] == "response.input_tokens"
+    assert counted.json["input_tokens"] == ask(client, **body).json["usage"]["input_tokens"]
+
+
+def test_the_input_of_a_conversation_is_counted(client: Client) -> None:
+    first = ask(client, input="one " * 100).json
+    counted = ask(client, "/input_tokens", input="two", previous_response_id=first["id"]).json
+    assert counted["input_tokens"] > 100

@@ -1,0 +1,84 @@
+"""The bound on one organization's generations that wait or run: 429 for it, and nothing for the others."""
+
+import json
+from contextlib import ExitStack
+
+import pytest
+
+from chatapi.errors import APIError
+from chatapi.web import open_generations
+from chatapi.web.open_generations import OpenGenerations
+from tests.chatapi.http_client import Client
+from tests.installation import Installation, wait_for
+
+ALICE, BOB = 1, 2
+LONG = [{"role": "user", "content": "[sandbox tokens=2 delay_ms=60000]"}]
+
+
+class Books:
+    """The number of open generations of each organization, and how often it was asked for."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, int] = {}
+        self.reads = 0
+
+    async def count(self) -> dict[int, int]:
+        self.reads += 1
+        return dict(self.open)
+
+
+async def test_an_organization_far_below_its_bound_costs_no_count() -> None:
+    books = Books()
+    ours = OpenGenerations(books.count, most=10)
+    for _ in range(5):
+        await ours.add(ALICE)
+        await ours.add(BOB)
+    assert books.reads == 0
+
+
+async def test_only_the_organization_at_its_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_generations, "MAX_COUNT_AGE_S", 60)
+    books = Books()
+    books.open = {ALICE: 10, BOB: 9}
+    ours = OpenGenerations(books.count, most=10)
+    for organization in (ALICE, BOB):  # what was admitted by other processes is known once it is counted
+        for _ in range(5):
+            await ours.add(organization)
+    for _ in range(3):
+        with pytest.raises(APIError) as refused:
+            await ours.add(ALICE)
+        assert (refused.value.failure.status, refused.value.failure.retry_after_ms) == (429, 1_000)
+    await ours.add(BOB)
+    with pytest.raises(APIError):
+        await ours.add(BOB)
+    assert books.reads == 1, "refusals in the same moment share a count"
+
+
+async def test_who_has_ended_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_generations, "MAX_COUNT_AGE_S", 0)
+    books = Books()
+    books.open = {ALICE: 10}
+    ours = OpenGenerations(books.count, most=2)
+    await ours.add(ALICE)
+    with pytest.raises(APIError):
+        await ours.add(ALICE)
+    books.open = {}
+    await ours.add(ALICE)
+
+
+@pytest.mark.xdist_group("installation")
+@pytest.mark.timeout(120)
+def test_the_refusal_has_a_time_to_come_back_and_others_are_served(installation: Installation) -> None:
+    keys = []
+    for organization in ("Greedy", "Modest"):
+        made = installation.manage("createkey", "--organization", organization, "--test", "--json")
+        keys.append(json.loads(made.stdout)["key"])
+    with installation.another_web(CHATAPI_MAX_OPEN_GENERATIONS="1") as web, ExitStack() as stack:
+        ours, other = [Client(web.url, key) for key in keys]
+        running = stack.enter_context(ours.asking("sandbox", messages=LONG, stream=True))
+        assert next(running.texts())
+        wait_for(lambda: ours.complete("sandbox").status == 429, "the refusal")
+        refused = ours.complete("sandbox")
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert refused.headers["retry-after"] == "1"
+        assert other.complete("sandbox").status == 200

@@ -1,0 +1,428 @@
+"""`/v1/responses`: what its body becomes for an upstream, and the refusals in the client's own words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from chatapi.wire import caps, requests
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
+from chatapi.wire.parsed_request import parse
+from chatapi.wire.upstream_request import REASONING, upstream_body
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+PDF = "data:application/pdf;base64,JVBERi0="
+CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+CHAT_FUNCTION = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"type": "object"}, "strict": True},
+}
+
+
+def request(protocol: str, **members: Any) -> GenerationRequest:
+    body = json.dumps({"model": "m"} | members).encode()
+    return requests.from_bytes(parse(body, protocol, None).content)
+
+
+def sent(protocol: str, *extra: str, **members: Any) -> dict[str, Any]:
+    """What an upstream gets."""
+    asked = request(protocol, **members)
+    return upstream_body(asked, model="up", max_output_tokens=9, extra_parameters=frozenset(extra))
+
+
+def messages(items: list[Any], *extra: str, **members: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = sent("responses", *extra, input=items, **members)["messages"]
+    return found
+
+
+def refusal(**members: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as refused:
+        request("responses", **{"input": "hi"} | members)
+    return refused.value
+
+
+# ---- the same meaning, the same messages
+
+
+@pytest.mark.parametrize(
+    ("responses", "chat"),
+    [
+        ({"input": "hi"}, {"messages": [{"role": "user", "content": "hi"}]}),
+        (
+            {"input": [{"role": "user", "content": "hi"}], "instructions": "Be brief."},
+            {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]},
+        ),
+        (
+            {
+                "input": [
+                    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+                ]
+            },
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]},
+        ),
+        (
+            {
+                "input": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "input_image", "image_url": PIXEL, "detail": "low"},
+                            {"type": "input_file", "file_data": PDF, "filename": "a.pdf"},
+                        ],
+                    }
+                ]
+            },
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
+                            {"type": "file", "file": {"file_data": PDF, "filename": "a.pdf"}},
+                        ],
+                    }
+                ]
+            },
+        ),
+        (
+            {"input": [{"role": "user", "content": "hi"}, CALL, OUTPUT], "tools": [FUNCTION]},
+            {
+                "messages": [
+                    {"role": "user", "content": "hi"},
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [
+                            {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                        ],
+                    },
+                    {"role": "tool", "tool_call_id": "c1", "content": "42"},
+                ],
+                "tools": [CHAT_FUNCTION],
+            },
+        ),
+        (
+            {
+                "input": "hi",
+                "temperature": 0.5,
+                "top_p": 0.5,
+                "max_output_tokens": 20,
+                "metadata": {"a": "b"},
+                "user": "u",
+                "safety_identifier": "s",
+                "prompt_cache_key": "k",
+                "prompt_cache_retention": "24h",
+                "service_tier": "flex",
+                "tools": [FUNCTION],
+                "tool_choice": {"type": "function", "name": "f"},
+                "parallel_tool_calls": False,
+                "reasoning": {"effort": "low"},
+                "text": {
+                    "format": {"type": "json_schema", "name": "n", "schema": {"a": 1}, "strict": True},
+                    "verbosity": "low",
+                },
+                "include": ["message.output_text.logprobs", "reasoning.encrypted_content"],
+                "top_logprobs": 3,
+                "top_k": 4,
+            },
+            {
+                "messages": [{"role": "user", "content": "hi"}],
+                "temperature": 0.5,
+                "top_p": 0.5,
+                "max_completion_tokens": 20,
+                "metadata": {"a": "b"},
+                "user": "u",
+                "safety_identifier": "s",
+                "prompt_cache_key": "k",
+                "prompt_cache_retention": "24h",
+                "service_tier": "flex",
+                "tools": [CHAT_FUNCTION],
+                "tool_choice": {"type": "function", "function": {"name": "f"}},
+                "parallel_tool_calls": False,
+                "reasoning_effort": "low",
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"a": 1}, "strict": True},
+                },
+                "verbosity": "low",
+                "logprobs": True,
+                "top_logprobs": 3,
+                "top_k": 4,
+            },
+        ),
+        (
+            {
+                "input": "hi",
+                "tools": [
+                    {
+                        "type": "custom",
+                        "name": "c",
+                        "format": {"type": "grammar", "syntax": "lark", "definition": "x"},
+                    }
+                ],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "required",
+                    "tools": [{"type": "custom", "name": "c"}],
+                },
+                "text": {"format": {"type": "json_object"}},
+            },
+            {
+                "messages": [{"role": "user", "content": "hi"}],
+                "tools": [
+                    {
+                        "type": "custom",
+                        "custom": {
+                            "name": "c",
+                            "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": "x"}},
+                        },
+                    }
+                ],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {
+                        "mode": "required",
+                        "tools": [{"type": "custom", "custom": {"name": "c"}}],
+                    },
+                },
+                "response_format": {"type": "json_object"},
+            },
+        ),
+    ],
+    ids=["text", "instructions", "parts", "media", "calls", "parameters", "custom"],
+)
+def test_it_reaches_an_upstream_as_a_chat_does(responses: dict[str, Any], chat: dict[str, Any]) -> None:
+    ours, theirs = sent("responses", "top_k", **responses), sent("chat.completions", "top_k", **chat)
+    assert ours == theirs
+
+
+def test_no_tools_and_a_choice_that_means_nothing_are_not_sent() -> None:
+    body = sent("responses", input="hi", tools=[], tool_choice="auto", parallel_tool_calls=True)
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & body.keys()
+
+
+@pytest.mark.parametrize("text", [{}, {"format": {"type": "text"}}])
+def test_plain_text_needs_no_format(text: dict[str, Any]) -> None:
+    assert "response_format" not in sent("responses", input="hi", text=text)
+
+
+def test_what_is_ours_is_not_sent() -> None:
+    members = {"store": True, "truncation": "auto", "max_tool_calls": 3, "stream": True}
+    assert sent("responses", input="hi", **members, stream_options={"include_obfuscation": True}) == sent(
+        "responses", input="hi"
+    )
+
+
+def test_unknown_parameters_are_ignored_by_name() -> None:
+    assert request("responses", input="hi", client_metadata={}, seed=1).ignored == ("client_metadata", "seed")
+
+
+# ---- the assistant's turn
+
+
+def test_a_turn_becomes_one_message() -> None:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [_thought("Hm.")]}
+    second = CALL | {"call_id": "c2"}
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Let me see."}],
+    }
+    outputs = [OUTPUT, OUTPUT | {"call_id": "c2"}]
+    (turn, *tools) = messages([reasoning, said, CALL, second, *outputs], REASONING)
+    assert (turn["content"], turn["reasoning_content"]) == ("Let me see.", "Hm.")
+    assert [call["id"] for call in turn["tool_calls"]] == ["c1", "c2"]
+    assert [(each["role"], each["tool_call_id"]) for each in tools] == [("tool", "c1"), ("tool", "c2")]
+
+
+def test_calls_of_two_turns_stay_apart() -> None:
+    again = [CALL | {"call_id": "c2"}, OUTPUT | {"call_id": "c2"}]
+    roles = [message["role"] for message in messages([CALL, OUTPUT, *again])]
+    assert roles == ["assistant", "tool", "assistant", "tool"]
+
+
+def test_reasoning_is_sent_only_to_deployments_that_take_it() -> None:
+    items = [{"type": "reasoning", "summary": [_summary("Hm.")]}, {"role": "assistant", "content": "Hi."}]
+    assert messages(items) == [{"role": "assistant", "content": "Hi."}]
+    assert messages(items, REASONING)[0]["reasoning_content"] == "Hm."
+
+
+@pytest.mark.parametrize(
+    "item", [{"summary": []}, {"summary": [], "encrypted_content": "x"}, {"id": "rs_1", "summary": None}]
+)
+def test_reasoning_that_says_nothing_is_no_error(item: dict[str, Any]) -> None:
+    items = [{"type": "reasoning"} | item, {"role": "user", "content": "hi"}]
+    assert messages(items) == [{"role": "user", "content": "hi"}]
+
+
+def test_pictures_of_a_tool_are_in_a_user_message_behind_all_outputs() -> None:
+    picture = OUTPUT | {"output": [{"type": "input_image", "image_url": PIXEL}]}
+    second = [CALL | {"call_id": "c2"}, picture, OUTPUT | {"call_id": "c2"}]
+    roles = [message["role"] for message in messages([CALL, *second, {"role": "user", "content": "?"}])]
+    assert roles == ["assistant", "tool", "tool", "user", "user"]
+
+
+def test_a_refusal_stays_one() -> None:
+    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    assert messages([said]) == [{"role": "assistant", "content": None, "refusal": "No."}]
+
+
+def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
+    space = {"type": "namespace", "name": "town", "description": "", "tools": [FUNCTION]}
+    choice = {"type": "function", "name": "f", "namespace": "town"}
+    body = sent(
+        "responses",
+        input=[{"role": "user", "content": "hi"}, CALL | {"namespace": "town"}, OUTPUT],
+        tools=[space],
+        tool_choice=choice,
+    )
+    assert body["tools"][0]["function"]["name"] == "town__f"
+    assert body["tool_choice"]["function"]["name"] == "town__f"
+    assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "town__f"
+
+
+# ---- earlier responses
+
+
+def test_references_have_to_be_resolved_first() -> None:
+    with pytest.raises(UnresolvedReferences) as missing:
+        request("responses", previous_response_id="resp_1", input=[{"id": "msg_1"}])
+    assert (missing.value.previous, missing.value.items) == ("resp_1", {"msg_1": "input[0].id"})
+
+
+def test_resolved_items_come_first_and_in_their_place() -> None:
+    resolved = {
+        "previous": [{"type": "message", "role": "user", "content": "one"}, CALL],
+        "items": {"msg_1": {"type": "message", "role": "assistant", "content": "two"}},
+    }
+    body = {"previous_response_id": "resp_1", "input": [OUTPUT, {"id": "msg_1"}], "resolved": resolved}
+    roles = [message["role"] for message in sent("responses", **body)["messages"]]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+
+
+def test_what_is_kept_is_the_whole_conversation() -> None:
+    parsed = parse(json.dumps({"model": "m", "input": "hi"}).encode(), "responses", None)
+    kept = json.loads(parsed.state)
+    assert kept["items"] == [{"type": "message", "role": "user", "content": "hi"}]
+    assert kept["context"] == requests.from_bytes(parsed.content).context
+    assert b"state" not in parsed.content
+
+
+@pytest.mark.parametrize("members", [{"store": False}, {"input": "x" * (caps.MAX_STATE_BYTES + 1)}])
+def test_what_is_not_kept_is_told_as_not_stored(members: dict[str, Any]) -> None:
+    body = json.dumps({"model": "m", "input": "hi"} | members).encode()
+    parsed = parse(body, "responses", None)
+    assert parsed.state == b""
+    assert requests.from_bytes(parsed.content).context["is_stored"] is False
+
+
+# ---- refusals
+
+
+@pytest.mark.parametrize(
+    ("members", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [5]}, "input[0]"),
+        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type"),
+        ({"input": [{"type": "message", "role": "tool", "content": ""}]}, "input[0].role"),
+        ({"input": [{"role": "user"}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]},
+            "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "output_text", "text": "a"}]}]},
+            "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": 1}]}]},
+            "input[0].content[0].text",
+        ),
+        (
+            {"input": [{"role": "assistant", "content": [{"type": "input_image", "image_url": PIXEL}]}]},
+            "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"role": "system", "content": [{"type": "input_image", "image_url": PIXEL}]}]},
+            "input[0].content[0].type",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///x"}]}]},
+            "input[0].content[0].image_url",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+            "input[0].content[0].file_id",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://a.b/c"}]}]},
+            "input[0].content[0].file_url",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "?"}]}]},
+            "input[0].content[0].file_data",
+        ),
+        ({"input": [OUTPUT]}, "input[0].call_id"),
+        ({"input": [CALL | {"arguments": {}}]}, "input[0].arguments"),
+        ({"max_output_tokens": 15}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
+        (
+            {"tools": [{"type": "namespace", "name": "n" * 60, "tools": [FUNCTION | {"name": "f" * 9}]}]},
+            "tools[0].tools[0].name",
+        ),
+        ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),
+        (
+            {
+                "tools": [FUNCTION],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "auto",
+                    "tools": [{"type": "function", "name": "g"}],
+                },
+            },
+            "tool_choice.tools[0].name",
+        ),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+        ({"context_management": []}, "context_management"),
+        ({"background": True, "store": False}, "background"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
+        ({"metadata": {"a": 1}}, "metadata"),
+        ({"truncation": "some"}, "truncation"),
+    ],
+)
+def test_a_refusal_names_the_clients_own_parameter(members: dict[str, Any], param: str) -> None:
+    refused = refusal(**members)
+    assert refused.param == param
+    assert refused.status == 400
+    assert f"'{param}'" in refused.message or param.endswith("call_id")
+
+
+def test_more_items_than_messages_are_refused() -> None:
+    assert refusal(input=[{"role": "user", "content": ""}] * (caps.MAX_MESSAGES + 1)).param == "input"
+
+
+def test_a_remote_picture_is_named_by_its_path() -> None:
+    picture = {"type": "input_image", "image_url": "https://pictures.example/a.png"}
+    found = request("responses", input=[{"role": "user", "content": [picture]}])
+    assert found.remote_media_param == "input[0].content[0].image_url"
+
+
+def _thought(text: str) -> dict[str, str]:
+    return {"type": "reasoning_text", "text": text}
+
+
+def _summary(text: str) -> dict[str, str]:
+    return {"type": "summary_text", "text": text}

@@ -1,0 +1,283 @@
+"""`/v1/responses`: the golden transcripts, byte for byte, and what every reader of the events relies on."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from chatapi.wire.completion import collect
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from tests.wire.response_cases import (
+    ANSWER,
+    CASES,
+    DIALECT,
+    ID,
+    asked,
+    body,
+    deltas,
+    events,
+    frames,
+    has_failed,
+    read_by_sdk,
+    stream,
+    transcripts,
+)
+
+GOLDEN = dict(transcripts())
+PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
+
+
+def told(name: str) -> list[dict[str, Any]]:
+    return events(stream(deltas(name)))
+
+
+def kinds(of: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in of]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
+def test_transcripts(path: Path) -> None:
+    assert path.read_bytes() == GOLDEN[path]
+
+
+def test_no_transcript_is_left_over() -> None:
+    (folder,) = {path.parent for path in GOLDEN}
+    assert set(folder.iterdir()) == set(GOLDEN)
+
+
+# ---- all streams
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_event_is_named_numbered_and_of_the_published_type(name: str) -> None:
+    for number, frame in enumerate(frames(stream(deltas(name)))):
+        event = json.loads(frame.data)
+        assert (event["type"], event["sequence_number"]) == (frame.type, number)
+        if event["type"] == "response.failed":  # the published codes are few, and SDKs keep any
+            event["response"]["error"]["code"] = "server_error"
+            PUBLISHED.validate_python(event)
+        else:
+            PUBLISHED.validate_json(frame.data)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_begins_with_created_and_ends_with_one_terminal_event(name: str) -> None:
+    found = told(name)
+    assert found[0]["type"] == "response.created"
+    assert [event["type"] in TERMINAL for event in found].count(True) == 1
+    assert found[-1]["type"] in TERMINAL
+    assert b"[DONE]" not in stream(deltas(name))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_items_and_parts_open_one_at_a_time_in_order(name: str) -> None:
+    open_items: list[dict[str, Any]] = []
+    count = 0
+    for event in told(name):
+        kind = event["type"]
+        if kind == "response.output_item.added":
+            assert not open_items
+            assert event["output_index"] == count
+            open_items.append(event["item"])
+            count += 1
+        elif kind == "response.output_item.done":
+            (opened,) = open_items
+            open_items.clear()
+            assert {**event["item"], **opened}.keys() == event["item"].keys()
+            assert [event["item"][key] for key in ("id", "type")] == [opened["id"], opened["type"]]
+        elif "item_id" in event:
+            assert (event["item_id"], event["output_index"]) == (open_items[0]["id"], count - 1)
+    assert not open_items or has_failed(name)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not has_failed(name)])
+def test_the_last_event_has_the_object_that_a_body_is(name: str) -> None:
+    last = told(name)[-1]["response"]
+    assert last == json.loads(body(deltas(name)))
+    Response.model_validate(last)
+    done = [event["item"] for event in told(name) if event["type"] == "response.output_item.done"]
+    assert last["output"] == done
+    ids = [item["id"] for item in done]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_replay_in_other_batches_is_the_same(name: str) -> None:
+    assert DIALECT.encoder is not None
+    encoder = DIALECT.encoder(ANSWER)
+    assert b"".join(encoder.encode([delta]) for delta in deltas(name)) == stream(deltas(name))
+
+
+# ---- sequences
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason", "last"),
+    [
+        ("text", "completed", None, "completed"),
+        ("refusal", "completed", None, "completed"),
+        ("empty", "completed", None, "completed"),
+        ("length", "incomplete", "max_output_tokens", "incomplete"),
+        ("length-in-a-call", "incomplete", "max_output_tokens", "incomplete"),
+        ("content-filter", "incomplete", "content_filter", "incomplete"),
+        ("cancelled", "cancelled", None, "incomplete"),
+        ("failure", "failed", None, "failed"),
+    ],
+)
+def test_how_it_ends(name: str, status: str, reason: str | None, last: str) -> None:
+    found = told(name)[-1]
+    response = found["response"]
+    assert (found["type"], response["status"]) == (f"response.{last}", status)
+    assert response["incomplete_details"] == (reason and {"reason": reason})
+    if response["output"]:
+        whole = "completed" if status == "completed" else "incomplete"
+        assert response["output"][-1]["status"] == whole
+
+
+def test_a_text() -> None:
+    assert kinds(told("text")) == [
+        *("created", "in_progress", "output_item.added", "content_part.added"),
+        *("output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done", "completed"),
+    ]
+
+
+def test_reasoning_ends_with_the_first_text() -> None:
+    assert kinds(told("reasoning"))[2:12] == [
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta"),
+    ]
+
+
+def test_a_summary_is_told_instead_where_it_was_asked_for() -> None:
+    found = told("reasoning-summary")
+    assert kinds(found)[2:9] == [
+        *("output_item.added", "reasoning_summary_part.added"),
+        *("reasoning_summary_text.delta", "reasoning_summary_text.delta"),
+        *("reasoning_summary_text.done", "reasoning_summary_part.done", "output_item.done"),
+    ]
+    item = found[-1]["response"]["output"][0]
+    assert item["summary"] == [{"type": "summary_text", "text": "Let me think."}]
+    assert "content" not in item
+
+
+def test_interleaved_calls_are_told_one_after_the_other() -> None:
+    calls = told("interleaved-calls")[-1]["response"]["output"]
+    assert [(call["call_id"], call["arguments"]) for call in calls] == [
+        ("call_1", '{"city":"Tokyo"}'),
+        ("call_2", "{}"),
+    ]
+
+
+def test_a_call_that_is_whole_ends_when_the_next_begins() -> None:
+    """Otherwise nothing would be sent while the next one comes."""
+    encoder = DIALECT.encoder and DIALECT.encoder(ANSWER)
+    assert encoder is not None
+    encoder.encode([Started(), ToolCall(0, '{"a":1}', "c1", "f")])
+    assert b"response.output_item.done" in encoder.encode([ToolCall(1, "", "c2", "f")])
+
+
+def test_name_and_call_id_are_there_from_the_beginning() -> None:
+    (added, *_) = (event for event in told("tool-call") if event["type"] == "response.output_item.added")
+    item = added["item"]
+    assert (item["name"], item["call_id"], item["arguments"]) == ("get_weather", "call_1", "")
+    assert item["id"].startswith("fc_" + ID)
+
+
+def test_arguments_are_told_in_the_upstreams_pieces() -> None:
+    pieces = [event["delta"] for event in told("tool-call") if event["type"].endswith("arguments.delta")]
+    assert pieces == ['{"city":', '"Tokyo"}']
+
+
+def test_a_namespace_is_told_beside_the_short_name() -> None:
+    (call,) = told("namespaced-call")[-1]["response"]["output"]
+    assert (call["namespace"], call["name"]) == ("town", "get_weather")
+
+
+def test_repeated_call_ids_become_unique() -> None:
+    calls: list[AnyDelta] = [ToolCall(0, "{}", "same", "f"), ToolCall(1, "{}", "same", "f")]
+    found = json.loads(body([Started(), *calls, Finished("tool_calls"), Usage(1, 1)]))
+    assert len({call["call_id"] for call in found["output"]}) == 2
+
+
+def test_all_usage_numbers_are_told() -> None:
+    assert told("cache")[-1]["response"]["usage"] == {
+        "input_tokens": 12,
+        "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 5},
+        "output_tokens": 18,
+        "output_tokens_details": {"reasoning_tokens": 6},
+        "total_tokens": 30,
+    }
+
+
+def test_a_failure_is_told_in_both_shapes_and_leaves_no_item_whole() -> None:
+    (*_, error, failed) = told("failure-in-a-call")
+    assert error["error"]["message"] == error["message"] == failed["response"]["error"]["message"]
+    assert isinstance(error["code"], str)
+    assert failed["response"]["usage"] is None
+    assert "response.output_item.done" not in {event["type"] for event in told("failure-in-a-call")}
+
+
+def test_a_background_response_was_queued() -> None:
+    (created, queued, running, *_) = told("background")
+    assert [created["response"]["status"], queued["type"]] == ["queued", "response.queued"]
+    assert running["response"]["status"] == "in_progress"
+
+
+def test_a_large_echo_is_left_out() -> None:
+    tool = {"type": "function", "name": "f", "parameters": {"a": "x" * 40_000}}
+    context = asked(instructions="y" * 40_000, tools=[tool]).context
+    created = events(stream([Started(context=context)]))[0]["response"]
+    assert (created["instructions"], created["tools"]) == (None, [])
+
+
+# ---- any deltas
+
+_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_calls = st.builds(ToolCall, st.integers(0, 2), _words)
+_content = st.lists(st.one_of(*(st.builds(kind, _words) for kind in (Text, Reasoning, Refusal)), _calls))
+
+
+def well_formed(content: Sequence[AnyDelta]) -> list[AnyDelta]:
+    """Name the calls on their first pieces, and number them as they come."""
+    numbers: dict[int, int] = {}
+    found: list[AnyDelta] = []
+    for delta in content:
+        if isinstance(delta, ToolCall):
+            is_new = delta.call_index not in numbers
+            number = numbers.setdefault(delta.call_index, len(numbers))
+            known = (f"call_{number}", f"f{number}") if is_new else (None, None)
+            found.append(ToolCall(number, delta.arguments, *known))
+        else:
+            found.append(delta)
+    return found
+
+
+@settings(deadline=None)  # the SDK's first event takes a second
+@given(_content)
+def test_the_sdk_reads_what_the_deltas_say(content: list[AnyDelta]) -> None:
+    all_deltas = [Started(), *well_formed(content), Finished("stop"), Usage(3, 5)]
+    data = stream(all_deltas)
+    choice = collect(all_deltas).choice(0)
+    response = read_by_sdk(data)
+    assert response.output_text == (choice.text or "")
+    calls = [item for item in response.output if item.type == "function_call"]
+    assert {(call.call_id, call.name): call.arguments for call in calls} == {
+        (call.id, call.name): call.arguments for call in choice.tool_calls.values()
+    }
+    parts = [part for item in response.output if item.type == "message" for part in item.content]
+    assert "".join(part.refusal for part in parts if part.type == "refusal") == (choice.refusal or "")
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (3, 5)
+    deltas_of_calls: dict[str, str] = {}
+    for event in events(data):
+        if event["type"] == "response.function_call_arguments.delta":
+            deltas_of_calls[event["item_id"]] = deltas_of_calls.get(event["item_id"], "") + event["delta"]
+    assert deltas_of_calls == {call.id: call.arguments for call in calls if call.arguments}
