@@ -35,6 +35,7 @@ class Engine(models.TextChoices):
     """The engines; `worker/services.py` has their classes."""
 
     OPENAI_COMPATIBLE = "openai_compatible", "OpenAI-compatible"
+    ANTHROPIC = "anthropic"
     SANDBOX = "sandbox"
 
 

@@ -64,6 +64,7 @@ class Upstream:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/completions", self._complete)
         app.router.add_post("/v1/embeddings", self._complete)
+        app.router.add_post("/v1/messages", self._complete)
         return app
 
     async def received(self, number: int = 0) -> Received:

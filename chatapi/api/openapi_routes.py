@@ -27,6 +27,7 @@ _ERRORS = {
     502: "The upstream failed. Nothing was charged unless the receipt says so.",
     503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
+    529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
 }
 _ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)
 """Errors of every route; those of `_operation` are what a route has besides."""
@@ -100,14 +101,15 @@ def paths() -> dict[str, Schema]:
 
 def _creation(operation: Operation) -> Schema:
     """Return the operation of a protocol."""
-    return _operation(
-        ("completions", operation.operation_id, operation.summary),
+    found = _operation(
+        (operation.tag, operation.operation_id, operation.summary),
         operation.description,
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, *([_PREFER] if operation.event else [])],
         body=_body(operation.request.__name__, operation.example),
         answers=_completion(operation.answer, operation.event),
         errors=_COMPLETION,
     )
+    return _with_errors(found, operation.error, operation.overloaded_status)
 
 
 def _ticket_stream() -> Schema:
@@ -264,6 +266,15 @@ def _operation(
         "responses": {str(status): found[status] for status in sorted(found)},
     }
     return operation if body is None else operation | {"requestBody": body}
+
+
+def _with_errors(operation: Schema, error: str, overloaded_status: int) -> Schema:
+    """Return the operation with errors of another schema, and another status for overload."""
+    answers = {int(status): answer for status, answer in operation["responses"].items()}
+    errors = [overloaded_status if status == 503 else status for status in answers if status >= 400]
+    found = {status: answer for status, answer in answers.items() if status < 400}
+    found |= {status: _answer(_ERRORS[status], error) for status in errors}
+    return operation | {"responses": {str(status): found[status] for status in sorted(found)}}
 
 
 def _retrieval(

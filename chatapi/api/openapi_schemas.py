@@ -178,7 +178,7 @@ _ANSWERS: dict[str, Schema] = {
         **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
     ),
     "AnyChunk": {
-        "anyOf": [ref("ChatCompletionChunk"), ref("Completion")],
+        "anyOf": [ref("ChatCompletionChunk"), ref("Completion"), ref("MessageEvent")],
         "description": "A piece of a streamed answer of either kind.",
     },
     "Ticket": _object(

@@ -10,6 +10,7 @@ from chatapi.web.exchange import Exchange, Kind
 from chatapi.web.failures import send_failure
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.embeddings import EMBEDDINGS
+from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
 from chatapi.wire.protocols.responses import COUNT_INPUT, RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
@@ -20,6 +21,8 @@ _GENERATION = r"generations/(?P<generation_id>[^/]+)"
 KINDS: Final = [
     Kind("chat", r"chat/completions", completions.chat, _CREATE, CHAT.name),
     Kind("text", r"completions", completions.create, _CREATE, TEXT_COMPLETIONS.name),
+    Kind("messages", r"messages", completions.create, _CREATE, MESSAGES.name),
+    Kind("count", r"messages/count_tokens", completions.count_tokens, _CREATE, COUNT_TOKENS.name),
     Kind("embeddings", r"embeddings", completions.create, _CREATE, EMBEDDINGS.name),
     Kind(
         *("responses", r"responses", completions.create, _CREATE, RESPONSES.name),

@@ -100,6 +100,7 @@ class Choice:
         """None, or what `new_logprobs` returned; the same for `refusal_logprobs`."""
         self.refusal_logprobs: Any = None
         self.finish_reason: FinishReason | None = None
+        self.stop_sequence: str | None = None
 
     def add(self, delta: Content | Finished) -> None:
         match delta:
@@ -120,6 +121,7 @@ class Choice:
                 self.annotations.extend(delta.annotations)
             case Finished():
                 self.finish_reason = delta.finish_reason
+                self.stop_sequence = delta.stop_sequence
 
     def _extended(self, known: Logprobs | None, delta: Text | Refusal) -> Logprobs | None:
         start, self._chars = self._chars, self._chars + len(delta.text)

@@ -56,6 +56,8 @@ class Started(Delta, tag=1, frozen=True):
     """What the answer repeats of the request (`GenerationRequest.context`). It is in the log, because a web
     process that resumes the stream never sees the request.
     """
+    prompt_tokens: int | None = None
+    """Our estimate of the prompt, for protocols that begin with it; `Usage` has what is charged."""
 
 
 class Text(Delta, tag=2, frozen=True):
@@ -133,6 +135,8 @@ class Finished(Delta, tag=6, frozen=True):
     index: int = 0
     is_cancelled: bool = False
     """The client has cancelled the generation before this choice's end."""
+    stop_sequence: str | None = None
+    """Which of the request's stop sequences ended it, where the upstream says so."""
 
 
 class Usage(Delta, tag=7, frozen=True):

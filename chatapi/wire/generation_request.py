@@ -212,6 +212,8 @@ class GenerationRequest(
     """What later requests may refer to. It is kept beside the generation's log, and is in no job."""
     context: dict[str, Any] = {}
     """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
+    announces_prompt_tokens: bool = False
+    """The answer begins with an estimate of the prompt's tokens (`Started.prompt_tokens`)."""
 
     @property
     def end_user(self) -> str | None:

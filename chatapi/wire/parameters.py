@@ -47,7 +47,8 @@ PromptCacheRetention = Literal["in_memory", "24h"]
 
 ENGINE_PARAMETERS: Final = frozenset(
     """
-    add_generation_prompt allowed_token_ids bad_words cache_prompt cache_salt chat_template_kwargs
+    add_generation_prompt allowed_token_ids bad_words cache_control cache_prompt cache_salt
+    chat_template_kwargs
     continue_final_message documents dry_allowed_length dry_base dry_multiplier dry_penalty_last_n
     dry_sequence_breakers dynatemp_exponent dynatemp_range ebnf enable_thinking grammar guided_choice
     guided_decoding_backend guided_grammar guided_json guided_regex guided_whitespace_pattern ignore_eos

@@ -9,7 +9,7 @@ needed and has another type than documented is an error, but for a usage, which 
 
 import binascii
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, get_args
 
 import msgspec
@@ -88,6 +88,8 @@ class _Choice(msgspec.Struct, gc=False):
     message: _Message | None = None
     text: str | None = None
     finish_reason: str | None = None
+    stop_reason: Any = None
+    """vLLM's: the stop sequence or the id of the token that ended the choice."""
     logprobs: Logprobs | None = None
 
 
@@ -124,11 +126,20 @@ class ChunkReader:
     max_answer_bytes = 16 << 20
     too_large = INVALID_RESPONSE
 
-    def __init__(self, *, choices: int, max_chunks: int, is_text: bool = False, prompts: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        choices: int,
+        max_chunks: int,
+        is_text: bool = False,
+        prompts: int = 1,
+        stop_sequences: Collection[str] = (),
+    ) -> None:
         """`prompts`: a text request may have several, of which each has as many of the choices."""
         self._expected = choices
         self._max_chunks = max_chunks
         self._is_text = is_text
+        self._stop_sequences = stop_sequences
         self._choices: dict[int, _ChoiceState] = {}
         self._finished = 0
         self._usage = UsageReader(choices_per_prompt=max(1, choices // prompts))
@@ -247,7 +258,9 @@ class ChunkReader:
             return
         _add_attachments(choice, index, batch)
         if choice.finish_reason:
-            self._finish(state, Finished(_finish_reason(choice.finish_reason), index), batch)
+            stop_sequence = choice.stop_reason if choice.stop_reason in self._stop_sequences else None
+            reason = _finish_reason(choice.finish_reason)
+            self._finish(state, Finished(reason, index, stop_sequence=stop_sequence), batch)
 
     def _finish(self, state: _ChoiceState, finished: Finished, batch: list[AnyDelta]) -> None:
         if state.tool_calls.has_nameless_call:

@@ -201,6 +201,8 @@ def _refused(complaint: Complaint, *, code: str | None) -> Failed:
 
 def _complaint(error: dict[str, Any]) -> Complaint:
     kind, code, param = error.get("type"), error.get("code"), error.get("param")
+    if code is None and isinstance(details := error.get("details"), dict):
+        code = details.get("error_code")  # Anthropic's
     return Complaint(
         error["message"][:_MAX_READ_CHARACTERS],
         kind if isinstance(kind, str) else "",

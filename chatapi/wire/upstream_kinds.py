@@ -43,7 +43,11 @@ class UpstreamKind(NamedTuple):
 
 
 def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
-    return ChunkReader(choices=request.choices_count, max_chunks=max_output_tokens)
+    return ChunkReader(
+        choices=request.choices_count,
+        max_chunks=max_output_tokens,
+        stop_sequences=request.stop_sequences,
+    )
 
 
 def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:

@@ -14,7 +14,7 @@ _BASE64 = {"encoding_format": "base64"}
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
-    | {"state", "is_background"}
+    | {"state", "is_background", "announces_prompt_tokens"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
 REASONING: Final = "reasoning_content"

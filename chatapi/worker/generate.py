@@ -129,6 +129,8 @@ async def _run(services: Services, run: Run) -> None:
             request = msgspec.structs.replace(await _request(run), model=run.claimed.model)
             run.usage.expect_echo(request)
             run.context = request.context if run.is_kept else request.context | {"is_stored": False}
+            if request.announces_prompt_tokens:
+                run.prompt_tokens = await heavy_work.estimate_prompt(request, run.request_bytes)
         end = await _produce(services, run, request)
     except asyncio.CancelledError:
         # The process must end. The pool cancels a task only once, and waits until it has settled.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from uuid import UUID
@@ -21,6 +21,7 @@ from chatapi.presence import signs
 from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
+from chatapi.wire.upstream_api import ANTHROPIC
 from chatapi.worker import deployments
 from chatapi.worker.absences import Absences
 from chatapi.worker.deployments import Health, Route
@@ -43,8 +44,9 @@ log = logging.getLogger(__name__)
 # The cost of stopping and settling a run, in deltas (`fair_turns.py`).
 STOP_UNITS = 16
 
-ENGINES: dict[str, type[Engine]] = {
+ENGINES: dict[str, Callable[[], Engine]] = {
     EngineName.OPENAI_COMPATIBLE.value: OpenAICompatibleEngine,
+    EngineName.ANTHROPIC.value: partial(OpenAICompatibleEngine, ANTHROPIC),
     EngineName.SANDBOX.value: SandboxEngine,
 }
 

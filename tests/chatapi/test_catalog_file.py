@@ -225,7 +225,8 @@ def test_a_model_without_an_active_deployment_is_loaded_with_a_warning(db: None)
         (
             "sandbox",
             "vllm",
-            "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox (line 10)",
+            "models[0].deployments[0].engine: 'vllm' must be one of "
+            "anthropic, openai_compatible, sandbox (line 10)",
         ),
         ("[[models.d", "[[models.x", "models[0]: unknown field x"),
         (

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from chatapi.wire.completion import Choice, Completion, collect
-from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client
@@ -19,6 +20,8 @@ from tests.said import said
 pytestmark = [pytest.mark.xdist_group("chaining"), pytest.mark.timeout(120)]
 
 UPSTREAM_MODELS = ("sandbox", "sandbox-refusal")
+MESSAGES = "messages"
+"""The prefix of the models for which the second asks the first as it would ask Anthropic."""
 FINISH_REASONS = {
     "bitseek": {"length": "stop", "content_filter": "stop", "function_call": "tool_calls"},
     "llama": {"content_filter": "stop", "function_call": "tool_calls"},
@@ -114,19 +117,18 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def _put_behind(second: Installation, first: Installation) -> None:
     """Give the second a model `<dialect>/<model>` for each model of the first and each way to ask for it."""
     catalog = second.folder / "chain.toml"
-    catalog.write_text(
-        "\n".join(_model(first, dialect, model) for dialect in DIALECTS for model in UPSTREAM_MODELS)
-    )
+    models = [_model(first, dialect, model) for dialect in DIALECTS for model in UPSTREAM_MODELS]
+    models += [_model(first, MESSAGES, model, engine="anthropic") for model in UPSTREAM_MODELS]
+    catalog.write_text("\n".join(models))
     done = second.manage("loadcatalog", str(catalog))
     assert done.returncode == 0, done.stderr
     client = Client(second.url, second.keys["live"])
     wait_for(lambda: client.complete(f"{[*DIALECTS][-1]}/{UPSTREAM_MODELS[-1]}").status == 200, "the chain")
 
 
-def _model(first: Installation, dialect: str, model: str) -> str:
-    deployment = (
-        f'engine = "openai_compatible", base_url = "{first.url}/{dialect}/v1", upstream_model = "{model}"'
-    )
+def _model(first: Installation, dialect: str, model: str, engine: str = "openai_compatible") -> str:
+    prefix = f"/{dialect}" if dialect in DIALECTS else ""
+    deployment = f'engine = "{engine}", base_url = "{first.url}{prefix}/v1", upstream_model = "{model}"'
     return (
         f'[[models]]\nid = "{dialect}/{model}"\ncontext_window = 131072\nmax_output_tokens = 16384\n'
         'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }\n'
@@ -239,10 +241,63 @@ def test_a_stream_has_the_same_pieces_as_direct(pair: Pair, dialect: str) -> Non
     assert chained == direct
 
 
+ANTHROPICS = ("text", "no text", "length", "told length", "content filter", "stop", "reasoning")
+
+
+@pytest.mark.parametrize("case", ANTHROPICS)
+def test_a_chat_is_the_same_behind_messages(pair: Pair, case: str) -> None:
+    parameters = CHATS[case] | {"stream": True, "stream_options": {"include_usage": True}}
+    direct, chained = (read(ask_chat(*who, **parameters)) for who in ((pair.direct, ""), behind(pair)))
+    assert spoken(chained.choice(0), {}) == spoken(direct.choice(0), {})
+    assert direct.usage is not None
+    assert chained.usage == msgspec.structs.replace(direct.usage, cache_write_tokens=0)
+
+
+def test_tools_are_called_behind_messages(pair: Pair) -> None:
+    asked: dict[str, Any] = {"said": "[sandbox reasoning_tokens=3 tool_calls=2]", "tools": TOOLS[:1]}
+    direct, chained = (ask_chat(*who, **asked).json for who in ((pair.direct, ""), behind(pair)))
+    assert chained["choices"] == direct["choices"]
+    assert chained["usage"]["total_tokens"] == direct["usage"]["total_tokens"]
+
+
+def test_a_refusal_behind_messages_is_a_text_that_was_filtered(pair: Pair) -> None:
+    direct, chained = (
+        ask_chat(*who, model="sandbox-refusal").json["choices"][0]
+        for who in ((pair.direct, ""), behind(pair))
+    )
+    assert chained["message"]["content"] == direct["message"]["refusal"]
+    assert chained["finish_reason"] == "content_filter"
+
+
+def test_messages_behind_messages(pair: Pair) -> None:
+    body = {"max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    answers = [
+        client.send("POST", "/v1/messages", json.dumps(body | {"model": model}).encode()).json
+        for client, model in ((pair.direct, "sandbox"), (pair.chained, f"{MESSAGES}/sandbox"))
+    ]
+    alike = [(each["content"], each["stop_reason"], each["usage"]) for each in answers]
+    assert alike[0] == alike[1]
+
+
+@pytest.mark.parametrize("case", ["several choices", "log probabilities", "tools"])
+def test_what_messages_can_not_say_is_refused_by_name(pair: Pair, case: str) -> None:
+    refused = ask_chat(*behind(pair), **CHATS[case])
+    name = {"several choices": "n", "log probabilities": "logprobs", "tools": "tools"}[case]
+    assert (refused.status, refused.error["code"], refused.error["param"]) == (
+        400,
+        "unsupported_parameter",
+        name,
+    )
+
+
+def behind(pair: Pair) -> tuple[Client, str]:
+    return pair.chained, f"{MESSAGES}/"
+
+
 # What goes wrong
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", [*DIALECTS, MESSAGES])
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize(
     ("marker", "status", "code"),
@@ -265,13 +320,13 @@ def test_a_failure_before_the_first_token_has_its_status(
     assert (answer.status, answer.error["code"]) == (status, code)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", [*DIALECTS, MESSAGES])
 def test_how_long_to_wait_is_passed_on(pair: Pair, dialect: str) -> None:
     answer = ask_chat(pair.chained, f"{dialect}/", said="[sandbox error=rate_limit retry_after_ms=2500]")
     assert answer.headers["retry-after-ms"] == "2500"
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", [*DIALECTS, MESSAGES])
 @pytest.mark.parametrize(
     ("error", "code"),
     [

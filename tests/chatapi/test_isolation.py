@@ -183,6 +183,8 @@ HOT = {
     "responses/(?P<response_id>[^/]+)": "test_responses.py",
     "responses/(?P<response_id>[^/]+)/input_items": "test_responses.py",
     "responses/(?P<response_id>[^/]+)/cancel": "test_responses.py",
+    "messages": "../clients/test_anthropic_python.py: the same flow",
+    "messages/count_tokens": "it reads nothing that belongs to a tenant",
     "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
     "generations/(?P<generation_id>[^/]+)/cancel": (
         "../bad_input/test_authorization.py, test_cancel_and_later.py"

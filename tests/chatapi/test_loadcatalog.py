@@ -237,7 +237,7 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         (
             "openai_compatible",
             "vllm",
-            "models[0].deployments[0].engine: 'vllm' must be one of openai_compatible, sandbox",
+            "models[0].deployments[0].engine: 'vllm' must be one of anthropic, openai_compatible, sandbox",
         ),
         (
             "http://",

@@ -27,8 +27,8 @@ from chatapi.wire.deltas import (
     decode,
     encode,
 )
-from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import chat, text_completions
+from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import CompletionFolder, OpenAI
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB

@@ -133,3 +133,41 @@ TEXT_BODIES: dict[str, Body] = {
     "prompts of token ids": repeated(b'{"model":"m","prompt":[', b"[1]", b"]}"),
     "prompts of two kinds": repeated(b'{"model":"m","prompt":["a",', b"1", b"]}"),
 }
+
+_TURNS = b'{"model":"m","max_tokens":9,"messages":['
+_USE = b'{"role":"assistant","content":[{"type":"tool_use","id":"%x","name":"f","input":{}}]}'
+
+
+def turn(role: bytes, block: bytes) -> Body:
+    """One turn of many blocks."""
+    return repeated(_TURNS + b'{"role":"' + role + b'","content":[', block, b"]}]}")
+
+
+MESSAGES_BODIES: dict[str, Body] = {
+    "turns": repeated(_TURNS, b'{"role":"user","content":"a"}', b"]}"),
+    "turns in turns": repeated(
+        _TURNS + b'{"role":"user","content":"a"},',
+        b'{"role":"assistant","content":"a"},{"role":"user","content":"a"}',
+        b"]}",
+    ),
+    "blocks": turn(b"user", b'{"type":"text","text":"a"}'),
+    "blocks that are dropped": turn(b"assistant", b'{"type":"thinking"}'),
+    "blocks of a wrong type": turn(b"user", b'{"type":"thought"}'),
+    "pictures by URL": turn(b"user", b'{"type":"image","source":{"type":"url","url":"https://a.io"}}'),
+    "documents": turn(b"user", b'{"type":"document","source":{"type":"content","content":"a"}}'),
+    "results of no call": turn(b"user", b'{"type":"tool_result","tool_use_id":"1","content":[]}'),
+    "calls": named(_TURNS, _USE + b',{"role":"system","content":"a"}', b"]}"),
+    "one turn of calls": named(
+        _TURNS + b'{"role":"assistant","content":[',
+        b'{"type":"tool_use","id":"%x","name":"f","input":{}}',
+        b']},{"role":"user","content":"a"}]}',
+    ),
+    "tools of the servers": repeated(
+        _TURNS + b'{"role":"user","content":"a"}],"tools":[', b'{"type":"web_search_","name":"a"}', b"]}"
+    ),
+    "tools with long names": repeated(
+        _TURNS + b'{"role":"user","content":"a"}],"tools":[',
+        b'{"name":"' + b"a" * 128 + b'","input_schema":{}}',
+        b"]}",
+    ),
+}

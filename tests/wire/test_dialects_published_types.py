@@ -11,8 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.shared import ErrorObject
 from pydantic import ValidationError
 
-from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import chat
+from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, Case
 
 STREAMED_CUSTOM_TOOLS = "tool-calls"

@@ -30,8 +30,8 @@ from chatapi.wire.deltas import (
     TopLogprob,
     Usage,
 )
-from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import chat, text_completions
+from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.sse import Parser

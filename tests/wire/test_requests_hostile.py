@@ -9,13 +9,15 @@ from chatapi.wire.caps import MAX_EXPONENTS, MAX_IGNORED, MAX_NAMES_COMPARED
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols.chat.request import NAME as CHAT
+from chatapi.wire.protocols.messages.request import NAME as MESSAGES
 from chatapi.wire.protocols.text_completions.request import NAME as TEXT
-from tests.wire.hostile_bodies import CHAT_BODIES, HEAD, TEXT_BODIES, Body
+from tests.wire.hostile_bodies import CHAT_BODIES, HEAD, MESSAGES_BODIES, TEXT_BODIES, Body
 from tests.wire.request_bodies import refusal
 
 CASES = {name: (CHAT, body) for name, body in CHAT_BODIES.items()} | {
     name: (TEXT, body) for name, body in TEXT_BODIES.items()
 }
+CASES |= {name: (MESSAGES, body) for name, body in MESSAGES_BODIES.items()}
 
 
 def cpu_s(body: bytes, endpoint: str, tries: int) -> float:

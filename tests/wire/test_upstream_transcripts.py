@@ -17,7 +17,7 @@ from chatapi.wire.upstream_errors import UpstreamError
 from tests.said import said
 
 TRANSCRIPTS = {
-    f"{path.parent.name}/{path.stem}": path
+    f"{dialect}/{path.stem}": path
     for dialect in ENCODERS
     for path in sorted((Path(__file__).parents[1] / "transcripts" / dialect).glob("*.sse"))
 }

@@ -10,12 +10,17 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.embeddings import EMBEDDINGS
 from chatapi.wire.protocols.envelope import ErrorAnswer
+from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
 from chatapi.wire.protocols.protocol import Answer, Dialect, Operation, Protocol
 from chatapi.wire.protocols.responses import COUNT_INPUT, RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
 PROTOCOLS: dict[str, Protocol] = {
-    protocol.name: protocol for protocol in (CHAT, TEXT_COMPLETIONS, EMBEDDINGS, RESPONSES, COUNT_INPUT)
+    protocol.name: protocol
+    for protocol in (
+        *(CHAT, TEXT_COMPLETIONS, EMBEDDINGS),
+        *(RESPONSES, COUNT_INPUT, MESSAGES, COUNT_TOKENS),
+    )
 }
 _FIRST_SEGMENT = re.compile(r"/(?:[^/]+/)?v1/([^/?]+)")
 

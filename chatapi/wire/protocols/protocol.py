@@ -127,6 +127,10 @@ class Operation:
     """The name of the answer's schema."""
     event: str | None
     """The name of the schema of a streamed event's data; None: nothing is streamed."""
+    tag: str = "completions"
+    error: str = "Error"
+    """The name of the errors' schema."""
+    overloaded_status: int = 503
     schemas: Mapping[str, Mapping[str, typing.Any]] = field(default_factory=dict)
     """Schemas that the reference does not have yet, by name. They refer to others as
     `{"$ref": "#/components/schemas/<name>"}`.

@@ -1,5 +1,5 @@
 """The engine for every upstream that speaks OpenAI's HTTP API: vLLM, llama-server, Ollama, OpenAI, another
-chatapi.
+chatapi; or, as `engine = "anthropic"`, Anthropic's (`wire/upstream_api.py`).
 
 Only I/O is here: `chatapi.wire` decides what the bytes mean. The engine asks for a stream, so that a cap can
 be enforced and a disconnect stops the upstream, unless the deployment answers the request better without.
@@ -23,8 +23,9 @@ from accounts import loop_clock
 from chatapi.fair_room import FairRoom, Room
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
-from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
+from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside, party
 from usage.failpoints import failpoint
@@ -56,7 +57,8 @@ _answers = FairRoom(ANSWERS, ANSWERS_EACH)
 class OpenAICompatibleEngine:
     """Streams completions of OpenAI-compatible upstreams; one per process, as it pools the connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, api: UpstreamAPI = OPENAI) -> None:
+        self._api = api
         self._session: aiohttp.ClientSession | None = None
 
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
@@ -65,8 +67,9 @@ class OpenAICompatibleEngine:
         """
         if self._session is None:
             self._session = _new_session()
-        exchange = _Exchange(self._session, call)
+        exchange = None
         try:
+            exchange = _Exchange(self._session, self._api, call)
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
@@ -81,7 +84,8 @@ class OpenAICompatibleEngine:
             failure = error.failure
             raise EngineError(failure, is_retryable=failure.status == 429 or failure.status >= 500) from None
         finally:
-            exchange.close()
+            if exchange is not None:
+                exchange.close()
 
     async def close(self) -> None:
         """Close all connections; the engine opens new ones if it is used again."""
@@ -93,14 +97,15 @@ class OpenAICompatibleEngine:
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, session: aiohttp.ClientSession, call: Call) -> None:
+    def __init__(self, session: aiohttp.ClientSession, api: UpstreamAPI, call: Call) -> None:
         self._session = session
+        self._api = api
         self._call = call
         self._timeouts = call.target.timeouts
         self._loop = asyncio.get_running_loop()
         self._opened_at = self._waiting_since = loop_clock.monotonic()
         self._ends_at = self._opened_at + self._timeouts.total_ms / 1000
-        self._parser = sse.Parser()
+        self._parser = api.parser()
         self._response: aiohttp.ClientResponse | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         self._is_document = False
@@ -109,7 +114,7 @@ class _Exchange:
         self._bytes_of_turn = 0
         self._has_ended = False
         self.has_old_connection = False
-        self._kind: UpstreamKind = UPSTREAM_KINDS[type(call.request.prompt)]
+        self._kind: UpstreamKind = api.kind(call.request)
         self.reader = self._kind.reader(call.request, call.max_output_tokens)
 
     @property
@@ -225,7 +230,7 @@ class _Exchange:
             return await self._session.post(
                 self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
-                headers=_headers(self._call.target),
+                headers=_headers(self._api, self._call.target),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
                 trace_request_ctx=self,
@@ -358,7 +363,7 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
     return connection is not None and connection.transport is None and not response.content.is_eof()
 
 
-def _headers(target: Target) -> dict[str, str]:
+def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
         "Content-Type": "application/json",
@@ -366,12 +371,12 @@ def _headers(target: Target) -> dict[str, str]:
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",
     }
+    key = ""
     if target.api_key_env:
         key = os.environ.get(target.api_key_env, "").strip()
         if not key or not key.isprintable():  # no header can carry two lines
             raise UpstreamError(upstream_errors.NO_CREDENTIALS)
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
+    return headers | api.headers(key)
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from copy import copy
+from functools import partial
 from itertools import chain, cycle, tee
 
 import msgspec
@@ -36,7 +37,7 @@ class Answer:
         self.reasoning_tokens = 0
         logprobs = 0 if spec.top_logprobs is None else 1 + spec.top_logprobs
         self._units_each = 1 + LOGPROB_UNITS * logprobs
-        content = _Content(spec, script)
+        content = self._content = _Content(spec, script)
         finish_reason: FinishReason = script.finish or ("tool_calls" if spec.tools_to_call else "stop")
         self._choices = [
             _capped(content.steps(index), max_output_tokens, finish_reason)
@@ -67,7 +68,11 @@ class Answer:
                 deltas.append(delta)
             if deltas:
                 yield deltas
-        self.finished = [Finished(ended[index], index) for index in sorted(ended)]
+        self.finished = [self._finished(ended[index], index) for index in sorted(ended)]
+
+    def _finished(self, reason: FinishReason, index: int) -> Finished:
+        stop_sequence = self._content.stopped_by.get(index) if reason == "stop" else None
+        return Finished(reason, index, stop_sequence=stop_sequence)
 
 
 class _Content:
@@ -82,6 +87,8 @@ class _Content:
         arguments = {tool_id: self._arguments(tool) for tool_id, tool in tools.items()}
         self._calls = [(tool, arguments[id(tool)]) for tool in spec.tools_to_call]
         self._prompts = [_shared(text) for text in spec.texts] if spec.begins_with_prompt else []
+        self.stopped_by: dict[int, str] = {}
+        """The stop string that ended a choice's text."""
         # For each text what all of its choices say, if they say the same.
         self._alike: list[Iterator[Piece]] = []
         if spec.structure is not None and not self._calls:
@@ -110,7 +117,8 @@ class _Content:
         elif spec.is_chat and script.says == "refusal":
             yield from _said(Refusal, tokens.split(REFUSAL), index, spec.top_logprobs)
         else:
-            pieces = until_stop(spec.stop_sequences, self._text(at, index))
+            on_stop = partial(self.stopped_by.__setitem__, index)
+            pieces = until_stop(spec.stop_sequences, self._text(at, index), on_stop)
             yield from _said(Text, pieces, index, spec.top_logprobs)
 
     def _text(self, at: int, index: int) -> Iterable[Piece]:

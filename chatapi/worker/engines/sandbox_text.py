@@ -4,7 +4,7 @@ A piece is a text and its number of tokens, as `tokens.split` returns them; piec
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from math import exp, log
 from zlib import crc32
@@ -58,8 +58,11 @@ def at_most(tokens: int, pieces: Iterable[Piece]) -> Iterator[Piece]:
         yield text, cost
 
 
-def until_stop(stops: Sequence[str], pieces: Iterable[Piece]) -> Iterator[Piece]:
+def until_stop(
+    stops: Sequence[str], pieces: Iterable[Piece], on_stop: Callable[[str], object]
+) -> Iterator[Piece]:
     """Yield the pieces before the first of the stop strings; a piece that contains its begin is shortened.
+    Behind the last one, call `on_stop` with that string.
 
     Pieces are held back as long as their text could be the beginning of a stop string.
     """
@@ -71,13 +74,15 @@ def until_stop(stops: Sequence[str], pieces: Iterable[Piece]) -> Iterator[Piece]
     for piece in pieces:
         held.append(piece)
         text = "".join(held_text for held_text, _ in held)
-        found = min((place for place in (text.find(stop) for stop in stops) if place >= 0), default=-1)
-        if found >= 0:
+        found = min(((text.find(stop), stop) for stop in stops if stop in text), default=None)
+        if found is not None:
+            left, stop = found
             for held_text, cost in held:
-                if found <= 0:
-                    return
-                yield held_text[:found], cost
-                found -= len(held_text)
+                if left <= 0:
+                    break
+                yield held_text[:left], cost
+                left -= len(held_text)
+            on_stop(stop)
             return
         while held and len(text) - len(held[0][0]) >= longest - 1:
             text = text[len(held[0][0]) :]

@@ -94,6 +94,13 @@ async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
     return await count(texts) + request.prompt_overhead_tokens
 
 
+async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int:
+    """Return about the number of the prompt's tokens, in bounded time; see `tokens.estimate`."""
+    if request_bytes <= LIGHT_CHARS:
+        return request.prompt_tokens_estimate
+    return await aside(lambda: request.prompt_tokens_estimate)
+
+
 async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
     """Add a batch that is not light; return the deltas to publish, large ones cut into parts.
 

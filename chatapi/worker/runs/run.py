@@ -67,6 +67,8 @@ class Run:
         self.stopped: End | None = None
         self.context: dict[str, Any] = {}
         """What the answer repeats of the request."""
+        self.prompt_tokens: int | None = None
+        """The estimate with which the answer begins."""
         self._runs_on = runs_on
         self._client_has_left = False
         self._on_disconnect: OnDisconnect | None = None
@@ -92,8 +94,9 @@ class Run:
     def publish(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
         """Hand a batch to the publisher, which keeps the order. An empty batch is ignored."""
         if batch:
-            if self.context and isinstance(batch[0], Started):
-                batch = [msgspec.structs.replace(batch[0], context=self.context), *batch[1:]]
+            if isinstance(batch[0], Started):
+                own = {"context": self.context, "prompt_tokens": self.prompt_tokens}
+                batch = [msgspec.structs.replace(batch[0], **own), *batch[1:]]
             self.has_published = True
             publisher.put(self, batch)
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from chatapi.wire import tokens
 from chatapi.wire.deltas import (
     AnyDelta,
     Audio,
     Failed,
     Finished,
-    FinishReason,
     Reasoning,
     Refusal,
     Started,
@@ -36,7 +37,7 @@ class RunUsage:
     def __init__(self) -> None:
         self.reported: Usage | None = None
         """The upstream's own usage."""
-        self.finished: dict[int, FinishReason] = {}
+        self.finished: dict[int, Finished] = {}
         self.first_token_ms: int | None = None
         self.last_token_ms: int | None = None
         self.has_started = False
@@ -63,7 +64,7 @@ class RunUsage:
                     self._pieces += 1
                     passing.append(delta)
                 case Finished():
-                    self.finished[delta.index] = delta.finish_reason
+                    self.finished[delta.index] = delta
                 case Usage():
                     self.reported = delta
                 case _:
@@ -294,24 +295,25 @@ def counted_completion(usage: RunUsage, cap: int) -> int:
     return min(usage.completion_tokens, cap)
 
 
-def _finish_reason(finished: dict[int, FinishReason], ending: Ending, choices_count: int) -> str:
+def _finish_reason(finished: dict[int, Finished], ending: Ending, choices_count: int) -> str:
     """Return the reasons of all choices, as one if they are equal.
 
     It is empty if the client left; of a failed answer it has only the choices that had finished.
     """
     if ending is Ending.CLIENT_LEFT:
         return ""
-    by_index = (
+    ends = (
         [finished[index] for index in sorted(finished)]
         if ending is Ending.FAILED
-        else _finish_reasons(finished, choices_count)
+        else _finishes(finished, choices_count)
     )
+    by_index = [end.finish_reason for end in ends]
     return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
 
 
-def _finish_reasons(finished: dict[int, FinishReason], choices_count: int) -> list[FinishReason]:
-    """Return the reason of each choice; a cancelled choice has stopped."""
-    return [finished.get(index, "stop") for index in range(choices_count)]
+def _finishes(finished: dict[int, Finished], choices_count: int) -> list[Finished]:
+    """Return the end of each choice; a cancelled choice has stopped."""
+    return [finished.get(index) or Finished("stop", index) for index in range(choices_count)]
 
 
 def prompt_tokens(request: GenerationRequest | None) -> int:
@@ -332,8 +334,8 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     beginning: list[AnyDelta] = [] if usage.has_started else [Started()]
     is_cancelled = end.ending is Ending.CANCELLED
     finishes = [
-        Finished(reason, index, is_cancelled=is_cancelled and index not in usage.finished)
-        for index, reason in enumerate(_finish_reasons(usage.finished, choices_count))
+        msgspec.structs.replace(finish, is_cancelled=is_cancelled and finish.index not in usage.finished)
+        for finish in _finishes(usage.finished, choices_count)
     ]
     return [
         *beginning,

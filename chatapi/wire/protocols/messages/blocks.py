@@ -1,0 +1,226 @@
+"""The turns of a Messages request and their content blocks (Anthropic's API reference, "Create a Message").
+
+Members that are not here are dropped: `citations`, and what newer betas add.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire.caps import MAX_CONTENT_PARTS
+from chatapi.wire.invalid_request import Violation
+from chatapi.wire.messages import File, FilePart, Id, ImagePart, ImageUrl, TextPart
+
+_Text = Annotated[str, Meta(max_length=256)]
+
+
+class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of blocks and sources."""
+
+
+class CacheControl(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A mark: up to here, the prompt is to be cached."""
+
+    type: Annotated[str, Meta(max_length=16)]
+    ttl: Annotated[str, Meta(max_length=16)] | None = None
+
+
+class TextBlock(_Tagged, frozen=True, tag="text"):
+    """A piece of text."""
+
+    text: str
+    cache_control: CacheControl | None = None
+
+
+class Base64Image(_Tagged, frozen=True, tag="base64"):
+    """A picture in base64."""
+
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+    def __post_init__(self) -> None:
+        try:
+            self.part()
+        except Violation as broken:
+            raise Violation("data", "expected base64 of a bounded length", broken.code) from None
+
+    def part(self) -> ImagePart:
+        return ImagePart(ImageUrl(f"data:{self.media_type};base64,{self.data}"))
+
+
+class URLImage(_Tagged, frozen=True, tag="url"):
+    """The URL of a picture."""
+
+    url: str
+
+    def __post_init__(self) -> None:
+        self.part()
+
+    def part(self) -> ImagePart:
+        return ImagePart(ImageUrl(self.url))
+
+
+class ImageBlock(_Tagged, frozen=True, tag="image"):
+    """A picture."""
+
+    source: Base64Image | URLImage
+
+
+class Base64Document(_Tagged, frozen=True, tag="base64"):
+    """A PDF in base64."""
+
+    media_type: Literal["application/pdf"]
+    data: str
+
+    def __post_init__(self) -> None:
+        try:
+            self.part("")
+        except Violation as broken:
+            raise Violation("data", "expected base64 of a bounded length", broken.code) from None
+
+    def part(self, title: str) -> FilePart:
+        data = f"data:{self.media_type};base64,{self.data}"
+        return FilePart(File(file_data=data, filename=title or "document.pdf"))
+
+
+class TextDocument(_Tagged, frozen=True, tag="text"):
+    """A document that is text."""
+
+    media_type: Literal["text/plain"]
+    data: str
+
+
+class ContentDocument(_Tagged, frozen=True, tag="content"):
+    """A document that is made of blocks."""
+
+    content: str | Annotated[list[TextBlock | ImageBlock], Meta(max_length=MAX_CONTENT_PARTS)]
+
+
+class DocumentBlock(_Tagged, frozen=True, tag="document"):
+    """A document."""
+
+    source: Base64Document | TextDocument | ContentDocument
+    title: _Text | None = None
+    context: str | None = None
+
+
+class SearchResultBlock(_Tagged, frozen=True, tag="search_result"):
+    """A text that the client has found somewhere."""
+
+    source: str
+    title: str
+    content: Annotated[list[TextBlock], Meta(max_length=MAX_CONTENT_PARTS)]
+
+
+class ToolReferenceBlock(_Tagged, frozen=True, tag="tool_reference"):
+    """A tool that a search has found. It is dropped."""
+
+
+ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
+
+
+class ToolResultBlock(_Tagged, frozen=True, tag="tool_result"):
+    """What a tool has answered."""
+
+    tool_use_id: Id
+    content: str | Annotated[list[ResultBlock], Meta(max_length=MAX_CONTENT_PARTS)] = ""
+    is_error: bool = False
+    cache_control: CacheControl | None = None
+
+
+class ToolUseBlock(_Tagged, frozen=True, tag="tool_use"):
+    """A call of a tool that the model has made."""
+
+    id: Id
+    name: Id
+    input: dict[str, Any]
+
+
+class ThinkingBlock(_Tagged, frozen=True, tag="thinking"):
+    """What the model thought in an earlier turn. It is dropped, like all of the following."""
+
+
+class RedactedThinkingBlock(_Tagged, frozen=True, tag="redacted_thinking"):
+    pass
+
+
+class ServerToolUseBlock(_Tagged, frozen=True, tag="server_tool_use"):
+    pass
+
+
+class WebSearchToolResultBlock(_Tagged, frozen=True, tag="web_search_tool_result"):
+    pass
+
+
+class WebFetchToolResultBlock(_Tagged, frozen=True, tag="web_fetch_tool_result"):
+    pass
+
+
+class CodeExecutionToolResultBlock(_Tagged, frozen=True, tag="code_execution_tool_result"):
+    pass
+
+
+class BashCodeExecutionToolResultBlock(_Tagged, frozen=True, tag="bash_code_execution_tool_result"):
+    pass
+
+
+class TextEditorCodeExecutionToolResultBlock(
+    _Tagged, frozen=True, tag="text_editor_code_execution_tool_result"
+):
+    pass
+
+
+class ToolSearchToolResultBlock(_Tagged, frozen=True, tag="tool_search_tool_result"):
+    pass
+
+
+class MCPToolUseBlock(_Tagged, frozen=True, tag="mcp_tool_use"):
+    pass
+
+
+class MCPToolResultBlock(_Tagged, frozen=True, tag="mcp_tool_result"):
+    pass
+
+
+DroppedBlock = (
+    ThinkingBlock
+    | RedactedThinkingBlock
+    | ServerToolUseBlock
+    | WebSearchToolResultBlock
+    | WebFetchToolResultBlock
+    | CodeExecutionToolResultBlock
+    | BashCodeExecutionToolResultBlock
+    | TextEditorCodeExecutionToolResultBlock
+    | ToolSearchToolResultBlock
+    | MCPToolUseBlock
+    | MCPToolResultBlock
+)
+UserBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
+AssistantBlock = TextBlock | ToolUseBlock | DroppedBlock
+
+
+class _Turn(msgspec.Struct, frozen=True, tag_field="role"):
+    """The root of turns."""
+
+
+class UserTurn(_Turn, frozen=True, tag="user"):
+    """What a person says, and what tools have answered."""
+
+    content: str | Annotated[list[UserBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+
+
+class AssistantTurn(_Turn, frozen=True, tag="assistant"):
+    """What the model has said."""
+
+    content: str | Annotated[list[AssistantBlock], Meta(max_length=MAX_CONTENT_PARTS)]
+
+
+class SystemTurn(_Turn, frozen=True, tag="system"):
+    """Instructions from here on."""
+
+    content: str | Annotated[list[TextBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+
+
+Turn = UserTurn | AssistantTurn | SystemTurn
+Part = TextPart | ImagePart | FilePart

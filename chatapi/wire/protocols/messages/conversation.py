@@ -1,0 +1,197 @@
+"""Translates the turns of a Messages request into the messages of a chat.
+
+1. Consecutive turns of one role are one turn.
+2. A user's turn becomes a message for each tool result, then one message with the rest.
+3. Each `tool_use` is answered in the turn behind it, and the last turn is not the assistant's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+
+from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.messages import (
+    AssistantMessage,
+    CalledFunction,
+    FunctionCall,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from chatapi.wire.protocols.messages.blocks import (
+    AssistantTurn,
+    Base64Document,
+    CacheControl,
+    ContentDocument,
+    DocumentBlock,
+    ImageBlock,
+    Part,
+    SearchResultBlock,
+    SystemTurn,
+    TextBlock,
+    TextDocument,
+    ToolResultBlock,
+    ToolUseBlock,
+    Turn,
+    URLImage,
+    UserTurn,
+)
+
+Numbered = tuple[int, Any]
+"""A block, and the number of its turn."""
+
+
+def to_messages(
+    system: str | Sequence[TextBlock], turns: Sequence[Turn], to_name: Callable[[str], str]
+) -> list[Message]:
+    """Return the chat's messages; `to_name` makes the name that an upstream takes of a tool's name.
+
+    Raises `InvalidRequest`.
+    """
+    if isinstance(turns[-1], AssistantTurn):
+        param = f"messages[{len(turns) - 1}].role"
+        allowed = (
+            "the last message is the user's, because continuing the assistant's (prefill) is not supported"
+        )
+        raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
+    messages: list[Message] = []
+    if parts := list(_text_parts(system)):
+        messages.append(SystemMessage(_content(parts, "system")))
+    open_calls: dict[str, int] = {}
+    for kind, group in groupby(enumerate(turns), key=lambda numbered: type(numbered[1])):
+        blocks = [(number, block) for number, turn in group for block in _blocks(turn)]
+        _close_calls(open_calls, blocks)
+        if kind is UserTurn:
+            messages += _user_messages(blocks)
+        elif kind is SystemTurn:
+            messages.append(SystemMessage(_content(_parts(blocks), _param(blocks))))
+        else:
+            messages += _assistant_messages(blocks, to_name)
+            open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
+    return messages
+
+
+def last_cache_mark(system: str | Sequence[TextBlock], turns: Sequence[Turn]) -> CacheControl | None:
+    """Return the last mark of what is to be cached."""
+    blocks = [
+        *(() if isinstance(system, str) else system),
+        *(block for turn in turns for block in _blocks(turn)),
+    ]
+    marks = (
+        block.cache_control for block in reversed(blocks) if isinstance(block, TextBlock | ToolResultBlock)
+    )
+    return next(filter(None, marks), None)
+
+
+def remote_pictures(turns: Sequence[Turn]) -> Iterator[str]:
+    """Yield the path of the URL of each picture that an upstream would have to fetch."""
+    for number, turn in enumerate(turns):
+        yield from _remote_pictures(f"messages[{number}].content", turn.content)
+
+
+def _remote_pictures(path: str, content: Any) -> Iterator[str]:
+    for number, block in enumerate([] if isinstance(content, str) else content):
+        here = f"{path}[{number}]"
+        match block:
+            case ImageBlock(source=URLImage() as source) if source.part().image_url.is_remote:
+                yield f"{here}.source.url"
+            case ToolResultBlock():
+                yield from _remote_pictures(f"{here}.content", block.content)
+            case DocumentBlock(source=ContentDocument(content=inner)):
+                yield from _remote_pictures(f"{here}.source.content", inner)
+
+
+def _close_calls(open_calls: dict[str, int], blocks: Iterable[Numbered]) -> None:
+    """Check that these blocks answer each of the calls once, and nothing else."""
+    for number, block in blocks:
+        if isinstance(block, ToolResultBlock) and open_calls.pop(block.tool_use_id, None) is None:
+            param = f"messages[{number}].content"
+            allowed = f"the tool_result for '{block.tool_use_id}' answers no tool_use of the message before"
+            raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
+    for call_id, number in open_calls.items():
+        param = f"messages[{number}].content"
+        allowed = f"the tool_use '{call_id}' needs a tool_result in the next message"
+        raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
+
+
+def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
+    rest: list[Part] = []
+    has_results = False
+    for _, block in blocks:
+        if isinstance(block, ToolResultBlock):
+            parts = [part for each in _blocks(block) for part in _block_parts(each)]
+            text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
+            yield ToolMessage(f"Error: {text}" if block.is_error else text, block.tool_use_id)
+            rest += [part for part in parts if not isinstance(part, TextPart)]
+            has_results = True
+    rest += _parts(blocks)
+    if rest or not has_results:
+        yield UserMessage(_content(rest, _param(blocks)))
+
+
+def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str]) -> Iterator[Message]:
+    text = "".join(block.text for _, block in blocks if isinstance(block, TextBlock))
+    calls = [_call(block, to_name) for _, block in blocks if isinstance(block, ToolUseBlock)]
+    if len(calls) > MAX_TOOL_CALLS:
+        param = _param(blocks)
+        raise InvalidRequest(f"Invalid value for '{param}': expected at most {MAX_TOOL_CALLS} calls.", param)
+    if text or calls:
+        yield AssistantMessage(content=text or None, tool_calls=[*calls] or None)
+
+
+def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:
+    arguments = msgspec.json.encode(block.input).decode()
+    return FunctionCall(block.id, CalledFunction(to_name(block.name), arguments))
+
+
+def _parts(blocks: Iterable[Numbered]) -> list[Part]:
+    return [part for _, block in blocks for part in _block_parts(block)]
+
+
+def _block_parts(block: Any) -> Iterator[Part]:
+    """Yield the content parts of a block; none of one that is empty, dropped, or a message of its own."""
+    match block:
+        case TextBlock():
+            yield from _text_parts([block])
+        case ImageBlock():
+            yield block.source.part()
+        case SearchResultBlock():
+            yield TextPart("\n".join([block.title, block.source, *(each.text for each in block.content)]))
+        case DocumentBlock(source=Base64Document() as source):
+            yield from _text_parts(block.context or "")
+            yield source.part(block.title or "")
+        case DocumentBlock(source=TextDocument() | ContentDocument() as source):
+            yield from _text_parts("\n".join(filter(None, (block.title, block.context))))
+            content = source.data if isinstance(source, TextDocument) else source.content
+            for inner in [TextBlock(content)] if isinstance(content, str) else content:
+                yield from _block_parts(inner)
+
+
+def _blocks(holder: Any) -> Sequence[Any]:
+    """Return the blocks of a turn or of a tool's result."""
+    return [TextBlock(holder.content)] if isinstance(holder.content, str) else holder.content
+
+
+def _text_parts(text: str | Sequence[TextBlock]) -> Iterator[TextPart]:
+    texts = [text] if isinstance(text, str) else [block.text for block in text]
+    return (TextPart(each) for each in texts if each)
+
+
+def _content(parts: Sequence[Any], param: str) -> Any:
+    """Return the parts as a message's content: a string unless there are several, or it is no text."""
+    if len(parts) > MAX_CONTENT_PARTS:
+        raise InvalidRequest(
+            f"Invalid value for '{param}': expected at most {MAX_CONTENT_PARTS} blocks.", param
+        )
+    if len(parts) == 1 and isinstance(parts[0], TextPart):
+        return parts[0].text
+    return parts or ""
+
+
+def _param(blocks: Sequence[Numbered]) -> str:
+    return f"messages[{blocks[0][0]}].content" if blocks else "messages"

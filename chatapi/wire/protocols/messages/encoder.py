@@ -1,0 +1,277 @@
+"""Answers of Messages: typed events, or one message (Anthropic's API reference, "Streaming messages").
+
+Blocks come strictly one after another: SDKs give each delta to the last block. While a call's arguments are
+incomplete, everything else is held back; calls that an upstream interleaves come whole, at the end.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from chatapi.wire.completion import CollectedToolCall, Completion
+from chatapi.wire.deltas import (
+    AnyDelta,
+    Failed,
+    Finished,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+)
+from chatapi.wire.protocols.messages.envelope import error_document
+from chatapi.wire.protocols.protocol import Answer
+
+to_json = msgspec.json.Encoder().encode
+
+
+def event(kind: str, **members: Any) -> bytes:
+    """Return one event of a stream."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json({"type": kind} | members))
+
+
+PING = event("ping")
+
+
+def public_id(id: str) -> str:
+    """Return the id that clients see of a generation's 32 hex digits."""
+    return f"msg_{id}"
+
+
+_STARTS: dict[str, dict[str, Any]] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
+_DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
+_CALL_DELTA = ("input_json_delta", "partial_json")
+"""The type of a block's deltas, and their member with the text."""
+
+
+class _Block:
+    """A content block in the making. Its key is its type, or the number of a call."""
+
+    def __init__(self, key: str | int, start: dict[str, Any]) -> None:
+        self.key = key
+        self.start = start
+        self.pieces: list[str] = []
+        """Of a call's arguments, or of what is held back."""
+
+    @property
+    def may_end(self) -> bool:
+        """Whether nothing that belongs to it can come any more. Text goes on in another block."""
+        return isinstance(self.key, str) or _input("".join(self.pieces)) is not None
+
+
+class MessagesEncoder:
+    """Writes one answer as events."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._long_names: dict[str, str] = {}
+        self._index = -1
+        self._open: _Block | None = None
+        self._held: dict[str | int, _Block] = {}
+        """What came while a call was incomplete."""
+        self._ended_calls: set[int] = set()
+        self._has_refused = False
+        self._finished: Finished | None = None
+
+    def encode(self, batch: Iterable[AnyDelta]) -> bytes:
+        """Return the batch's events; see `protocol.Encoder`."""
+        return b"".join(frame for delta in batch for frame in self._frames(delta))
+
+    def failed(self, failure: Failed) -> bytes:
+        """Return the event that ends a stream that broke off."""
+        document = error_document(failure, self._answer.request_id)
+        return event("error", **{name: document[name] for name in ("error", "request_id")})
+
+    def _frames(self, delta: AnyDelta) -> Iterator[bytes]:
+        match delta:
+            case Text() | Reasoning() | Refusal():
+                self._has_refused |= isinstance(delta, Refusal)
+                yield from self._write("thinking" if isinstance(delta, Reasoning) else "text", delta.text)
+            case ToolCall():
+                yield from self._write(delta.call_index, delta.arguments, delta)
+            case Started():
+                self._long_names = delta.context.get("tools", {})
+                usage = usage_body(Usage(delta.prompt_tokens or 0, 0))
+                yield event("message_start", message=_message(self._answer, [], None, None, usage))
+            case Finished():
+                self._finished = delta
+            case Usage():
+                yield from self._end(delta)
+            case Failed():
+                yield self.failed(delta)
+
+    def _write(self, key: str | int, text: str, call: ToolCall | None = None) -> Iterator[bytes]:
+        """Yield the frames for a piece of this block, which may be open or held already."""
+        if self._open is None or self._open.key != key:
+            if key in self._ended_calls or not (text or call):
+                return  # behind a whole JSON object there can only be white space
+            block = _Block(key, _STARTS[str(key)] if call is None else self._call(call))
+            if self._held or not (self._open is None or self._open.may_end):
+                self._held.setdefault(key, block).pieces.append(text)
+                return
+            yield from self._begin(block)
+        yield from self._piece(text)
+
+    def _call(self, delta: ToolCall) -> dict[str, Any]:
+        name = delta.name or ""
+        id = delta.id or f"call_{delta.call_index}"
+        return {"id": id, "name": self._long_names.get(name, name), "input": {}}
+
+    def _begin(self, block: _Block) -> Iterator[bytes]:
+        yield from self._stop()
+        self._index += 1
+        self._open = block
+        kind = "tool_use" if isinstance(block.key, int) else block.key
+        yield event("content_block_start", index=self._index, content_block={"type": kind} | block.start)
+
+    def _piece(self, text: str) -> Iterator[bytes]:
+        block = self._open
+        assert block is not None
+        if isinstance(block.key, int):
+            block.pieces.append(text)
+        if text:
+            yield self._delta(*(_CALL_DELTA if isinstance(block.key, int) else _DELTAS[block.key]), text)
+
+    def _stop(self) -> Iterator[bytes]:
+        """Yield the frames that end the open block, if there is one."""
+        if self._open is None:
+            return
+        if isinstance(self._open.key, int):
+            self._ended_calls.add(self._open.key)
+        elif self._open.key == "thinking":
+            yield self._delta("signature_delta", "signature", "")
+        yield event("content_block_stop", index=self._index)
+        self._open = None
+
+    def _delta(self, kind: str, member: str, text: str) -> bytes:
+        return event("content_block_delta", index=self._index, delta={"type": kind, member: text})
+
+    def _end(self, usage: Usage) -> Iterator[bytes]:
+        for block in self._held.values():
+            text = "".join(block.pieces)
+            block.pieces = []
+            yield from self._begin(block)
+            yield from self._piece(text)
+        yield from self._stop()
+        end = self._finished or Finished("stop")
+        has_calls = bool(self._ended_calls)
+        ending = _ending(end.finish_reason, end.stop_sequence, has_calls, self._has_refused)
+        yield event("message_delta", delta=ending, usage=usage_body(usage))
+        yield event("message_stop")
+
+
+class MessagesFolder(Completion):
+    """Writes one answer as one message."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self._answer = answer
+        self._has_refused = False
+
+    def add(self, delta: AnyDelta) -> None:
+        """Fold one delta in. A refusal is text, in the order in which it came."""
+        if isinstance(delta, Refusal):
+            self._has_refused = True
+            delta = Text(delta.text)
+        super().add(delta)
+
+    def body(self) -> bytes:
+        """Return the message; the usage must have come."""
+        assert self.usage is not None
+        choice = self.choice(0)
+        content: list[dict[str, Any]] = []
+        if choice.reasoning:
+            content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+        if choice.text:
+            content.append({"type": "text", "text": choice.text})
+        content += [self._call(number, call) for number, call in sorted(choice.tool_calls.items())]
+        reason, has_calls = choice.finish_reason or "stop", bool(choice.tool_calls)
+        ending = _ending(reason, choice.stop_sequence, has_calls, self._has_refused)
+        return to_json(_message(self._answer, content, usage=usage_body(self.usage), **ending))
+
+    def _call(self, number: int, call: CollectedToolCall) -> dict[str, Any]:
+        """Return a call; one that `max_tokens` has cut, or that is no JSON object, has no input."""
+        name = self.context.get("tools", {}).get(call.name, call.name)
+        return {
+            "type": "tool_use",
+            "id": call.id or f"call_{number}",
+            "name": name,
+            "input": _input(call.arguments) or {},
+        }
+
+
+class CountFolder(Completion):
+    """Writes the answer of `count_tokens`."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+
+    def body(self) -> bytes:
+        """Return the object; the usage must have come."""
+        assert self.usage is not None
+        return to_json({"input_tokens": self.usage.prompt_tokens})
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """Return the usage: its three kinds of input add up to our `prompt_tokens`."""
+    written, written_1h = usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
+    body: dict[str, Any] = {
+        "input_tokens": usage.uncached_tokens,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": usage.cached_tokens or 0,
+        "output_tokens": usage.completion_tokens,
+    }
+    if written:
+        kinds = {"ephemeral_5m_input_tokens": written - written_1h, "ephemeral_1h_input_tokens": written_1h}
+        body["cache_creation"] = kinds
+    if usage.reasoning_tokens is not None:
+        body["output_tokens_details"] = {"thinking_tokens": usage.reasoning_tokens}
+    return body
+
+
+def _message(
+    answer: Answer,
+    content: list[dict[str, Any]],
+    stop_reason: str | None,
+    stop_sequence: str | None,
+    usage: dict[str, Any],
+    **others: Any,
+) -> dict[str, Any]:
+    return {
+        "id": public_id(answer.id),
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": stop_sequence,
+        **others,
+        "usage": usage,
+    }
+
+
+def _ending(
+    reason: FinishReason, stop_sequence: str | None, has_calls: bool, has_refused: bool
+) -> dict[str, Any]:
+    """Return the members that tell why the answer has ended."""
+    if reason == "content_filter" or has_refused:
+        details = {"type": "refusal", "category": None, "explanation": None}
+        return {"stop_reason": "refusal", "stop_sequence": None, "stop_details": details}
+    if reason == "length":
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if has_calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if stop_sequence is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop_sequence}
+    return {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def _input(arguments: str) -> dict[str, Any] | None:
+    """Return a call's arguments, None if they are no whole JSON object."""
+    try:
+        return msgspec.json.decode(arguments, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        return None

@@ -1,0 +1,37 @@
+"""Errors of Messages (Anthropic's API reference, "Errors")."""
+
+from typing import Any, Final
+
+import msgspec
+
+from chatapi.wire.deltas import Failed
+from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, retry_headers
+
+OVERLOADED: Final = 529
+"""Clients show and retry it as overload; a 503 they would not."""
+_TYPES: Final = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_document(failure: Failed, request_id: str) -> dict[str, Any]:
+    """Return the error as a body has it, and an event of a stream; `error_code` is ours."""
+    usual = "api_error" if failure.status >= 500 else "invalid_request_error"
+    error: dict[str, Any] = {"type": _TYPES.get(failure.status, usual), "message": failure.message}
+    if failure.code is not None:
+        error["details"] = {"error_code": failure.code}
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False) -> ErrorAnswer:
+    """Return the failure as an HTTP answer; see `protocol.Envelope`."""
+    status = OVERLOADED if failure.status == 503 else failure.status
+    headers = (*JSON_HEADERS, *retry_headers(failure))
+    return ErrorAnswer(status, headers, msgspec.json.encode(error_document(failure, request_id)))

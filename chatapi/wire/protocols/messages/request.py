@@ -1,0 +1,277 @@
+"""The bodies of `POST /v1/messages` and `/v1/messages/count_tokens` (Anthropic's API reference).
+
+What becomes of each member is in docs/messages.md. Members that are not here are named in
+`x-chatapi-ignored`.
+"""
+
+import hashlib
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps, parameters, request_body
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.invalid_request import Violation
+from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
+from chatapi.wire.protocols.messages.blocks import TextBlock, Turn
+from chatapi.wire.protocols.messages.conversation import last_cache_mark, remote_pictures, to_messages
+
+NAME: Final = "messages"
+COUNT_NAME: Final = "messages.count_tokens"
+
+MIN_THINKING_TOKENS: Final = 1_024
+_EFFORTS: Final[tuple[tuple[int, parameters.ReasoningEffort], ...]] = (
+    (10_000, "high"),
+    (5_000, "medium"),
+    (2_000, "low"),
+    (0, "minimal"),
+)
+"""The least `budget_tokens` of each `reasoning_effort`."""
+_SERVER_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
+"""How the types of the tools begin that Anthropic's servers run."""
+MAX_UPSTREAM_NAME_CHARS: Final = 64
+"""OpenAI's limit for the name of a tool, and for `user`."""
+MAX_TOOL_NAME_CHARS: Final = 128
+
+_ToolName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME_CHARS}}}\Z")]
+_StopSequence = Annotated[str, Meta(min_length=1, max_length=caps.MAX_STOP_CHARS)]
+
+
+class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The root of objects."""
+
+
+class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of the objects that a `type` tells apart."""
+
+
+class ToolDefinition(_Plain, frozen=True):
+    """A tool: the client's own, or one that Anthropic's servers run, which is left out."""
+
+    name: _ToolName
+    type: str = "custom"
+    description: parameters.Description | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "custom" and self.input_schema is None:
+            raise Violation("input_schema", "a tool has a JSON schema", "missing_required_parameter")
+        if self.type != "custom" and not self.is_servers:
+            allowed = "only 'custom' tools are supported; send this tool with a name and an input_schema"
+            raise Violation("type", allowed)
+
+    @property
+    def is_servers(self) -> bool:
+        """Whether Anthropic's servers run it."""
+        return self.type.startswith(_SERVER_TOOLS)
+
+
+class AutoChoice(_Tagged, frozen=True, tag="auto"):
+    """The model decides."""
+
+    disable_parallel_tool_use: bool = False
+
+
+class AnyChoice(_Tagged, frozen=True, tag="any"):
+    """Some tool must be called."""
+
+    disable_parallel_tool_use: bool = False
+
+
+class NoChoice(_Tagged, frozen=True, tag="none"):
+    """No tool may be called."""
+
+
+class ToolNameChoice(_Tagged, frozen=True, tag="tool"):
+    """This tool must be called."""
+
+    name: _ToolName
+    disable_parallel_tool_use: bool = False
+
+
+class EnabledThinking(_Tagged, frozen=True, tag="enabled"):
+    """Think, with a budget."""
+
+    budget_tokens: Annotated[int, Meta(ge=MIN_THINKING_TOKENS, le=caps.MAX_OUTPUT_TOKENS)]
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class AdaptiveThinking(_Tagged, frozen=True, tag="adaptive"):
+    """Think as much as the task needs."""
+
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class ThinkingBetweenTools(_Tagged, frozen=True, tag="between_tools"):
+    """Think between calls of tools."""
+
+
+class DisabledThinking(_Tagged, frozen=True, tag="disabled"):
+    """Do not think."""
+
+
+class JSONSchemaOutput(_Tagged, frozen=True, tag="json_schema"):
+    """Answers follow a JSON schema."""
+
+    schema: dict[str, Any]
+
+
+class OutputConfig(_Plain, frozen=True):
+    """The effort and the format of the answer."""
+
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JSONSchemaOutput | None = None
+
+
+class Metadata(_Plain, frozen=True):
+    """What the client says about the request."""
+
+    user_id: parameters.User | None = None
+
+
+class CountTokensRequest(_Plain, frozen=True, kw_only=True):
+    """The body of `POST /v1/messages/count_tokens`. The digest needs the order of the fields as it is."""
+
+    model: parameters.ModelName
+    messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
+    system: str | Annotated[list[TextBlock], Meta(max_length=caps.MAX_CONTENT_PARTS)] = ""
+    tools: Annotated[list[ToolDefinition], Meta(max_length=caps.MAX_TOOLS)] = []
+    tool_choice: AutoChoice | AnyChoice | NoChoice | ToolNameChoice | None = None
+    thinking: EnabledThinking | AdaptiveThinking | ThinkingBetweenTools | DisabledThinking | None = None
+    output_config: OutputConfig = OutputConfig()
+    output_format: JSONSchemaOutput | None = None
+
+    extras: dict[str, Any] = {}
+    ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tool_choice, AnyChoice | ToolNameChoice) and not self._own_tools:
+            raise Violation("tool_choice", "it is only allowed when tools are specified")
+        if isinstance(self.tool_choice, ToolNameChoice):
+            name = self.tool_choice.name
+            if name not in {tool.name for tool in self._own_tools}:
+                raise Violation("tool_choice.name", f"there is no tool '{name}'")
+
+    @property
+    def _own_tools(self) -> list[ToolDefinition]:
+        return [tool for tool in self.tools if not tool.is_servers]
+
+    def members(self) -> dict[str, Any]:
+        """Return the members of a `GenerationRequest` that make up its prompt."""
+        names = ((_short(tool.name), tool.name) for tool in self._own_tools)
+        long_names = {short: name for short, name in names if short != name}
+        left_out = (f"tools[{index}]" for index, tool in enumerate(self.tools) if tool.is_servers)
+        members: dict[str, Any] = {
+            "model": self.model,
+            "prompt": Messages(to_messages(self.system, self.messages, _short)),
+            "media_param": next(remote_pictures(self.messages), None),
+            "reasoning_effort": self._effort(),
+            "extras": self._extras(),
+            "ignored": (*self.ignored, *left_out),
+            "context": {"tools": long_names} if long_names else {},
+        }
+        if output := self.output_config.format or self.output_format:
+            schema = parameters.JsonSchema("output", schema=output.schema, strict=True)
+            members["response_format"] = parameters.JsonSchemaFormat(schema)
+        return members | (self._tool_members() if self._own_tools else {})
+
+    def _extras(self) -> dict[str, Any]:
+        """Return the parameters of engines. Marks of a cache in the prompt become one for all of it."""
+        mark = _as_extra("cache_control", last_cache_mark(self.system, self.messages))
+        return mark | self.extras | _as_extra("thinking", self.thinking)
+
+    def _tool_members(self) -> dict[str, Any]:
+        choice = self.tool_choice
+        tools = msgspec.json.encode([_function(tool) for tool in self._own_tools])
+        members: dict[str, Any] = {"tools": msgspec.Raw(tools)}
+        match choice:
+            case AutoChoice():
+                members["tool_choice"] = "auto"
+            case AnyChoice():
+                members["tool_choice"] = "required"
+            case NoChoice():
+                members["tool_choice"] = "none"
+            case ToolNameChoice():
+                members["tool_choice"] = FunctionChoice(Named(_short(choice.name)))
+        if choice is not None and not isinstance(choice, NoChoice) and choice.disable_parallel_tool_use:
+            members["parallel_tool_calls"] = False
+        return members
+
+    def _effort(self) -> parameters.ReasoningEffort | None:
+        if self.output_config.effort or not isinstance(self.thinking, EnabledThinking):
+            return self.output_config.effort
+        budget_tokens = self.thinking.budget_tokens
+        return next(effort for least_tokens, effort in _EFFORTS if budget_tokens >= least_tokens)
+
+
+class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/messages`. The digest needs the order of the fields as it is."""
+
+    max_tokens: parameters.OutputTokens
+    stop_sequences: Annotated[list[_StopSequence], Meta(max_length=caps.MAX_STOP_SEQUENCES)] = []
+    stream: bool = False
+    temperature: parameters.Probability | None = None
+    top_p: parameters.Probability | None = None
+    top_k: Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)] | None = None
+    metadata: Metadata = Metadata()
+    service_tier: Literal["auto", "standard_only"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.thinking, EnabledThinking) and self.thinking.budget_tokens >= self.max_tokens:
+            raise Violation("thinking.budget_tokens", "it is less than max_tokens")
+
+    def members(self) -> dict[str, Any]:
+        """Return all members of a `GenerationRequest` but the digest."""
+        members = super().members()
+        return members | {
+            "max_completion_tokens": self.max_tokens,
+            "stop": self.stop_sequences or None,
+            "stream": self.stream,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "user": _user(self.metadata.user_id),
+            "service_tier": {None: None, "auto": "auto", "standard_only": "default"}[self.service_tier],
+            "extras": members["extras"] | _as_extra("top_k", self.top_k),
+            "announces_prompt_tokens": True,
+        }
+
+
+def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:
+    """Return the request in the body of `POST /v1/messages`; see `protocol.Parser`."""
+    sent = request_body.read(body, MessagesRequest, default_model)
+    return GenerationRequest(**sent.members(), digest=request_body.digest(NAME, sent))
+
+
+def parse_count(
+    body: bytes, default_model: str | None = None, *, is_ticket: bool = False
+) -> GenerationRequest:
+    """Return the request in the body of `POST /v1/messages/count_tokens`; see `protocol.Parser`."""
+    sent = request_body.read(body, CountTokensRequest, default_model)
+    return GenerationRequest(**sent.members(), digest=request_body.digest(COUNT_NAME, sent))
+
+
+def _function(tool: ToolDefinition) -> FunctionTool:
+    name = _short(tool.name)
+    return FunctionTool(FunctionDefinition(name, tool.description, tool.input_schema, tool.strict))
+
+
+def _as_extra(name: str, value: Any) -> dict[str, Any]:
+    """Return the parameter of an engine, which only deployments get that ask for it."""
+    return {} if value is None else {name: msgspec.to_builtins(value)}
+
+
+def _short(name: str) -> str:
+    """Return a tool's name as upstreams take it: of a longer one its beginning and a checksum."""
+    if len(name) <= MAX_UPSTREAM_NAME_CHARS:
+        return name
+    return f"{name[: MAX_UPSTREAM_NAME_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _user(user_id: str | None) -> str | None:
+    """Return the end user: a longer id, as Claude Code sends it, as its checksum."""
+    if user_id is None or len(user_id) <= MAX_UPSTREAM_NAME_CHARS:
+        return user_id
+    return hashlib.sha256(user_id.encode()).hexdigest()

@@ -1,0 +1,54 @@
+"""The HTTP APIs that upstreams speak: what each is asked, and how its stream becomes chat chunks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chatapi.wire import sse, upstream_messages
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
+
+
+class Parser(Protocol):
+    """Turns the bytes of one stream into the events of a chat in OpenAI's API; see `sse.Parser`."""
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that `data` completes."""
+        ...
+
+    def close(self) -> list[Event]:
+        """Return the events that the end of the input leaves."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAPI:
+    """One HTTP API."""
+
+    kinds: Mapping[Any, UpstreamKind]
+    """The kinds of request that it takes, by the type of the prompt."""
+    headers: Callable[[str], dict[str, str]]
+    """Makes the headers that hold the upstream's key."""
+    parser: Callable[[], Parser]
+
+    def kind(self, request: GenerationRequest) -> UpstreamKind:
+        """Return the kind of the request; raise `UpstreamError` if the API does not have it."""
+        kind = self.kinds.get(type(request.prompt))
+        if kind is None:
+            raise upstream_messages.unsupported(request.prompt.param)
+        return kind
+
+
+OPENAI = UpstreamAPI(
+    kinds=UPSTREAM_KINDS,
+    headers=lambda key: {"Authorization": f"Bearer {key}"} if key else {},
+    parser=sse.Parser,
+)
+ANTHROPIC = UpstreamAPI(
+    kinds={
+        Messages: UPSTREAM_KINDS[Messages]._replace(path="/messages", body=upstream_messages.messages_body)
+    },
+    headers=lambda key: upstream_messages.VERSION | ({"x-api-key": key} if key else {}),
+    parser=upstream_messages.MessagesParser,
+)

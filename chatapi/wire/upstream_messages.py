@@ -1,0 +1,306 @@
+"""What an Anthropic upstream is asked for a generation, and its stream as chat chunks.
+
+`ChunkReader` reads these chunks like any other upstream's, with its limits, errors and usage.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import msgspec
+
+from chatapi.wire import sse
+from chatapi.wire.deltas import Failed
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.messages import (
+    AssistantMessage,
+    DeveloperMessage,
+    FilePart,
+    FunctionCall,
+    ImagePart,
+    Message,
+    RefusalPart,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_chunks import DONE
+from chatapi.wire.upstream_errors import UpstreamError
+
+VERSION: Final = {"anthropic-version": "2023-06-01"}
+_FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
+_DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
+_FINISH_REASONS: Final = {"refusal": "content_filter", "model_context_window_exceeded": "length"}
+"""Those that `ChunkReader` does not know by Anthropic's names."""
+
+to_json = msgspec.json.Encoder().encode
+_tools_decoder = msgspec.json.Decoder(list[Tool])
+
+
+# ---- the request
+
+
+def messages_body(
+    request: GenerationRequest,
+    *,
+    model: str,
+    max_output_tokens: int,
+    extra_parameters: frozenset[str],
+    is_streamed: bool = True,
+) -> dict[str, Any]:
+    """Return the JSON-able body of `POST /v1/messages`; see `upstream_request.upstream_body`. It always asks
+    for a stream.
+
+    Parameters that change how a model samples and that Anthropic does not have, as `seed`, are left out.
+    Raises `UpstreamError` for what it would answer otherwise.
+    """
+    assert isinstance(request.prompt, Messages)
+    for name in ("functions", "logprobs", "web_search_options", "modalities"):
+        if getattr(request, name):
+            raise unsupported(name)
+    if request.choices_count > 1:
+        raise unsupported("n")
+    messages = request.prompt.messages
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": max_output_tokens,
+        "stream": True,
+        "system": [{"type": "text", "text": text} for text in _instructions(messages)],
+        "messages": list(_turns(messages)),
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "stop_sequences": request.stop_sequences,
+        "metadata": request.end_user and {"user_id": request.end_user},
+        "output_config": _output_config(request),
+    }
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in _tools_decoder.decode(request.tools)]
+        body["tool_choice"] = _tool_choice(request)
+    extras = _FORWARDED_EXTRAS & extra_parameters
+    body |= {name: value for name, value in request.extras.items() if name in extras}
+    if "budget_tokens" in body.get("thinking", ()):
+        body["output_config"].pop("effort", None)  # it was made of the budget
+    return {name: value for name, value in body.items() if value or value == 0}
+
+
+def _instructions(messages: Sequence[Message]) -> Iterator[str]:
+    """Yield the texts of all instructions: Anthropic has them before the conversation."""
+    for message in messages:
+        if isinstance(message, SystemMessage | DeveloperMessage):
+            yield from _texts(message.content)
+
+
+def _turns(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Yield the conversation; tool results and what a user says behind them are one turn."""
+    told = [each for each in messages if not isinstance(each, SystemMessage | DeveloperMessage)]
+    for is_assistant, group in groupby(told, key=lambda each: isinstance(each, AssistantMessage)):
+        blocks = [block for message in group for block in _blocks(message)]
+        yield {"role": "assistant" if is_assistant else "user", "content": blocks}
+
+
+def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+    match message:
+        case UserMessage() | AssistantMessage():
+            content = message.content
+            yield from _part_blocks([TextPart(content)] if isinstance(content, str) else content or ())
+            for call in (isinstance(message, AssistantMessage) and message.tool_calls) or ():
+                yield _call(call)
+        case ToolMessage():
+            text = "".join(_texts(message.content))
+            yield {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": text}
+        case _:
+            raise unsupported("messages")
+
+
+def _texts(content: str | list[TextPart]) -> list[str]:
+    return [content] if isinstance(content, str) else [part.text for part in content]
+
+
+def _part_blocks(parts: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        match part:
+            case TextPart():
+                if part.text:
+                    yield {"type": "text", "text": part.text}
+            case RefusalPart():
+                yield {"type": "text", "text": part.refusal}
+            case ImagePart():
+                yield {"type": "image", "source": _source(part.image_url.url)}
+            case FilePart() if (data := part.file.file_data) and _DATA_URL.match(data):
+                yield {"type": "document", "source": _source(data), "title": part.file.filename}
+            case _:
+                raise unsupported("messages")
+
+
+def _source(url: str) -> dict[str, Any]:
+    found = _DATA_URL.match(url)
+    if found is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": found[1], "data": url[found.end() :]}
+
+
+def _call(call: Any) -> dict[str, Any]:
+    if not isinstance(call, FunctionCall):
+        raise unsupported("messages")
+    try:
+        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+    except msgspec.MsgspecError:
+        raise unsupported("messages") from None
+    return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if not isinstance(tool, FunctionTool):
+        raise unsupported("tools")
+    function = tool.function
+    found = {
+        "name": function.name,
+        "description": function.description,
+        "input_schema": function.parameters or {"type": "object"},
+        "strict": function.strict,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _tool_choice(request: GenerationRequest) -> dict[str, Any]:
+    found: dict[str, Any]
+    match request.tool_choice:
+        case None | "auto":
+            found = {"type": "auto"}
+        case "required":
+            found = {"type": "any"}
+        case "none":
+            return {"type": "none"}
+        case FunctionChoice(function=named):
+            found = {"type": "tool", "name": named.name}
+        case _:
+            raise unsupported("tool_choice")
+    return found | ({"disable_parallel_tool_use": True} if request.parallel_tool_calls is False else {})
+
+
+def _output_config(request: GenerationRequest) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if request.reasoning_effort not in (None, "none"):
+        found["effort"] = "low" if request.reasoning_effort == "minimal" else request.reasoning_effort
+    if isinstance(request.response_format, JsonSchemaFormat):
+        schema = request.response_format.json_schema.schema or {"type": "object"}
+        found["format"] = {"type": "json_schema", "schema": schema}
+    return found
+
+
+def unsupported(param: str) -> UpstreamError:
+    """Return the refusal of a request that Anthropic has no words for."""
+    message = f"This model's upstream does not support '{param}', or this form of it."
+    return UpstreamError(Failed(message, "invalid_request_error", "unsupported_parameter", param, 400))
+
+
+# ---- the stream
+
+
+class _Block(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    id: str | None = None
+    name: str | None = None
+
+
+class _Delta(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    usage: dict[str, Any] = {}
+
+
+class _Told(msgspec.Struct, gc=False):
+    type: str
+    message: _Head = _Head()
+    content_block: _Block = _Block()
+    delta: _Delta = _Delta()
+    usage: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(_Told)
+
+
+class MessagesParser:
+    """Turns the bytes of one stream of Anthropic's into the events of a chat in OpenAI's API."""
+
+    def __init__(self) -> None:
+        self._parser = sse.Parser()
+        self._usage: dict[str, Any] = {}
+        self._calls_count = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that `data` completes; see `sse.Parser.feed`."""
+        return [chunk for event in self._parser.feed(data) for chunk in self._chunks(event)]
+
+    def close(self) -> list[Event]:
+        """Return the events that the end of the input leaves."""
+        return [chunk for event in self._parser.close() for chunk in self._chunks(event)]
+
+    def _chunks(self, event: Event) -> Iterator[Event]:
+        try:
+            told = _decoder.decode(event.data)
+        except msgspec.MsgspecError:
+            yield Event(b"{")  # which the reader refuses
+            return
+        match told.type:
+            case "error":
+                yield Event(event.data, "error")
+            case "message_start":
+                self._usage = told.message.usage
+            case "content_block_start":
+                yield from self._start(told.content_block)
+            case "content_block_delta":
+                yield from self._piece(told.delta)
+            case "message_delta":
+                yield from self._end(told)
+            case "message_stop":
+                yield DONE
+
+    def _start(self, block: _Block) -> Iterator[Event]:
+        if block.type == "tool_use":
+            call = {"index": self._calls_count, "id": block.id, "function": {"name": block.name}}
+            self._calls_count += 1
+            yield _chunk({"tool_calls": [call]})
+        elif block.text or block.thinking:
+            yield _chunk({"content": block.text, "reasoning_content": block.thinking})
+
+    def _piece(self, delta: _Delta) -> Iterator[Event]:
+        match delta.type:
+            case "text_delta":
+                yield _chunk({"content": delta.text})
+            case "thinking_delta":
+                yield _chunk({"reasoning_content": delta.thinking})
+            case "input_json_delta":
+                function = {"arguments": delta.partial_json}
+                yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
+
+    def _end(self, told: _Told) -> Iterator[Event]:
+        reason = told.delta.stop_reason
+        if reason is not None:
+            yield _chunk({}, _FINISH_REASONS.get(reason, reason), told.delta.stop_sequence)
+        self._usage |= {name: value for name, value in told.usage.items() if value is not None}
+        details = self._usage.get("output_tokens_details")
+        if isinstance(details, dict):
+            reasoning_tokens = details.get("thinking_tokens")
+            self._usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        yield Event(to_json({"choices": [], "usage": self._usage}))
+
+
+def _chunk(
+    delta: dict[str, Any], finish_reason: str | None = None, stop_sequence: str | None = None
+) -> Event:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "stop_reason": stop_sequence}
+    return Event(to_json({"choices": [choice]}))

@@ -1,0 +1,234 @@
+"""An Anthropic upstream: what it is asked, and that its streams become the deltas that made them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chatapi.wire.completion import collect
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Text, ToolCall, Usage
+from chatapi.wire.protocols.messages.request import parse as parse_messages
+from chatapi.wire.upstream_api import ANTHROPIC
+from chatapi.wire.upstream_chunks import ChunkReader
+from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
+from chatapi.wire.upstream_messages import messages_body
+from tests.wire.messages_cases import CASES, has_failed, stream
+from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
+from tests.wire.test_messages import answers
+from tests.wire.test_messages_requests import CONVERSATIONS
+
+OPTIONS: dict[str, Any] = {
+    "model": "up",
+    "max_output_tokens": 9,
+    "extra_parameters": frozenset({"thinking", "top_k", "cache_control", "min_p"}),
+}
+SCHEMA = {"type": "object"}
+
+
+def read(body: bytes, size: int = 100_000) -> list[AnyDelta]:
+    """The deltas of a stream that arrives in reads of `size` bytes."""
+    parser, reader = ANTHROPIC.parser(), ChunkReader(choices=1, max_chunks=1_000, stop_sequences=["3"])
+    deltas: list[AnyDelta] = []
+    for start in range(0, len(body), size):
+        deltas += reader.read(parser.feed(body[start : start + size]))
+    return deltas + reader.read_rest(parser.close()) + reader.end()
+
+
+def said(deltas: list[AnyDelta]) -> dict[str, Any]:
+    choice = collect(deltas).choice(0)
+    calls = {call.id: (call.name, json.loads(call.arguments or "{}")) for call in choice.tool_calls.values()}
+    spoken = "".join(delta.text for delta in deltas if isinstance(delta, Text | Refusal))
+    return {"text": spoken, "reasoning": choice.reasoning or "", "calls": calls}
+
+
+# ---- streams
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("case", [name for name, deltas in CASES.items() if not has_failed(deltas)])
+def test_a_stream_becomes_the_deltas_that_made_it(case: str, size: int) -> None:
+    if case in {"tool-call-long-name", "tool-call-cut", "cancelled"}:
+        return
+    found = read(stream(CASES[case]), size)
+    assert said(found) == said(CASES[case])
+    expected = CASES[case][-1]
+    assert isinstance(expected, Usage)
+    usage = found[-1]
+    assert isinstance(usage, Usage)
+    assert (usage.prompt_tokens, usage.completion_tokens) == (
+        expected.prompt_tokens,
+        expected.completion_tokens,
+    )
+
+
+@settings(max_examples=80)
+@given(answers(), st.integers(1, 400))
+def test_so_does_any(deltas: list[AnyDelta], size: int) -> None:
+    assert said(read(stream(deltas), size)) == said(deltas)
+
+
+def test_every_kind_of_input_is_told() -> None:
+    assert read(stream(CASES["usage-kinds"]))[-1] == Usage(
+        100, 18, 50, 6, cache_write_tokens=30, cache_write_1h_tokens=10
+    )
+
+
+def test_why_it_ended() -> None:
+    ends = {
+        case: [delta for delta in read(stream(CASES[case])) if isinstance(delta, Finished)]
+        for case in ("text", "length", "tool-call", "refusal", "stop-sequence")
+    }
+    assert ends == {
+        "text": [Finished("stop")],
+        "length": [Finished("length")],
+        "tool-call": [Finished("tool_calls")],
+        "refusal": [Finished("content_filter")],
+        "stop-sequence": [Finished("stop", stop_sequence="3")],
+    }
+
+
+def event(kind: str, **members: Any) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind} | members)}\n\n".encode()
+
+
+def test_what_is_new_or_nothing_is_passed_over() -> None:
+    body = b"".join(
+        [
+            event("message_start", message={"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}),
+            event("ping"),
+            event("content_block_start", index=0, content_block={"type": "redacted_thinking", "data": "x"}),
+            event("content_block_start", index=1, content_block={"type": "text", "text": ""}),
+            event("content_block_delta", index=1, delta={"type": "text_delta", "text": "a"}),
+            event("content_block_delta", index=1, delta={"type": "citations_delta", "citation": {}}),
+            event("content_block_delta", index=1, delta={"type": "news"}),
+            event("news"),
+            event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 1}),
+            event("message_stop"),
+        ]
+    )
+    assert read(body)[1:] == [Text("a"), Finished("stop"), Usage(5, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("tail", "failure"),
+    [
+        (b"", DISCONNECTED),
+        (b"data: {]}\n\n", INVALID_RESPONSE),
+        (event("error", error={"type": "overloaded_error", "message": "Overloaded"}), UNAVAILABLE),
+    ],
+)
+def test_a_stream_that_breaks_off_is_a_failure(tail: bytes, failure: object) -> None:
+    head = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+    with pytest.raises(UpstreamError) as raised:
+        read(head + tail)
+    assert raised.value.failure == failure
+
+
+def test_calls_and_thinking() -> None:
+    body = b"".join(
+        [
+            event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "hm"}),
+            event("content_block_start", index=1, content_block={"type": "tool_use", "id": "a", "name": "f"}),
+            event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": "{}"}),
+            event("content_block_start", index=2, content_block={"type": "tool_use", "id": "b", "name": "g"}),
+            event("message_delta", delta={"stop_reason": "tool_use"}, usage={}),
+            event("message_stop"),
+        ]
+    )
+    assert read(body)[1:] == [
+        Reasoning("hm"),
+        ToolCall(0, "", "a", "f"),
+        ToolCall(0, "{}"),
+        ToolCall(1, "", "b", "g"),
+        Finished("tool_calls"),
+    ]
+
+
+# ---- requests
+
+
+@pytest.mark.parametrize("case", [name for name in CONVERSATIONS if name != "nothing"])
+def test_a_conversation_comes_through(case: str) -> None:
+    """What a client of Messages asks is asked of an Anthropic upstream again."""
+    asked = {"model": "m", "max_tokens": 9, "messages": CONVERSATIONS[case][0]}
+    once = parse_messages(json.dumps(asked).encode())
+    body = messages_body(once, **OPTIONS)
+    again = parse_messages(json.dumps(body).encode())
+    if case == "instructions between turns":
+        assert body["system"] == [{"type": "text", "text": "be brief"}]
+    else:
+        assert again.prompt == once.prompt
+
+
+@pytest.mark.parametrize(
+    ("openais", "members"),
+    [
+        (
+            {"temperature": 0, "top_p": 0.5, "stop": "a"},
+            {"temperature": 0.0, "top_p": 0.5, "stop_sequences": ("a",)},
+        ),
+        ({"user": "u"}, {"metadata": {"user_id": "u"}}),
+        (
+            {"tools": [FUNCTION]},
+            {
+                "tools": [{"name": "get_weather", "input_schema": SCHEMA}],
+                "tool_choice": {"type": "auto"},
+            },
+        ),
+        (
+            {"tools": [FUNCTION], "tool_choice": "required", "parallel_tool_calls": False},
+            {
+                "tools": [{"name": "get_weather", "input_schema": SCHEMA}],
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            },
+        ),
+        ({"reasoning_effort": "minimal"}, {"output_config": {"effort": "low"}}),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+            {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+        ),
+        ({"top_k": 5, "min_p": 0.1, "seed": 7}, {"top_k": 5}),
+    ],
+)
+def test_a_parameter_is_anthropics(openais: dict[str, Any], members: dict[str, Any]) -> None:
+    assert messages_body(chat(**openais), **OPTIONS) == {
+        "model": "up",
+        "max_tokens": 9,
+        "stream": True,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello!"}]}],
+        **members,
+    }
+
+
+def test_a_budget_is_not_told_twice() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 2_000}
+    asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
+    body = messages_body(parse_messages(json.dumps(asked | {"thinking": thinking}).encode()), **OPTIONS)
+    assert (body["thinking"], "output_config" in body) == (thinking, False)
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (chat(n=2), "n"),
+        (chat(logprobs=True), "logprobs"),
+        (chat(tools=[CUSTOM]), "tools"),
+        (chat(functions=[{"name": "f"}]), "functions"),
+        (
+            chat(messages=[{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]),
+            "messages",
+        ),
+    ],
+)
+def test_what_anthropic_has_no_words_for_is_refused_by_name(request_: Any, param: str) -> None:
+    with pytest.raises(UpstreamError) as raised:
+        messages_body(request_, **OPTIONS)
+    assert (raised.value.failure.param, raised.value.failure.status) == (param, 400)
+
+
+def test_it_takes_chats_only() -> None:
+    with pytest.raises(UpstreamError) as raised:
+        ANTHROPIC.kind(text())
+    assert (raised.value.failure.param, raised.value.failure.code) == ("prompt", "unsupported_parameter")
