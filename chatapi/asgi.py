@@ -40,7 +40,7 @@ _routes = ProtocolTypeRouter(
                     )
                     for kind in KINDS
                 ),
-                re_path(r"^healthz$", healthz),  # type: ignore[arg-type]
+                re_path(r"^healthz?$", healthz),  # type: ignore[arg-type]
                 re_path(r"^readyz$", readyz),  # type: ignore[arg-type]
                 # Channels accepts any ASGI application here.
                 re_path(r"", BoundedBodies(TakingTurns(django_application))),  # type: ignore[arg-type]

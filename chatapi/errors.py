@@ -6,6 +6,8 @@ Statuses, types and codes are OpenAI's where it has them, because its SDKs read 
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import TooManyFieldsSent
+
 from accounts.errors import (
     KeyMissing,
     NotAuthenticated,
@@ -130,9 +132,10 @@ def internal_error() -> APIError:
     return APIError(Failed(message, "server_error", "internal_error", status=500))
 
 
-def not_found(path: str) -> APIError:
-    """Return a 404 for an unknown route."""
-    message = f"Invalid URL ({path}). See /docs for the routes."
+def not_found(path: str, meant: str | None = None) -> APIError:
+    """Return a 404 for an unknown route; `meant` is the one that its client seems to mean."""
+    hint = "See /docs for the routes." if meant is None else f"Did you mean {meant}?"
+    message = f"Invalid URL ({path}). {hint}"
     return APIError(Failed(message, INVALID, "unknown_url", status=404))
 
 
@@ -214,6 +217,9 @@ def _database_unavailable(_: DatabaseUnavailable) -> Failed:
 
 
 _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
+    TooManyFieldsSent: lambda _: Failed(
+        "Too many query parameters.", INVALID, "request_too_large", status=400
+    ),
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
     KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,

@@ -10,10 +10,13 @@ from chatapi import errors
 from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
-from chatapi.wire.protocols import error_answer
+from chatapi.wire.protocols import PROTOCOLS, error_answer
 
 _CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
 """Any prefix but the admin's, so that a misspelled dialect gets an envelope, too."""
+_WITHOUT_VERSION = re.compile(rf"((?:/(?:{'|'.join(DIALECTS)}))?)(/[^/]+.*)")
+_ROOTS = {"models", "key", "generations", "organization", *(name.partition(".")[0] for name in PROTOCOLS)}
+"""The first segments of routes behind `/v1/`."""
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "You may not do this."),
@@ -23,8 +26,16 @@ _PAGES = {
 
 
 def is_client_route(path: str) -> bool:
-    """Return whether the path is below /v1, with the prefix of a dialect, known or not, or without."""
-    return _CLIENT_ROUTE.match(path) is not None
+    """Return whether the path is below /v1, with the prefix of a dialect, known or not, or without; or is
+    meant to be.
+    """
+    return _CLIENT_ROUTE.match(path) is not None or _with_version(path) is not None
+
+
+def _with_version(path: str) -> str | None:
+    """Return the path with the `/v1` that its client has left out, or None if that would be no route."""
+    found = _WITHOUT_VERSION.fullmatch(path)
+    return f"{found[1]}/v1{found[2]}" if found and found[2].split("/")[1] in _ROOTS else None
 
 
 def envelope(request: HttpRequest | Request, error: APIError) -> HttpResponse:
@@ -57,7 +68,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
         message = f"Invalid URL ({request.path}). The API is at /v1, and in one dialect at {prefixes}."
         failure = Failed(f"{message} See /docs for the routes.", INVALID, "unknown_url", status=404)
         return envelope(request, APIError(failure))
-    return _answer(request, errors.not_found(request.path))
+    return _answer(request, errors.not_found(request.path, _with_version(request.path)))
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

@@ -35,12 +35,16 @@ def document(request: HttpRequest) -> HttpResponse:
 
 @cache
 def _document() -> bytes:
-    api_key = {"type": "http", "scheme": "bearer", "description": "An API key: `ck_live_…` or `ck_test_…`."}
+    about_key = {"description": "An API key: `ck_live_…` or `ck_test_…`."}
+    keys = {
+        "APIKey": {"type": "http", "scheme": "bearer", **about_key},
+        "APIKeyHeader": {"type": "apiKey", "in": "header", "name": "x-api-key", **about_key},
+    }
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
             "info": {"title": "chatapi", "version": "1", "description": DESCRIPTION},
             "paths": paths(),
-            "components": {"securitySchemes": {"APIKey": api_key}, "schemas": all_schemas()},
+            "components": {"securitySchemes": keys, "schemas": all_schemas()},
         }
     )

@@ -1,11 +1,12 @@
 """The routes of the OpenAPI document: parameters, answers and errors of each operation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from chatapi.api.openapi_schemas import Schema, ref
 from chatapi.api.organization_query import COMPLETIONS, COSTS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import PROTOCOLS, Operation
 
 _ERRORS = {
     400: "The request is malformed; `param` names the parameter.",
@@ -56,7 +57,27 @@ _PREFER = _parameter(
 )
 _TICKET = _parameter("query", "ticket", _TEXT, "It stands for a key.", required=True)
 _GENERATION_ID = _parameter("path", "generation_id", _TEXT, "In any dialect's form.")
+_RESPONSE_ID = _parameter("path", "response_id", _TEXT, "As the response object has it.")
+_RESPONSE_STREAM = [
+    _parameter("query", "stream", {"type": "boolean"}, "Answer with events."),
+    _parameter("query", "starting_after", {"type": "integer", "minimum": 0}, "The last event's number."),
+]
+_PAGE = [
+    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "20 if absent."),
+    _parameter("query", "order", {"enum": ["asc", "desc"], **_TEXT}, "`desc` if absent."),
+    _parameter("query", "after", _TEXT, "The id of the last item of the page before."),
+]
 _MODEL = _parameter("path", "model", _TEXT, "The model's id; it may contain slashes.")
+_MODELS_PAGE = [
+    _parameter(
+        "query",
+        "limit",
+        {"type": "integer", "minimum": 1, "maximum": 1_000},
+        "The most models of a page; without it, all.",
+    ),
+    _parameter("query", "after_id", _TEXT, "The `last_id` of the page before."),
+    _parameter("query", "before_id", _TEXT, "The `first_id` of the page behind."),
+]
 _AFTER = [
     _parameter(place, name, _TEXT, "The `id` of the last event that has arrived.")
     for place, name in (("header", "Last-Event-ID"), ("query", "starting_after"))
@@ -64,72 +85,119 @@ _AFTER = [
 
 _REQUEST_ID: Schema = {"X-Request-Id": {"schema": _TEXT}}
 _CHAT_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 64}
-_TEXT_EXAMPLE = {"prompt": "Once upon a time", "max_tokens": 16}
 
 
 def paths() -> dict[str, Schema]:
-    """Return the operations by path and method."""
+    """Return the operations by path and method: those of the protocols beside their code, the others here."""
+    found = {
+        operation.path: {"post": _creation(operation)}
+        for protocol in PROTOCOLS.values()
+        for operation in protocol.operations
+    }
+    found["/v1/chat/completions"]["get"] = _ticket_stream()
+    return found | _tickets() | _responses() | _generations() | _readings()
+
+
+def _creation(operation: Operation) -> Schema:
+    """Return the operation of a protocol."""
+    return _operation(
+        ("completions", operation.operation_id, operation.summary),
+        operation.description,
+        parameters=[_DIALECT, _IDEMPOTENCY_KEY, *([_PREFER] if operation.event else [])],
+        body=_body(operation.request.__name__, operation.example),
+        answers=_completion(operation.answer, operation.event),
+        errors=_COMPLETION,
+    )
+
+
+def _ticket_stream() -> Schema:
+    operation = _operation(
+        ("completions", "streamTicket", "Stream what a ticket stands for"),
+        "For an `EventSource`; a ticket is good once.",
+        parameters=[_TICKET],
+        answers=_stream("ChatCompletionChunk"),
+        errors=_STREAM,
+    )
+    return operation | {"security": []}
+
+
+def _tickets() -> dict[str, Schema]:
+    operation = _operation(
+        ("completions", "createChatCompletionTicket", "Create a ticket for a stream"),
+        "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, once, "
+        "within a minute.",
+        parameters=[_DIALECT],
+        body=_body("ChatRequest", _CHAT_EXAMPLE),
+        answers={201: _answer("The ticket.", "Ticket", _REQUEST_ID)},
+        errors=(404, 415),
+    )
+    return {"/v1/chat/completions/tickets": {"post": operation}}
+
+
+def _responses() -> dict[str, Schema]:
+    response = {200: _answer("The response as it is now.", "Response", _REQUEST_ID)}
+    reading = _operation(
+        ("responses", "getResponse", "Read a response"),
+        "While it is kept; with `stream=true` its events, from its beginning or behind `starting_after`.",
+        parameters=[_RESPONSE_ID, *_RESPONSE_STREAM],
+        answers=response,
+        errors=(404,),
+    )
+    deletion = _operation(
+        ("responses", "deleteResponse", "Delete a response"),
+        "Its input and its answer are deleted.",
+        parameters=[_RESPONSE_ID],
+        answers={200: _answer("It is deleted.", "DeletedResponse", _REQUEST_ID)},
+        errors=(404,),
+    )
+    cancellation = _operation(
+        ("responses", "cancelResponse", "Cancel a response in the background"),
+        "Answers with the response; what was generated is charged.",
+        parameters=[_RESPONSE_ID],
+        answers=response,
+        errors=(404,),
+    )
+    items = _operation(
+        ("responses", "listInputItems", "List the input of a response"),
+        "The items of the whole conversation, the newest first.",
+        parameters=[_RESPONSE_ID, *_PAGE],
+        answers={200: _answer("A page of items.", "ResponseItemList", _REQUEST_ID)},
+        errors=(404,),
+    )
+    path = "/v1/responses/{response_id}"
     return {
-        "/v1/chat/completions": {
-            "post": _operation(
-                ("completions", "createChatCompletion", "Create a chat completion"),
-                "Answers with one object, or with server-sent events when `stream` is true.",
-                parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
-                body=_body("ChatRequest", {**_CHAT_EXAMPLE, "stream": False}),
-                answers=_completion("ChatCompletion", "ChatCompletionChunk"),
-                errors=_COMPLETION,
-            ),
-            "get": _operation(
-                ("completions", "streamTicket", "Stream what a ticket stands for"),
-                "For an `EventSource`; a ticket is good once.",
-                parameters=[_TICKET],
-                answers=_stream("ChatCompletionChunk"),
-                errors=_STREAM,
-            )
-            | {"security": []},
+        path: {"get": reading, "delete": deletion},
+        f"{path}/cancel": {"post": cancellation},
+        f"{path}/input_items": {"get": items},
+    }
+
+
+def _generations() -> dict[str, Schema]:
+    stream = _operation(
+        ("generations", "resumeStream", "Stream a generation again"),
+        "From its beginning, or behind the event that `Last-Event-ID` or `starting_after` names.",
+        parameters=[_GENERATION_ID, *_AFTER],
+        answers=_stream("AnyChunk"),
+        errors=(404, 410),
+    )
+    cancellation = _operation(
+        ("generations", "cancelGeneration", "Cancel a generation"),
+        "Its stream ends with the usage of what was generated.",
+        parameters=[_GENERATION_ID],
+        answers={
+            200: _answer("It had ended already.", "Cancellation", _REQUEST_ID),
+            202: _answer("It will end now.", "Cancellation", _REQUEST_ID),
         },
-        "/v1/chat/completions/tickets": {
-            "post": _operation(
-                ("completions", "createChatCompletionTicket", "Create a ticket for a stream"),
-                "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, "
-                "once, within a minute.",
-                parameters=[_DIALECT],
-                body=_body("ChatRequest", _CHAT_EXAMPLE),
-                answers={201: _answer("The ticket.", "Ticket", _REQUEST_ID)},
-                errors=(404, 415),
-            )
-        },
-        "/v1/completions": {
-            "post": _operation(
-                ("completions", "createCompletion", "Create a text completion"),
-                "Answers with one object, or with server-sent events when `stream` is true.",
-                parameters=[_DIALECT, _IDEMPOTENCY_KEY, _PREFER],
-                body=_body("TextRequest", {**_TEXT_EXAMPLE, "stream": False}),
-                answers=_completion("Completion", "Completion"),
-                errors=_COMPLETION,
-            )
-        },
-        "/v1/generations/{generation_id}/stream": {
-            "get": _operation(
-                ("generations", "resumeStream", "Stream a generation again"),
-                "From its beginning, or behind the event that `Last-Event-ID` or `starting_after` names.",
-                parameters=[_GENERATION_ID, *_AFTER],
-                answers=_stream("AnyChunk"),
-                errors=(404, 410),
-            )
-        },
-        "/v1/generations/{generation_id}/cancel": {
-            "post": _operation(
-                ("generations", "cancelGeneration", "Cancel a generation"),
-                "Its stream ends with the usage of what was generated.",
-                parameters=[_GENERATION_ID],
-                answers={
-                    200: _answer("It had ended already.", "Cancellation", _REQUEST_ID),
-                    202: _answer("It will end now.", "Cancellation", _REQUEST_ID),
-                },
-                errors=(404,),
-            )
-        },
+        errors=(404,),
+    )
+    return {
+        "/v1/generations/{generation_id}/stream": {"get": stream},
+        "/v1/generations/{generation_id}/cancel": {"post": cancellation},
+    }
+
+
+def _readings() -> dict[str, Schema]:
+    return {
         "/v1/generations/{generation_id}": _retrieval(
             ("generations", "retrieveGeneration", "Show a generation's receipt"),
             "Test keys see the generations of their project's test keys, live keys those of its live keys.",
@@ -145,6 +213,7 @@ def paths() -> dict[str, Schema]:
             ("models", "listModels", "List the models that the key can use"),
             "Those that are active, have an active deployment and a price, and that the key may use.",
             "ModelList",
+            *_MODELS_PAGE,
         ),
         "/v1/models/{model}": _retrieval(
             ("models", "retrieveModel", "Show one model"), "If the key can use it.", "Model", _MODEL
@@ -181,7 +250,7 @@ def _operation(
         "summary": summary,
         "description": description,
         "tags": [tag],
-        "security": [{"APIKey": []}],
+        "security": [{"APIKey": []}, {"APIKeyHeader": []}],
         "parameters": list(parameters),
         "responses": {str(status): found[status] for status in sorted(found)},
     }
@@ -189,11 +258,11 @@ def _operation(
 
 
 def _retrieval(
-    names: tuple[str, str, str], description: str, schema: str, *path: Schema
+    names: tuple[str, str, str], description: str, schema: str, *parameters: Schema
 ) -> dict[str, Schema]:
     answers = {200: _answer(names[2], schema)}
-    errors = (404,) if path else ()
-    return {"get": _operation(names, description, parameters=path, answers=answers, errors=errors)}
+    errors = (404,) if any(each["in"] == "path" for each in parameters) else ()
+    return {"get": _operation(names, description, parameters=parameters, answers=answers, errors=errors)}
 
 
 def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dict[str, Schema]:
@@ -227,7 +296,7 @@ def _texts(allowed: list[str] | None = None) -> Schema:
     return {"type": "array", "items": _TEXT | ({} if allowed is None else {"enum": allowed})}
 
 
-def _body(schema: str, example: Schema) -> Schema:
+def _body(schema: str, example: Mapping[str, Any]) -> Schema:
     content = {"schema": ref(schema), "example": {"model": "sandbox", **example}}
     return {"required": True, "content": {"application/json": content}}
 
@@ -237,10 +306,12 @@ def _answer(description: str, schema: str, headers: Schema | None = None) -> dic
     return answer if headers is None else answer | {"headers": headers}
 
 
-def _completion(schema: str, chunk: str) -> dict[int, Schema]:
+def _completion(schema: str, event: str | None) -> dict[int, Schema]:
     headers = _REQUEST_ID | {"X-Generation-Id": {"schema": _TEXT}}
     completion = _answer("The completion. `X-Generation-Id` names its receipt.", schema, headers)
-    completion["content"] |= _events(chunk)
+    if event is None:
+        return {200: completion}
+    completion["content"] |= _events(event)
     return {
         200: completion,
         202: _answer("It runs; its stream is at `Location`.", "Accepted", _REQUEST_ID),

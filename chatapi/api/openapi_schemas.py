@@ -6,13 +6,12 @@ import msgspec
 
 from chatapi.api.organization_answers import CostPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.text_completions.request import TextRequest
+from chatapi.wire.protocols import PROTOCOLS
 
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
-_NOT_SENT = ("request", "extras", "ignored")
+_NOT_SENT = ("request", "extras", "ignored", "resolved")
 """Members of the requests' types that no client sends."""
 
 
@@ -23,11 +22,13 @@ def ref(name: str) -> Schema:
 
 def all_schemas() -> dict[str, Schema]:
     """Return every schema of the document by its name."""
-    types = [ChatRequest, TextRequest, ModelList, Key, Receipt, UsagePage, CostPage]
+    operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
+    requests = [operation.request for operation in operations]
+    types = [*requests, ModelList, Key, Receipt, UsagePage, CostPage]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for request in (found["ChatRequest"], found["TextRequest"]):
+    for request in (found[request_type.__name__] for request_type in requests):
         request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name, rule in _RULES.items():
@@ -35,7 +36,7 @@ def all_schemas() -> dict[str, Schema]:
     found["TextRequest"]["properties"]["prompt"] = _PROMPT
     found["ImageUrl"]["properties"]["url"]["pattern"] = _PICTURE_PATTERN
     schemas: dict[str, Schema] = _ecma_patterns(found)
-    return schemas | _ANSWERS
+    return schemas | _ANSWERS | {k: dict(v) for each in operations for k, v in each.schemas.items()}
 
 
 def _ecma_patterns(schema: Any) -> Any:
@@ -69,7 +70,7 @@ def _array(items: Schema, **bounds: int) -> Schema:
 _TOKENS = _array({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
 _TEXTS = _array({"type": "string"}, minItems=1, maxItems=128)
 _PROMPT: Schema = {
-    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128), _NULL],
+    "anyOf": [{"type": "string"}, _TEXTS, _TOKENS, _array(_TOKENS, minItems=1, maxItems=128)],
     "description": "One text or several, or token ids.",
 }
 _PICTURE_PATTERN = r"^(data:image/[a-z0-9.+-]{1,64};base64,[A-Za-z0-9+/]+={0,2}|https?://.+)$"

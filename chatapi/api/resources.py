@@ -10,6 +10,7 @@ from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import APIKey
 from chatapi import identity
 from chatapi.models import ServedModel
+from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, receipts, spending
 from usage.models import Generation, LedgerEntry, State
 from usage.pricing import LineItem as PricedLine
@@ -17,19 +18,29 @@ from usage.pricing import to_usd
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """A model that can be named in requests (OpenAI's `Model`)."""
+    """A model that can be named in requests: the members of OpenAI's `Model`, and of Anthropic's `ModelInfo`
+    from `type` on.
+    """
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str
+    type: Literal["model"] = "model"
+    display_name: str
+    created_at: str
+    max_input_tokens: int
+    max_tokens: int
 
 
 class ModelList(Struct, frozen=True, kw_only=True):
-    """The models that the key can use."""
+    """The models that the key can use, or a page of them."""
 
     object: Literal["list"] = "list"
     data: list[Model]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class Budget(Struct, frozen=True):
@@ -178,7 +189,35 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
 def model(row: ServedModel) -> Model:
     """Return the model as clients see it."""
-    return Model(id=row.id, created=int(row.created_at.timestamp()), owned_by=row.owned_by)
+    return Model(
+        id=row.id,
+        created=int(row.created_at.timestamp()),
+        owned_by=row.owned_by,
+        display_name=row.id,
+        created_at=_rfc3339(row.created_at),
+        max_input_tokens=row.context_window,
+        max_tokens=row.max_output_tokens,
+    )
+
+
+def models_page(
+    models: list[Model], limit: int | None, after_id: str | None, before_id: str | None
+) -> ModelList:
+    """Return at most `limit` of the models between two of them; the last ones if only `before_id` is given.
+
+    Raises `InvalidRequest` for an id that is none of theirs.
+    """
+    places: dict[str | None, int] = {None: -1} | {model.id: place for place, model in enumerate(models)}
+    for name, value in (("after_id", after_id), ("before_id", before_id)):
+        if value not in places:
+            message = f"Invalid value for '{name}': it must be the id of a model that this key can use."
+            raise InvalidRequest(message, name)
+    end = len(models) if before_id is None else places[before_id]
+    found = models[places[after_id] + 1 : end]
+    is_backwards = before_id is not None and after_id is None
+    page = found if limit is None else found[-limit:] if is_backwards else found[:limit]
+    first_id, last_id = (page[0].id, page[-1].id) if page else (None, None)
+    return ModelList(data=page, has_more=len(page) < len(found), first_id=first_id, last_id=last_id)
 
 
 def key(

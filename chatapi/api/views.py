@@ -1,6 +1,7 @@
 """The client routes that read: models, the calling key, receipts. Errors are OpenAI's envelope."""
 
 import logging
+import re
 from collections.abc import Iterable
 from typing import Any, ClassVar, NoReturn
 
@@ -19,10 +20,12 @@ from chatapi import catalog, errors, identity
 from chatapi.api import resources
 from chatapi.api.error_pages import envelope
 from chatapi.models import ServedModel
+from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, spending
 from usage.errors import is_unavailable
 from usage.models import Generation
 
+_MODELS_LIMIT = re.compile(r"[1-9][0-9]{0,2}|1000")
 log = logging.getLogger(__name__)
 
 
@@ -92,14 +95,27 @@ class ClientRoute(APIView):
 
 
 class Models(ClientRoute):
-    """`GET /v1/models`: the served models (OpenAI's API reference, "List models")."""
+    """`GET /v1/models`: the served models, with the members and the pages of OpenAI's and Anthropic's "List
+    models"; without `limit` all of them.
+    """
 
     required_scope = KeyScope.MODELS
 
     def get(self, request: Request) -> Response:
         """Return the models that are active, have an active deployment and a price, and are the key's."""
         rows = ServedModel.objects.filter(id__in=_served_ids(caller_of(request)))
-        return respond(resources.ModelList(data=[resources.model(row) for row in rows]))
+        query = request.query_params
+        limit = query.get("limit")
+        if limit is not None and not _MODELS_LIMIT.fullmatch(limit):
+            raise InvalidRequest("Invalid value for 'limit': it must be a number from 1 to 1000.", "limit")
+        return respond(
+            resources.models_page(
+                [resources.model(row) for row in rows],
+                None if limit is None else int(limit),
+                query.get("after_id"),
+                query.get("before_id"),
+            )
+        )
 
 
 class Model(ClientRoute):

@@ -14,6 +14,7 @@ from chatapi.wire.protocols import PROTOCOLS
 ANY = "*"
 MAX_AGE_SECONDS = b"600"
 MAX_HEADERS_BYTES = 2_048
+USUAL_HEADERS = b"authorization, x-api-key, content-type, anthropic-version, anthropic-beta"
 READABLE = b", ".join(
     [
         *dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.request_id_headers),
@@ -66,13 +67,13 @@ def _header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def _answer_preflight(scope: Scope, origin: bytes, send: ASGISendCallable) -> None:
-    requested_headers = (_header(scope, b"access-control-request-headers") or b"authorization, content-type")[
+    requested_headers = (_header(scope, b"access-control-request-headers") or USUAL_HEADERS)[
         :MAX_HEADERS_BYTES
     ]
     headers = [
         *_permission(origin),
         (b"x-request-id", identity.request_id(_header(scope, b"x-request-id"), identity.new_id())),
-        (b"access-control-allow-methods", b"GET, POST"),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
         # All of them: SDKs send a dozen of their own, and unknown headers change nothing.
         (b"access-control-allow-headers", requested_headers),
         (b"access-control-max-age", MAX_AGE_SECONDS),

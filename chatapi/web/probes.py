@@ -1,6 +1,6 @@
 """The probes of load balancers and supervisors, as ASGI applications before Django and its busy threads.
 
-- `/healthz`: the event loop turns.
+- `/healthz` or `/health`: the event loop turns.
 - `/readyz`: requests may be sent here. The process does not drain, and database and Redis answer.
 
 Concurrent probes share one check of database and Redis, so that a flood of probes costs no more than one.

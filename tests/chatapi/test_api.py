@@ -46,11 +46,59 @@ def error(response: Any, status: int) -> dict[str, Any]:
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_it_lists_what_is_served(alice: Person, small: ServedModel, prefix: str) -> None:
     body = alice.get(f"{prefix}/v1/models").json()
-    created = int(small.created_at.timestamp())
-    assert body == {
-        "object": "list",
-        "data": [{"id": "small", "object": "model", "created": created, "owned_by": "acme"}],
+    listed = {
+        "id": "small",
+        "object": "model",
+        "created": int(small.created_at.timestamp()),
+        "owned_by": "acme",
+        "type": "model",
+        "display_name": "small",
+        "created_at": f"{small.created_at:%Y-%m-%dT%H:%M:%S}.{small.created_at.microsecond // 1000:03}Z",
+        "max_input_tokens": 128_000,
+        "max_tokens": 16_384,
     }
+    page = {"has_more": False, "first_id": "small", "last_id": "small"}
+    assert body == {"object": "list", "data": [listed], **page}
+
+
+@pytest.mark.parametrize(
+    ("query", "ids", "has_more"),
+    [
+        ("", "abcde", False),
+        ("limit=1000", "abcde", False),
+        ("limit=2", "ab", True),
+        ("limit=2&after_id=b", "cd", True),
+        ("limit=2&after_id=c", "de", False),
+        ("limit=2&before_id=d", "bc", True),
+        ("after_id=a&before_id=d", "bc", False),
+        ("after_id=e", "", False),
+    ],
+)
+def test_the_list_has_pages(alice: Person, query: str, ids: str, has_more: bool) -> None:
+    for name in "abcde":
+        model = ServedModel.objects.create(id=name)
+        Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
+        prices.change(name, FREE)
+    body = alice.get(f"/v1/models?{query}").json()
+    assert ("".join(model["id"] for model in body["data"]), body["has_more"]) == (ids, has_more)
+    assert (body["first_id"], body["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
+
+
+@pytest.mark.parametrize("name", ["limit=0", "limit=1001", "limit=a", "limit=", "after_id=x", "before_id="])
+def test_a_page_that_does_not_exist_is_refused(alice: Person, name: str) -> None:
+    assert error(alice.get(f"/v1/models?{name}"), 400)["param"] == name.partition("=")[0]
+
+
+def test_too_many_query_parameters_are_refused(alice: Person) -> None:
+    assert error(alice.get("/v1/models?" + "a&" * 2_000), 400)["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/v1/models/small", "/v1/key", "/openapi.json"])
+def test_a_head_is_a_get_without_its_body(alice: Person, small: ServedModel, path: str) -> None:
+    headers = {"authorization": f"Bearer {alice.key}"}
+    answer, head = Client().get(path, headers=headers), Client().head(path, headers=headers)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-type"] == answer.headers["content-type"]
 
 
 def test_a_model_that_is_not_served_is_not_listed(alice: Person, small: ServedModel) -> None:
@@ -389,6 +437,20 @@ def test_a_key_does_not_open_the_admin(alice: Person) -> None:
 )
 def test_an_unknown_route_is_an_envelope(db: None, prefix: str, path: str) -> None:
     assert error(Client().get(prefix + path), 404)["code"] == "unknown_url"
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/llama/completions", "/llama/v1/completions"),
+        ("/models/small", "/v1/models/small"),
+        ("/organization/costs", "/v1/organization/costs"),
+    ],
+)
+def test_an_url_without_version_names_the_one_that_is_meant(db: None, path: str, meant: str) -> None:
+    response = Client(enforce_csrf_checks=True).post(path, "{}", "application/json", headers={"host": "any"})
+    assert error(response, 404)["message"] == f"Invalid URL ({path}). Did you mean {meant}?"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])

@@ -353,7 +353,10 @@ async def test_a_job_of_an_earlier_release_is_read(stream: DeltaStream) -> None:
     }
     job = msgspec.msgpack.encode(["web", b"{}", True, taken])
     await stream.redis.set(stream.key("job", generation_id.hex), job)
-    assert await stream.jobs([generation_id]) == [(Job("web", b"{}", runs_on=True), None)]
+    ((found, _),) = await stream.jobs([generation_id])
+    assert found is not None
+    assert (found.inbox, found.request, found.runs_on) == ("web", b"{}", True)
+    assert found.is_not_kept is not True
 
 
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:

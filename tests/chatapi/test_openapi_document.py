@@ -1,5 +1,6 @@
 """`GET /openapi.json` when many ask for it before it was made."""
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -9,6 +10,8 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from chatapi.api import openapi
+from chatapi.wire.protocols import PROTOCOLS
+from tests.protocols.small import VECTORS
 
 CLIENTS = 8
 
@@ -32,3 +35,14 @@ def test_all_who_ask_first_get_the_same_document() -> None:
     with ThreadPoolExecutor(CLIENTS) as pool:
         documents = {each.result() for each in [pool.submit(ask) for _ in range(CLIENTS)]}
     assert len(documents) == 1
+
+
+def test_a_protocol_brings_its_operations_and_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROTOCOLS, VECTORS.name, VECTORS)
+    found = json.loads(openapi._document())
+    operation, schemas = found["paths"]["/v1/vectors"]["post"], found["components"]["schemas"]
+    body, answer = operation["requestBody"], operation["responses"]["200"]
+    assert body["content"]["application/json"]["schema"]["$ref"].endswith("/VectorsBody")
+    assert answer["content"].keys() == {"application/json"}
+    assert schemas["VectorsBody"]["properties"].keys() == {"model", "input"}
+    assert schemas["Vectors"]["required"] == ["data", "tokens"]

@@ -75,7 +75,7 @@ def test_every_operation_tells_what_it_answers_and_which_errors_it_knows(documen
     for path in document["paths"].values():
         for operation in path.values():
             is_by_ticket = operation["operationId"] == "streamTicket"
-            assert operation["security"] == ([] if is_by_ticket else [{"APIKey": []}])
+            assert operation["security"] == ([] if is_by_ticket else [{"APIKey": []}, {"APIKeyHeader": []}])
             assert {"400", "401", "429", "500", "503"} <= set(operation["responses"])
             assert {"200", "201"} & set(operation["responses"])
             assert all(response["description"] for response in operation["responses"].values())

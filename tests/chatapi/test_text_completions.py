@@ -87,6 +87,12 @@ def test_it_reaches_an_upstream_and_the_books(client: Client, installation: Inst
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_missing_prompts_neighbour_is_named(client: Client, stream: bool) -> None:
+def test_a_missing_prompt_is_named(client: Client, stream: bool) -> None:
+    answer = ask(client, prompt=None, stream=stream)
+    assert (answer.status, answer.error["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_rule_between_parameters_names_one_of_them(client: Client, stream: bool) -> None:
     answer = ask(client, best_of=1, n=2, stream=stream)
     assert (answer.status, answer.error["param"]) == (400, "best_of")

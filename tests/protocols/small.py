@@ -16,7 +16,7 @@ from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import ImagePart, ImageUrl, SystemMessage, TextPart, UserMessage
 from chatapi.wire.parameters import ModelName
-from chatapi.wire.protocols import Answer, Dialect, Protocol
+from chatapi.wire.protocols import Answer, Dialect, Operation, Protocol
 from chatapi.wire.protocols.envelope import ErrorAnswer, openai_error, retry_headers
 
 # ---- like embeddings
@@ -70,6 +70,19 @@ VECTORS = Protocol(
         )
     },
     id_prefixes=("vec-",),
+    operations=(
+        Operation(
+            path="/v1/vectors",
+            operation_id="createVectors",
+            summary="Create vectors",
+            description="Answers with one object.",
+            request=VectorsBody,
+            example={"input": "hello"},
+            answer="Vectors",
+            event=None,
+            schemas={"Vectors": {"type": "object", "required": ["data", "tokens"]}},
+        ),
+    ),
 )
 
 

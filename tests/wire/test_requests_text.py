@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from chatapi.wire.caps import MAX_CHOICES, MAX_PROMPTS, MAX_SUFFIX_CHARS
+from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.upstream_request import upstream_body
@@ -16,7 +17,6 @@ from tests.wire.request_bodies import prompts_of, summary, text, text_refusal
     [
         ("Once", ["Once"]),
         ("", [""]),
-        (None, [""]),
         (["Once"], ["Once"]),
         (["a", ""], ["a", ""]),
         ([1, 2, 3], [[1, 2, 3]]),
@@ -30,12 +30,11 @@ def test_it_takes_every_form_of_prompt(prompt: Any, prompts: list[Any]) -> None:
     assert request.choices_count == len(prompts)
 
 
-def test_a_missing_prompt_is_an_empty_one() -> None:
-    request = parse_text(b'{"model":"m"}')
-    assert prompts_of(request) == [""]
-    assert (
-        upstream_body(request, model="m", max_output_tokens=16, extra_parameters=frozenset())["prompt"] == ""
-    )
+@pytest.mark.parametrize("body", [b'{"model":"m"}', b'{"model":"m","prompt":null}'])
+def test_a_missing_prompt_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_text(body)
+    assert (refused.value.param, refused.value.code) == ("prompt", "missing_required_parameter")
 
 
 @pytest.mark.parametrize(

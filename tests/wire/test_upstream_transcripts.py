@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
@@ -17,7 +18,8 @@ from tests.said import said
 
 TRANSCRIPTS = {
     f"{path.parent.name}/{path.stem}": path
-    for path in sorted((Path(__file__).parents[1] / "transcripts").glob("**/*.sse"))
+    for dialect in ENCODERS
+    for path in sorted((Path(__file__).parents[1] / "transcripts" / dialect).glob("*.sse"))
 }
 BODIES = {
     name: path.with_suffix(".json")

@@ -9,7 +9,7 @@ import re
 from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.envelope import ErrorAnswer
-from chatapi.wire.protocols.protocol import Answer, Dialect, Protocol
+from chatapi.wire.protocols.protocol import Answer, Dialect, Operation, Protocol
 from chatapi.wire.protocols.responses import RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
@@ -32,4 +32,4 @@ def error_answer(path: str, failure: Failed, request_id: str) -> ErrorAnswer:
     return answer._replace(headers=(*answer.headers, length, *ids))
 
 
-__all__ = ["PROTOCOLS", "Answer", "Dialect", "Protocol", "error_answer", "protocol_of_path"]
+__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer", "protocol_of_path"]

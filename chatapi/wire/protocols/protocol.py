@@ -2,7 +2,9 @@
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
@@ -110,6 +112,28 @@ class Dialect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What the API's reference (OpenAPI) says about a `POST` that a protocol answers."""
+
+    path: str
+    operation_id: str
+    summary: str
+    description: str = "Answers with one object, or with server-sent events when `stream` is true."
+    request: type[msgspec.Struct]
+    """The struct of the body; its fields are the parameters."""
+    example: Mapping[str, typing.Any]
+    """A body, without its model."""
+    answer: str
+    """The name of the answer's schema."""
+    event: str | None
+    """The name of the schema of a streamed event's data; None: nothing is streamed."""
+    schemas: Mapping[str, Mapping[str, typing.Any]] = field(default_factory=dict)
+    """Schemas that the reference does not have yet, by name. They refer to others as
+    `{"$ref": "#/components/schemas/<name>"}`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
     """A family of clients: what they send, and the dialects of what they get."""
 
@@ -121,6 +145,7 @@ class Protocol:
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
+    operations: tuple[Operation, ...] = ()
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
 

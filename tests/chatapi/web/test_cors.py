@@ -46,8 +46,11 @@ async def test_an_answer_can_be_read_by_a_page_that_is_allowed_errors_too(
     assert "access-control-allow-credentials" not in headers
 
 
-async def test_a_preflight_allows_what_sdks_send() -> None:
-    wanted = "authorization,content-type,x-stainless-retry-count"
+@pytest.mark.parametrize(
+    "wanted",
+    ["authorization,content-type,x-stainless-retry-count", "x-api-key,anthropic-version,anthropic-beta"],
+)
+async def test_a_preflight_allows_what_sdks_send(wanted: str) -> None:
     status, headers = await ask(
         [APP],
         "OPTIONS",
@@ -61,7 +64,7 @@ async def test_a_preflight_allows_what_sdks_send() -> None:
         APP,
         wanted,
     )
-    assert headers["access-control-allow-methods"] == "GET, POST"
+    assert headers["access-control-allow-methods"] == "GET, POST, DELETE"
 
 
 @pytest.mark.parametrize(

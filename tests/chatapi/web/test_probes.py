@@ -45,8 +45,9 @@ async def ask(path: str, method: str = "GET", host: str = "localhost", **headers
     return answer | {"headers": dict(answer["headers"])}
 
 
-async def test_it_lives() -> None:
-    answer = await ask("/healthz")
+@pytest.mark.parametrize("path", ["/healthz", "/health"])
+async def test_it_lives(path: str) -> None:
+    answer = await ask(path)
     assert (answer["status"], answer["body"]) == (200, b"ok")
     assert answer["headers"][b"cache-control"] == b"no-store"
 

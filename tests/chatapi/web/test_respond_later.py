@@ -34,7 +34,7 @@ async def test_what_nobody_can_fetch_is_stopped(key: Idempotency | None, is_give
     admission: Any = SimpleNamespace(id=exchange.id, idempotency=key)
     admitting: asyncio.Task[Any] = asyncio.create_task(asyncio.Event().wait())
     answering = asyncio.create_task(
-        respond_later(exchange, cast(Any, services), admission, CHAT.dialect("openai"), admitting)
+        respond_later(exchange, cast(Any, services), admission, CHAT.dialect("openai"), admitting, b"")
     )
     await asyncio.sleep(0)
     answering.cancel()

@@ -4,8 +4,8 @@ from chatapi.wire.protocols.chat.bitseek import Bitseek
 from chatapi.wire.protocols.chat.llama import Llama
 from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.chat.opentoken import OpenToken
-from chatapi.wire.protocols.chat.request import NAME, parse
-from chatapi.wire.protocols.protocol import Protocol
+from chatapi.wire.protocols.chat.request import NAME, ChatRequest, parse
+from chatapi.wire.protocols.protocol import Operation, Protocol
 
 ENCODERS = {"openai": OpenAI, "opentoken": OpenToken, "bitseek": Bitseek, "llama": Llama}
 
@@ -14,4 +14,19 @@ CHAT = Protocol(
     parse=parse,
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
     id_prefixes=("chatcmpl-", "stream:chat:"),
+    operations=(
+        Operation(
+            path="/v1/chat/completions",
+            operation_id="createChatCompletion",
+            summary="Create a chat completion",
+            request=ChatRequest,
+            example={
+                "messages": [{"role": "user", "content": "Say hello."}],
+                "max_tokens": 64,
+                "stream": False,
+            },
+            answer="ChatCompletion",
+            event="ChatCompletionChunk",
+        ),
+    ),
 )

@@ -1,10 +1,46 @@
 """Responses: `POST /v1/responses`."""
 
 from chatapi.wire.protocols.envelope import openai_error
-from chatapi.wire.protocols.protocol import Dialect, Protocol
-from chatapi.wire.protocols.responses.request import NAME, parse
+from chatapi.wire.protocols.protocol import Dialect, Operation, Protocol
+from chatapi.wire.protocols.responses.request import NAME, ResponsesRequest, parse
 from chatapi.wire.protocols.responses.response import ID_PREFIX, Encoder, Folder
 from chatapi.wire.protocols.responses.stored import accepted
+
+_WORD = {"type": "string"}
+_LIST = {"type": "array", "items": {"type": "object"}}
+SCHEMAS = {
+    "Response": {
+        "type": "object",
+        "required": ["id", "object", "created_at", "status", "model", "output", "usage", "error", "store"],
+        "properties": {
+            "id": _WORD,
+            "object": {"const": "response"},
+            "created_at": {"type": "integer"},
+            "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]},
+            "model": _WORD,
+            "output": _LIST,
+            "usage": {"type": ["object", "null"]},
+            "error": {"type": ["object", "null"]},
+            "store": {"type": "boolean"},
+        },
+    },
+    "ResponseStreamEvent": {
+        "type": "object",
+        "required": ["type", "sequence_number"],
+        "properties": {"type": _WORD, "sequence_number": {"type": "integer"}},
+    },
+    "ResponseItemList": {
+        "type": "object",
+        "required": ["object", "data", "first_id", "last_id", "has_more"],
+        "properties": {"object": {"const": "list"}, "data": _LIST, "has_more": {"type": "boolean"}},
+    },
+    "DeletedResponse": {
+        "type": "object",
+        "required": ["id", "object", "deleted"],
+        "properties": {"id": _WORD, "object": {"const": "response"}, "deleted": {"const": True}},
+    },
+}
+"""What the API's reference says of the answers."""
 
 RESPONSES = Protocol(
     name=NAME,
@@ -20,4 +56,17 @@ RESPONSES = Protocol(
         )
     },
     id_prefixes=(ID_PREFIX,),
+    operations=(
+        Operation(
+            path="/v1/responses",
+            operation_id="createResponse",
+            summary="Create a response",
+            description="Answers with one object, or with typed server-sent events when `stream` is true.",
+            request=ResponsesRequest,
+            example={"input": "Say hello.", "max_output_tokens": 64, "stream": False},
+            answer="Response",
+            event="ResponseStreamEvent",
+            schemas=SCHEMAS,
+        ),
+    ),
 )

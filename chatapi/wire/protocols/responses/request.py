@@ -25,7 +25,7 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 _to_json = msgspec.json.encode
 
 
-class JsonSchemaFormat(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
+class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
     """Answers follow a JSON schema."""
 
     name: parameters.ToolName
@@ -37,13 +37,13 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, omit_defaults=True, tag_fiel
 class TextOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """The form of the answer's text."""
 
-    format: parameters.TextFormat | parameters.JsonObjectFormat | JsonSchemaFormat | None = None
+    format: parameters.TextFormat | parameters.JsonObjectFormat | FlatJsonSchema | None = None
     verbosity: parameters.Level | None = None
 
     @property
     def chat_format(self) -> parameters.ResponseFormat | None:
         """The format as chat completions have it."""
-        if isinstance(self.format, JsonSchemaFormat):
+        if isinstance(self.format, FlatJsonSchema):
             schema = self.format
             return parameters.JsonSchemaFormat(
                 parameters.JsonSchema(schema.name, schema.description, schema.schema, schema.strict)
@@ -64,7 +64,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     mode: Literal["standard", "pro"] | None = None
 
 
-class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
+class ResponsesStreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a stream is to carry besides events. No `obfuscation` is ever added."""
 
     include_obfuscation: bool | None = None
@@ -91,7 +91,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     top_p: parameters.Probability | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
+    stream_options: ResponsesStreamOptions | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -19,7 +19,7 @@ class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type")
     """The root of tools and choices of tools."""
 
 
-class FunctionTool(_Tagged, frozen=True, tag="function"):
+class FlatFunction(_Tagged, frozen=True, tag="function"):
     """A function that the model may call; `parameters` is a JSON schema."""
 
     name: ToolName
@@ -33,24 +33,24 @@ class FunctionTool(_Tagged, frozen=True, tag="function"):
         return chat.FunctionTool(function)
 
 
-class GrammarInput(_Tagged, frozen=True, tag="grammar"):
+class FlatGrammar(_Tagged, frozen=True, tag="grammar"):
     """A custom tool that takes what its grammar allows."""
 
     syntax: Literal["lark", "regex"]
     definition: str
 
 
-class CustomTool(_Tagged, frozen=True, tag="custom"):
+class FlatCustomTool(_Tagged, frozen=True, tag="custom"):
     """A tool that takes text."""
 
     name: ToolName
     description: Description | None = None
-    format: chat.TextInput | GrammarInput | None = None
+    format: chat.TextInput | FlatGrammar | None = None
 
     def named(self, name: str) -> chat.Tool:
         """Return the tool as chat completions have it, under this name."""
         format_ = self.format
-        if isinstance(format_, GrammarInput):
+        if isinstance(format_, FlatGrammar):
             grammar = chat.GrammarDefinition(format_.definition, format_.syntax)
             return _custom(name, self.description, chat.GrammarInput(grammar))
         return _custom(name, self.description, format_)
@@ -60,36 +60,38 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
     """Tools that have a name in common."""
 
     name: ToolName
-    tools: Annotated[list[FunctionTool | CustomTool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
     description: Description | None = None
 
 
-Tool = FunctionTool | CustomTool | Namespace
+Tool = FlatFunction | FlatCustomTool | Namespace
 Tools = Annotated[list[Tool], Meta(max_length=caps.MAX_TOOLS)]
 
 
-class FunctionChoice(_Tagged, frozen=True, tag="function"):
+class FlatFunctionChoice(_Tagged, frozen=True, tag="function"):
     """This function must be called."""
 
     name: ToolName
     namespace: ToolName | None = None
 
 
-class CustomChoice(_Tagged, frozen=True, tag="custom"):
+class FlatCustomChoice(_Tagged, frozen=True, tag="custom"):
     """This custom tool must be called."""
 
     name: ToolName
     namespace: ToolName | None = None
 
 
-class AllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
+class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     """Only these tools may be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice | CustomChoice], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    tools: Annotated[
+        list[FlatFunctionChoice | FlatCustomChoice], Meta(min_length=1, max_length=caps.MAX_TOOLS)
+    ]
 
 
-ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | CustomChoice | AllowedTools
+ToolChoice = Literal["none", "auto", "required"] | FlatFunctionChoice | FlatCustomChoice | FlatAllowedTools
 
 
 def flat_name(namespace: str | None, name: str) -> str:
@@ -132,7 +134,7 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
     if isinstance(choice, str):
         return choice
     names = {_named(tool) for tool in tools}
-    if isinstance(choice, AllowedTools):
+    if isinstance(choice, FlatAllowedTools):
         for index, each in enumerate(choice.tools):
             _check(each, names, f"tool_choice.tools[{index}].name")
         allowed = [msgspec.to_builtins(_chosen(each)) for each in choice.tools]
@@ -141,7 +143,7 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
     return _chosen(choice)
 
 
-def _flat(tools: list[Tool]) -> Iterator[tuple[FunctionTool | CustomTool, str, str]]:
+def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
     """Yield each tool with its flat name, and the client's path of that name."""
     for index, tool in enumerate(tools):
         if isinstance(tool, Namespace):
@@ -164,15 +166,15 @@ def _named(tool: chat.Tool) -> tuple[str, str]:
     return "custom", tool.custom.name
 
 
-def _check(choice: FunctionChoice | CustomChoice, names: set[tuple[str, str]], param: str) -> None:
-    kind = "function" if isinstance(choice, FunctionChoice) else "custom"
+def _check(choice: FlatFunctionChoice | FlatCustomChoice, names: set[tuple[str, str]], param: str) -> None:
+    kind = "function" if isinstance(choice, FlatFunctionChoice) else "custom"
     name = flat_name(choice.namespace, choice.name)
     if (kind, name) not in names:
         raise InvalidRequest(f"Invalid value for '{param}': there is no tool '{name}'.", param)
 
 
-def _chosen(choice: FunctionChoice | CustomChoice) -> chat.FunctionChoice | chat.CustomChoice:
+def _chosen(choice: FlatFunctionChoice | FlatCustomChoice) -> chat.FunctionChoice | chat.CustomChoice:
     named = chat.Named(flat_name(choice.namespace, choice.name))
-    if isinstance(choice, FunctionChoice):
+    if isinstance(choice, FlatFunctionChoice):
         return chat.FunctionChoice(named)
     return chat.CustomChoice(named)

@@ -19,7 +19,7 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
     `logprobs` also takes a boolean, as the llama dialect documents it; true is 1.
     """
 
-    prompt: str | Prompts | None = None
+    prompt: str | Prompts
     max_tokens: Annotated[int, Meta(ge=0, le=caps.MAX_OUTPUT_TOKENS)] | None = None
     logprobs: bool | Annotated[int, Meta(ge=0, le=5)] | None = None
     echo: bool | None = None
@@ -32,15 +32,15 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
         n, best_of = self.n or 1, self.best_of or 0
         if 0 < best_of < n:
             raise Violation("best_of", "it may not be less than n")
-        if Texts(self.prompt or "").count * max(best_of, n) > caps.MAX_CHOICES:
+        if Texts(self.prompt).count * max(best_of, n) > caps.MAX_CHOICES:
             raise Violation("n", f"prompts times choices may not be more than {caps.MAX_CHOICES}")
         if self.stream and best_of > n:
             raise Violation("best_of", "it may not be more than n when stream is true")
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
-        """Return what this body asks for. No prompt is an empty one, no limit is 16 tokens."""
+        """Return what this body asks for. No limit is 16 tokens."""
         members = self.members(NAME, is_ticket=is_ticket) | {
-            "prompt": Texts(self.prompt or "", self.echo, self.suffix),
+            "prompt": Texts(self.prompt, self.echo, self.suffix),
             "max_tokens": MAX_TOKENS_DEFAULT if self.max_tokens is None else self.max_tokens,
             "logprobs": None if self.logprobs is None or self.logprobs is False else int(self.logprobs),
         }
