@@ -31,9 +31,10 @@ from chatapi.web.responses import has_failed, respond, respond_again, respond_la
 from chatapi.web.services import Services
 from chatapi.web.tickets import Ticket
 from chatapi.wire import parsed_request, requests
+from chatapi.wire.deltas import Usage
 from chatapi.wire.invalid_request import UnresolvedReferences
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
-from chatapi.wire.protocols import Dialect
+from chatapi.wire.protocols import Answer, Dialect
 from usage import pricing
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted, is_known
@@ -89,6 +90,20 @@ async def create(exchange: Exchange) -> None:
     await complete(exchange, services, await validate(exchange, services))
 
 
+async def count_tokens(exchange: Exchange) -> None:
+    """Answer with an estimate of the prompt's tokens: for free, but it counts in the limits of requests."""
+    services = await Services.get()
+    request = await validate(exchange, services)
+    summary = request.summary
+    reservation = await services.rates.take(request.caller, exchange.id, model=summary.model, tokens=0)
+    exchange.is_counted = True
+    services.in_background(services.rates.release(reservation, 0))
+    exchange.response_headers += reservation.headers()
+    folder = request.dialect.folder(Answer(exchange.id.hex, identity.created(exchange.id), summary.model))
+    folder.add(Usage(summary.prompt_tokens or 0, 0))
+    await exchange.send_json(200, folder.body())
+
+
 async def issue_ticket(exchange: Exchange) -> None:
     """`POST /v1/chat/completions/tickets`: 201 with a URL from which an EventSource gets this chat's stream.
 
@@ -124,7 +139,7 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     1. the head: method, key, scope, dialect, content type;
     2. the caller's limits; for a large body also in Redis, and the bytes of its refused requests;
     3. room in memory for a large body, which is not read before;
-    4. the body: small ones are parsed here, large ones in a child process;
+    4. the body: small ones are parsed here, large ones and those to count in a child process;
     5. the model and its price.
     """
     exchange.allow("POST")
@@ -143,20 +158,20 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     else:
         pieces = [await exchange.read_body()]
     try:
-        parsed = await _parse(exchange, services, dialect, pieces)
+        parsed = await _parse(exchange, services, caller, dialect, pieces)
     except UnresolvedReferences as references:
         assert exchange.kind.resolve is not None, "its parser knows no references"
         pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
         if room is None and sum(map(len, pieces)) > LARGE_BYTES:
             room = await _take_room(exchange, services, caller, sum(map(len, pieces)))
-        parsed = await _parse(exchange, services, dialect, pieces)
+        parsed = await _parse(exchange, services, caller, dialect, pieces)
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     return request
 
 
 async def _parse(
-    exchange: Exchange, services: Services, dialect: Dialect, pieces: list[bytes]
+    exchange: Exchange, services: Services, caller: Caller, dialect: Dialect, pieces: list[bytes]
 ) -> ParsedRequest:
     """Return the request in the pieces of a body. Raises `InvalidRequest` or `UnresolvedReferences`."""
     default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
@@ -164,6 +179,13 @@ async def _parse(
     n_bytes = sum(map(len, pieces))
     if n_bytes > settings.MAX_BODY_BYTES:
         raise errors.body_too_large()
+    if exchange.protocol.counts_tokens:
+        turn = await services.counting_turns.acquire(caller.organization_id)
+        exchange.rooms.append(turn)
+        try:
+            return await services.parser.parse(pieces, protocol, default_model)
+        finally:
+            turn.release()  # it may be parsed again, with what it refers to
     if n_bytes > LARGE_BYTES:
         return await services.parser.parse(pieces, protocol, default_model, is_ticket=is_ticket)
     return parsed_request.parse(b"".join(pieces), protocol, default_model, is_ticket=is_ticket)

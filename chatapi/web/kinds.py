@@ -9,7 +9,7 @@ from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.exchange import Exchange, Kind
 from chatapi.web.failures import send_failure
 from chatapi.wire.protocols.chat import CHAT
-from chatapi.wire.protocols.responses import RESPONSES
+from chatapi.wire.protocols.responses import COUNT_INPUT, RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
 _CREATE, _READ = KeyScope.COMPLETIONS, KeyScope.GENERATIONS
@@ -21,6 +21,10 @@ KINDS: Final = [
     Kind("text", r"completions", completions.create, _CREATE, TEXT_COMPLETIONS.name),
     Kind(
         *("responses", r"responses", completions.create, _CREATE, RESPONSES.name),
+        resolve=stored_responses.resolve,
+    ),
+    Kind(
+        *("input", r"responses/input_tokens", completions.count_tokens, _CREATE, COUNT_INPUT.name),
         resolve=stored_responses.resolve,
     ),
     Kind("response", _RESPONSE, stored_responses.retrieve, _READ),

@@ -24,11 +24,12 @@ from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
 from chatapi.delta_log import StreamUnavailable
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
+from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
-from chatapi.web.body_room import BodyRoom
+from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
 from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.inbox import Inbox
 from chatapi.web.rates import Rates
@@ -107,6 +108,8 @@ class Services:
         self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf)
         """Without a bound for all: each organization has its own, and delays no other one with its tests."""
         self.parser = BodyParser()
+        self.counting_turns = FairRoom(1, 1, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH)
+        """Requests that only count tokens use the parser one after the other, organizations in turn."""
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
         self.silence = Silence(self.commits, self.stream)
         self.is_closing = False

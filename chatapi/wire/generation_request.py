@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, cast
 import msgspec
 from msgspec import Meta
 
-from chatapi.wire import caps, parameters
+from chatapi.wire import caps, parameters, tokens
 from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
 
 # What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
@@ -237,6 +237,11 @@ class GenerationRequest(
     def prompt_overhead_tokens(self) -> int:
         """Tokens that a prompt usually has beside those of `prompt_text`."""
         return self.prompt.overhead_tokens
+
+    @property
+    def prompt_tokens_estimate(self) -> int:
+        """About the number of the prompt's tokens, media left out: exact for our tokenizer up to 16 KiB."""
+        return tokens.estimate(self.prompt_text) + self.prompt_overhead_tokens
 
     @property
     def prompt_bytes(self) -> int:

@@ -33,6 +33,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """Names of the engine parameters that were sent."""
     digest: str
     """Two requests with the same digest ask for the same."""
+    prompt_tokens: int | None = None
+    """An estimate, if the request asks for nothing else."""
     is_background: bool = False
     """The client does not wait for the answer."""
 
@@ -58,7 +60,10 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
 
 def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
     """Return the request that `body` holds; see `protocols.protocol.Parser`."""
-    request = PROTOCOLS[protocol].parse(body, default_model, is_ticket=is_ticket)
+    row = PROTOCOLS[protocol]
+    request = row.parse(body, default_model, is_ticket=is_ticket)
+    if row.counts_tokens:
+        return _parsed(request, b"", prompt_tokens=request.prompt_tokens_estimate)
     state, request = request.state, msgspec.structs.replace(request, state=b"")
     return _parsed(request, requests.to_bytes(request), state)
 
@@ -71,7 +76,9 @@ def read(content: bytes) -> ParsedRequest:
     return _parsed(requests.from_bytes(content), content)
 
 
-def _parsed(request: GenerationRequest, content: bytes, state: bytes = b"") -> ParsedRequest:
+def _parsed(
+    request: GenerationRequest, content: bytes, state: bytes = b"", prompt_tokens: int | None = None
+) -> ParsedRequest:
     summary = RequestSummary(
         model=request.model,
         stream=request.stream,
@@ -86,6 +93,7 @@ def _parsed(request: GenerationRequest, content: bytes, state: bytes = b"") -> P
         ignored=request.ignored,
         extras=tuple(request.extras),
         digest=request.digest,
+        prompt_tokens=prompt_tokens,
         is_background=request.is_background,
     )
     return ParsedRequest(summary, content, state)

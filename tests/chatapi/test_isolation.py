@@ -178,6 +178,7 @@ HOT = {
     ),
     "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
     "responses": "test_responses.py::test_no_stranger_sees_it, as the routes below it",
+    "responses/input_tokens": "test_responses.py::test_no_stranger_sees_it",
     "responses/(?P<response_id>[^/]+)": "test_responses.py",
     "responses/(?P<response_id>[^/]+)/input_items": "test_responses.py",
     "responses/(?P<response_id>[^/]+)/cancel": "test_responses.py",

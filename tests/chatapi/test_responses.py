@@ -238,6 +238,7 @@ def test_no_stranger_sees_it(client: Client, strangers: dict[str, Client], stran
     assert_unknown(other.send("POST", path + "/cancel"), response_id)
     assert_unknown(ask(other, previous_response_id=response_id), response_id)
     assert_unknown(ask(other, input=[{"type": "item_reference", "id": item}]), item)
+    assert_unknown(ask(other, "/input_tokens", previous_response_id=response_id), response_id)
     assert get(client, response_id).status == 200
 
 
@@ -326,3 +327,24 @@ def test_what_runs_is_told_as_far_as_it_is_whole(client: Client) -> None:
     assert (running["output"], running["usage"]) == ([], None)
     assert ask(client, previous_response_id=response_id).error["code"] == "response_not_completed"
     client.send("POST", f"/v1/responses/{response_id}/cancel")
+
+
+# ---- counting
+
+
+def test_input_tokens_are_those_that_a_response_has(client: Client, installation: Installation) -> None:
+    body: dict[str, Any] = {
+        "model": "sandbox",
+        "input": "Count me.",
+        "instructions": "Be brief.",
+        "tools": [TOOL],
+    }
+    counted = ask(client, "/input_tokens", **body)
+    assert counted.json["object"] == "response.input_tokens"
+    assert counted.json["input_tokens"] == ask(client, **body).json["usage"]["input_tokens"]
+
+
+def test_the_input_of_a_conversation_is_counted(client: Client) -> None:
+    first = ask(client, input="one " * 100).json
+    counted = ask(client, "/input_tokens", input="two", previous_response_id=first["id"]).json
+    assert counted["input_tokens"] > 100

@@ -305,7 +305,9 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
 
 def test_what_is_kept_is_the_whole_conversation() -> None:
     parsed = parse(json.dumps({"model": "m", "input": "hi"}).encode(), "responses", None)
-    assert json.loads(parsed.state) == [{"type": "message", "role": "user", "content": "hi"}]
+    kept = json.loads(parsed.state)
+    assert kept["items"] == [{"type": "message", "role": "user", "content": "hi"}]
+    assert kept["context"] == requests.from_bytes(parsed.content).context
     assert b"state" not in parsed.content
 
 
@@ -314,7 +316,7 @@ def test_what_is_not_kept_is_told_as_not_stored(members: dict[str, Any]) -> None
     body = json.dumps({"model": "m", "input": "hi"} | members).encode()
     parsed = parse(body, "responses", None)
     assert parsed.state == b""
-    assert json.loads(requests.from_bytes(parsed.content).context["echo"])["store"] is False
+    assert requests.from_bytes(parsed.content).context["is_stored"] is False
 
 
 # ---- refusals

@@ -10,10 +10,12 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.envelope import ErrorAnswer
 from chatapi.wire.protocols.protocol import Answer, Dialect, Operation, Protocol
-from chatapi.wire.protocols.responses import RESPONSES
+from chatapi.wire.protocols.responses import COUNT_INPUT, RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
 
-PROTOCOLS: dict[str, Protocol] = {protocol.name: protocol for protocol in (CHAT, TEXT_COMPLETIONS, RESPONSES)}
+PROTOCOLS: dict[str, Protocol] = {
+    protocol.name: protocol for protocol in (CHAT, TEXT_COMPLETIONS, RESPONSES, COUNT_INPUT)
+}
 _FIRST_SEGMENT = re.compile(r"/(?:[^/]+/)?v1/([^/?]+)")
 
 

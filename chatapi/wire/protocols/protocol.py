@@ -145,6 +145,8 @@ class Protocol:
     dialects: Mapping[str, Dialect]
     id_prefixes: tuple[str, ...]
     """What the ids that clients see begin with."""
+    counts_tokens: bool = False
+    """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
     operations: tuple[Operation, ...] = ()
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""

@@ -1,9 +1,11 @@
-"""Responses: `POST /v1/responses`."""
+"""Responses: `POST /v1/responses` and `/v1/responses/input_tokens` (docs/responses.md)."""
+
+from dataclasses import replace
 
 from chatapi.wire.protocols.envelope import openai_error
 from chatapi.wire.protocols.protocol import Dialect, Operation, Protocol
-from chatapi.wire.protocols.responses.request import NAME, ResponsesRequest, parse
-from chatapi.wire.protocols.responses.response import ID_PREFIX, Encoder, Folder
+from chatapi.wire.protocols.responses.request import COUNT_NAME, NAME, ResponsesRequest, parse, parse_count
+from chatapi.wire.protocols.responses.response import ID_PREFIX, CountFolder, Encoder, Folder
 from chatapi.wire.protocols.responses.stored import accepted
 
 _WORD = {"type": "string"}
@@ -34,6 +36,14 @@ SCHEMAS = {
         "required": ["object", "data", "first_id", "last_id", "has_more"],
         "properties": {"object": {"const": "list"}, "data": _LIST, "has_more": {"type": "boolean"}},
     },
+    "InputTokens": {
+        "type": "object",
+        "required": ["object", "input_tokens"],
+        "properties": {
+            "object": {"const": "response.input_tokens"},
+            "input_tokens": {"type": "integer", "minimum": 0},
+        },
+    },
     "DeletedResponse": {
         "type": "object",
         "required": ["id", "object", "deleted"],
@@ -42,19 +52,18 @@ SCHEMAS = {
 }
 """What the API's reference says of the answers."""
 
+_DIALECT = Dialect(
+    name="openai",
+    public_id=(ID_PREFIX + "{}").format,
+    encoder=Encoder,
+    folder=Folder,
+    envelope=openai_error,
+    accepted=accepted,
+)
 RESPONSES = Protocol(
     name=NAME,
     parse=parse,
-    dialects={
-        "openai": Dialect(
-            name="openai",
-            public_id=(ID_PREFIX + "{}").format,
-            encoder=Encoder,
-            folder=Folder,
-            envelope=openai_error,
-            accepted=accepted,
-        )
-    },
+    dialects={_DIALECT.name: _DIALECT},
     id_prefixes=(ID_PREFIX,),
     operations=(
         Operation(
@@ -67,6 +76,25 @@ RESPONSES = Protocol(
             answer="Response",
             event="ResponseStreamEvent",
             schemas=SCHEMAS,
+        ),
+    ),
+)
+COUNT_INPUT = Protocol(
+    name=COUNT_NAME,
+    parse=parse_count,
+    dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
+    id_prefixes=(),
+    counts_tokens=True,
+    operations=(
+        Operation(
+            path="/v1/responses/input_tokens",
+            operation_id="countInputTokens",
+            summary="Estimate the tokens of an input",
+            description="Costs nothing, and counts in the limits of requests.",
+            request=ResponsesRequest,
+            example={"input": "Say hello."},
+            answer="InputTokens",
+            event=None,
         ),
     ),
 )

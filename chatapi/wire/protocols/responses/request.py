@@ -20,6 +20,7 @@ from chatapi.wire.protocols.responses.response import DEFAULTS
 from chatapi.wire.protocols.responses.tools import ToolChoice, Tools, chat_choice, chat_tools, namespaces
 
 NAME: Final = "responses"
+COUNT_NAME: Final = "responses.input_tokens"
 MIN_OUTPUT_TOKENS: Final = 16
 _LOGPROBS: Final = "message.output_text.logprobs"
 _to_json = msgspec.json.encode
@@ -283,6 +284,15 @@ def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = Fa
     """Return the request in `body`; see `protocol.Parser`."""
     sent = request_body.read(body, ResponsesRequest, default_model, _add_types)
     return sent.generation_request(is_ticket=is_ticket)
+
+
+def parse_count(
+    body: bytes, default_model: str | None = None, *, is_ticket: bool = False
+) -> GenerationRequest:
+    """Return the request whose input is to be counted; it stores and streams nothing."""
+    sent = request_body.read(body, ResponsesRequest, default_model, _add_types)
+    counted = msgspec.structs.replace(sent, store=False, background=None, stream=False)
+    return counted.generation_request()
 
 
 def _add_types(found: dict[str, Any]) -> None:

@@ -330,6 +330,24 @@ class Folder:
         return self.response.object()
 
 
+class CountFolder:
+    """Writes the number of a prompt's tokens."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.usage: Usage | None = None
+        self.failure: Failed | None = None
+
+    def add(self, delta: AnyDelta) -> None:
+        """Take the usage."""
+        if isinstance(delta, Usage):
+            self.usage = delta
+
+    def body(self) -> bytes:
+        """Return the object."""
+        assert self.usage is not None
+        return _to_json({"object": "response.input_tokens", "input_tokens": self.usage.prompt_tokens})
+
+
 def usage_body(usage: Usage) -> dict[str, Any]:
     """Return the usage object; the published types require every number, so an unknown one is 0."""
     return {
