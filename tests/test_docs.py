@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(180), needs_c
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-GENERATION = re.compile(r"chatcmpl-[0-9a-f]{32}")
+GENERATION = re.compile(r"(?:chatcmpl-|resp_)[0-9a-f]{32}")
 STARTS_THE_SERVICE = ("make run",)
 """CI runs this one in a fresh clone."""
 

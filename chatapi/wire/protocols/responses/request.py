@@ -165,9 +165,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         items = self._items()
         conversation = self._conversation(items)
         forwarded = chat_tools(self.tools or [])
-        state = b""
-        if self.store is not False and len(_to_json(items)) <= caps.MAX_STATE_BYTES:
-            state = _to_json({"items": items, "context": self._context(is_stored=True)})
+        context = self._context()
+        state = _to_json({"items": items, "context": context}) if self.store is not False else b""
+        if len(state) > caps.MAX_STATE_BYTES:
+            state = b""
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
@@ -197,7 +198,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             is_background=self.background is True,
             state=state,
             digest=request_body.digest(NAME, self),
-            context=self._context(is_stored=bool(state)),
+            context=context | {"is_stored": bool(state)},
         )
 
     def _items(self) -> list[WholeItem]:
@@ -243,10 +244,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise InvalidRequest(message, "tool_choice")
         return {}
 
-    def _context(self, *, is_stored: bool) -> dict[str, Any]:
+    def _context(self) -> dict[str, Any]:
         """Return what the response needs to know; see `response.Response`."""
         reasoning = self.reasoning or ReasoningOptions()
-        context: dict[str, Any] = {"echo": self._echo(), "is_stored": is_stored}
+        context: dict[str, Any] = {"echo": self._echo(), "is_stored": True}
         if names := namespaces(self.tools or []):
             context["namespaces"] = names
         if reasoning.summary or reasoning.generate_summary:
