@@ -1,6 +1,7 @@
 """The way out of a completion: now, later, or again for a request that was sent before."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -164,7 +165,7 @@ async def _stream(
     exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
 ) -> tuple[int | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
-    used_tokens, has_begun = None, False
+    used_tokens, has_begun, sent_at = None, False, time.monotonic()
     async for batch in batches:
         if not has_begun:
             if batch and isinstance(batch[0], Failed):
@@ -181,7 +182,14 @@ async def _stream(
                 await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
                 await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
             rest = batch[last_start:]
-        await exchange.send_body(encoder.encode(rest) if rest else keep_alive, more=not is_last)
+        frames = encoder.encode(rest)
+        now = time.monotonic()
+        # An encoder may hold back what comes, for as long as the upstream likes.
+        is_silent = not rest or bool(settings.PING_MS and (now - sent_at) * 1_000 >= settings.PING_MS)
+        if not frames and is_silent and not is_last:
+            frames = keep_alive
+        sent_at = now if frames else sent_at
+        await exchange.send_body(frames, more=not is_last)
     return used_tokens, None
 
 

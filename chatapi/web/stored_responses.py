@@ -39,7 +39,7 @@ CANCEL_WAIT_S: Final = 5.0
 """How long a cancellation waits for the end that it brings."""
 PIECE_DELTAS: Final = 256
 """The most deltas that are encoded at once."""
-_ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})([0-9a-f]{2,4})", re.ASCII)
+_ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -160,7 +160,7 @@ async def resolve(
     if references.previous is not None:
         previous = await _conversation(exchange, services, caller, references.previous)
     items: dict[str, bytes] = {}
-    outputs: dict[str, Folder] = {}
+    outputs: dict[str, dict[str, bytes]] = {}
     for item_id, param in references.items.items():
         match = _ITEM_ID.fullmatch(item_id)
         if match is None:
@@ -172,11 +172,10 @@ async def resolve(
             found = await _find(exchange, services, caller, UUID(match[1]))
             if found is None:
                 raise _item_not_found(item_id, param)
-            outputs[match[1]] = await found.folded()
-        item = stored.output_item(outputs[match[1]], int(match[2], 16), item_id)
-        if item is None:
+            outputs[match[1]] = stored.output_items(await found.folded())
+        if item_id not in outputs[match[1]]:
             raise _item_not_found(item_id, param)
-        items[item_id] = item
+        items[item_id] = outputs[match[1]][item_id]
     return stored.resolved_body(pieces, previous, items.items())
 
 

@@ -13,6 +13,7 @@ from chatapi.wire.deltas import TokenLogprob, ToolCall
 Event = tuple[str, dict[str, Any]]
 """An event's type, and its members but for `type` and `sequence_number`."""
 Status = Literal["in_progress", "completed", "incomplete"]
+_to_json = msgspec.json.Encoder().encode
 PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 
 
@@ -48,17 +49,22 @@ class Part:
         self._place = place | {self._form.number: index}
         self._pieces: list[str] = []
         self._annotations: list[dict[str, Any]] = []
-        self._logprobs: list[dict[str, Any]] = []
+        self._logprobs: list[bytes] = []
 
     @property
     def text(self) -> str:
         return "".join(self._pieces)
 
+    @property
+    def logprobs(self) -> msgspec.Raw:
+        """All log probabilities. They are kept as JSON: decoded, they would take ten times the memory."""
+        return msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
+
     def body(self) -> dict[str, Any]:
         """Return the part as it is now."""
         body: dict[str, Any] = {"type": self.kind, self._form.member: self.text}
         if self.kind == "output_text":
-            body |= {"annotations": self._annotations, "logprobs": self._logprobs}
+            body |= {"annotations": self._annotations, "logprobs": self.logprobs}
         return body
 
     def begin(self) -> Event:
@@ -69,9 +75,9 @@ class Part:
         self._pieces.append(text)
         members = self._place | {"delta": text}
         if self.kind == "output_text":
-            told = [_logprob(each) for each in logprobs or ()]
+            told = [_to_json(_logprob(each)) for each in logprobs or ()]
             self._logprobs += told
-            members["logprobs"] = told
+            members["logprobs"] = [msgspec.Raw(each) for each in told]
         return f"{self._form.events}.delta", members
 
     def annotate(self, annotation: dict[str, Any]) -> Event:
@@ -86,7 +92,7 @@ class Part:
     def end(self) -> Iterator[Event]:
         whole: dict[str, Any] = {self._form.member: self.text}
         if self.kind == "output_text":
-            whole["logprobs"] = self._logprobs
+            whole["logprobs"] = self.logprobs
         yield f"{self._form.events}.done", self._place | whole
         yield f"{self._form.part_events}.done", self._place | {"part": self.body()}
 

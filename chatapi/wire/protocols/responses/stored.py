@@ -58,10 +58,9 @@ def conversation(state: State, folder: Folder) -> bytes:
     return bytes(state.items)[:-1] + b"," + output[1:]
 
 
-def output_item(folder: Folder, index: int, item_id: str) -> bytes | None:
-    """Return the output's item with that number and id, as JSON."""
-    found = folder.response.output[index : index + 1]
-    return _to_json(found[0]) if found and found[0]["id"] == item_id else None
+def output_items(folder: Folder) -> dict[str, bytes]:
+    """Return the output's items as JSON, by id."""
+    return {item["id"]: _to_json(item) for item in folder.response.output}
 
 
 def resolved_body(
