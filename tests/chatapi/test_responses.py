@@ -12,12 +12,14 @@ from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation, wait_for
 
+MAX_STATES_BYTES = 64 << 20
 pytestmark = [pytest.mark.xdist_group("responses"), pytest.mark.timeout(120)]
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
     "steady": {"tokens": 1000, "rate": 40},
     "calls": {"tool_calls": 2},
+    "breaks": {"fin_after": 3},
 }
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
 
@@ -122,6 +124,13 @@ def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
     assert (error["type"], failed["type"]) == ("error", "response.failed")
     failed_response = get(client, failed["response"]["id"]).json
     assert (failed_response["status"], failed_response["usage"]) == ("failed", None)
+
+
+def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
+    """Codex repeats a turn that has none, five times."""
+    (*_, last) = events(ask(client, model="breaks", stream=True))
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert events(get(client, last["response"]["id"], "?stream=true"))[-1] == last
 
 
 def test_an_invalid_parameter_is_named(client: Client) -> None:
@@ -262,6 +271,23 @@ def test_the_state_expires_with_the_log(client: Client, installation: Installati
         (log,) = redis.keys(f"*log:{generation}")
         assert 0 < redis.pttl(state) <= 300_000
         assert abs(redis.pttl(state) - redis.pttl(log)) < 1_000
+
+
+def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
+    ask(client)
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        counters = redis.keys("*states:*")
+        for counter in counters:
+            redis.incrby(counter, MAX_STATES_BYTES)
+        try:
+            response = ask(client).json
+            refused = ask(client, background=True)
+        finally:
+            for counter in counters:
+                redis.decrby(counter, MAX_STATES_BYTES)
+    assert (response["status"], response["store"]) == ("completed", False)
+    assert get(client, response["id"]).status == 404
+    assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
 
 
 def test_a_repeated_request_gets_the_first_ones_answer(client: Client) -> None:

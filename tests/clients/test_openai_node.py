@@ -112,3 +112,15 @@ def test_leaving_a_stream_cuts_the_upstream(installation: Installation, folder: 
     assert (told["texts"], told["isAborted"]) == (3, True)
     receipt = installation.receipt(told["id"])
     assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("client_cancelled", 3)
+
+
+def test_responses(installation: Installation, folder: Path) -> None:
+    told = programs.told(installation, [programs.NODE, folder / "responses.mjs"], "openai")
+    finals = {model: final["response"] for model, final in told["finals"].items()}
+    assert [response.get("error") for response in finals.values()] == [None] * len(finals)
+    assert {response["status"] for response in finals.values()} == {"completed", "incomplete"}
+    assert [item["type"] for item in finals["calls-tools"]["output"]] == ["function_call"] * 2
+    assert finals["five"]["output_text"] == TEXT
+    assert told["finals"]["five"]["types"][-1] == "response.completed"
+    assert told["failed"] == "APIError"
+    assert told["next"]["previous_response_id"] == finals["five"]["id"]

@@ -192,6 +192,11 @@ def test_name_and_call_id_are_there_from_the_beginning() -> None:
     assert item["id"].startswith("fc_" + ID)
 
 
+def test_arguments_are_told_in_the_upstreams_pieces() -> None:
+    pieces = [event["delta"] for event in told("tool-call") if event["type"].endswith("arguments.delta")]
+    assert pieces == ['{"city":', '"Tokyo"}']
+
+
 def test_a_namespace_is_told_beside_the_short_name() -> None:
     (call,) = told("namespaced-call")[-1]["response"]["output"]
     assert (call["namespace"], call["name"]) == ("town", "get_weather")
