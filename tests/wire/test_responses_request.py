@@ -265,9 +265,14 @@ def test_pictures_of_a_tool_are_in_a_user_message_behind_all_outputs() -> None:
     assert roles == ["assistant", "tool", "tool", "user", "user"]
 
 
-def test_a_refusal_stays_one() -> None:
-    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
-    assert messages([said]) == [{"role": "assistant", "content": None, "refusal": "No."}]
+@pytest.mark.parametrize("words", ["No.", ""])
+def test_a_refusal_stays_one(words: str) -> None:
+    said = {"role": "assistant", "content": [{"type": "refusal", "refusal": words}]}
+    assert messages([said]) == [{"role": "assistant", "content": None, "refusal": words}]
+
+
+def test_an_empty_answer_stays_one() -> None:
+    assert messages([{"role": "assistant", "content": []}]) == [{"role": "assistant", "content": ""}]
 
 
 def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:

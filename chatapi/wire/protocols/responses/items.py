@@ -181,7 +181,7 @@ class _Turn:
             return None
         return AssistantMessage(
             _BETWEEN_MESSAGES.join(self.texts) if self.texts else None,
-            refusal="".join(self.refusals) or None,
+            refusal="".join(self.refusals) if self.refusals else None,
             tool_calls=self.calls or None,
             reasoning_content="\n\n".join(self.reasoning) or None,
         )
