@@ -51,7 +51,8 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
 
 def test_choices_that_end_before_they_began_are_announced_first() -> None:
     cancelled = End(Ending.CANCELLED, None, (THERE,))
-    ends = [Finished("stop", 0), Finished("stop", 1), Usage(7, 0, None, None)]
+    stops = [Finished("stop", index, is_cancelled=True) for index in range(2)]
+    ends = [*stops, Usage(7, 0, None, None)]
     assert run_usage.terminal(cancelled, RunUsage(), Tokens(7, 0), 2) == [Started(), *ends]
     assert run_usage.terminal(cancelled, heard(Started()), Tokens(7, 0), 2) == ends
     assert run_usage.terminal(FAILED, RunUsage(), Tokens(), 2) == [FAILED.failure]
@@ -172,7 +173,7 @@ def test_what_was_asked_to_stop_has_a_normal_end() -> None:
         2,
     )
     assert run_usage.terminal(end, heard(Started()), settled.tokens, 1) == [
-        Finished("stop"),
+        Finished("stop", is_cancelled=True),
         Usage(settled.tokens.prompt_tokens, 2),
     ]
 
