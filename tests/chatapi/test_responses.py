@@ -134,7 +134,7 @@ def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
 
 
 def test_an_invalid_parameter_is_named(client: Client) -> None:
-    assert ask(client, tools=[{"type": "web_search"}]).error["param"] == "tools[0].type"
+    assert ask(client, tools=[{"type": "file_search"}]).error["param"] == "tools[0].type"
 
 
 def test_what_is_not_forwarded_is_listed(client: Client) -> None:

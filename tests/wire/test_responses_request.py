@@ -292,6 +292,12 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "town__f"
 
 
+def test_a_search_that_agents_always_offer_is_left_out_and_named() -> None:
+    offered = [FUNCTION, {"type": "web_search", "external_web_access": False}]
+    assert request("responses", input="hi", tools=offered).ignored == ("tools[1]",)
+    assert sent("responses", input="hi", tools=offered)["tools"] == [CHAT_FUNCTION]
+
+
 # ---- earlier responses
 
 
@@ -381,7 +387,7 @@ def test_what_is_not_kept_is_told_as_not_stored(members: dict[str, Any]) -> None
         ({"max_output_tokens": 15}, "max_output_tokens"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "file_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
         (
             {"tools": [{"type": "namespace", "name": "n" * 60, "tools": [FUNCTION | {"name": "f" * 9}]}]},

@@ -17,7 +17,14 @@ from chatapi.wire.protocols.responses.items import (
     WholeItem,
 )
 from chatapi.wire.protocols.responses.response import DEFAULTS
-from chatapi.wire.protocols.responses.tools import ToolChoice, Tools, chat_choice, chat_tools, namespaces
+from chatapi.wire.protocols.responses.tools import (
+    ToolChoice,
+    Tools,
+    chat_choice,
+    chat_tools,
+    left_out,
+    namespaces,
+)
 
 NAME: Final = "responses"
 COUNT_NAME: Final = "responses.input_tokens"
@@ -194,7 +201,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             service_tier=self.service_tier,
             moderation=self.moderation,
             extras=self.extras,
-            ignored=self.ignored,
+            ignored=(*self.ignored, *left_out(self.tools or [])),
             is_background=self.background is True,
             state=state,
             digest=request_body.digest(NAME, self),

@@ -64,7 +64,15 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
     description: Description | None = None
 
 
-Tool = FlatFunction | FlatCustomTool | Namespace
+class WebSearch(_Tagged, frozen=True, tag="web_search"):
+    """OpenAI's own search. Coding agents offer it in every request, so it is left out instead of refused."""
+
+
+class WebSearchPreview(_Tagged, frozen=True, tag="web_search_preview"):
+    """The older name of `WebSearch`."""
+
+
+Tool = FlatFunction | FlatCustomTool | Namespace | WebSearch | WebSearchPreview
 Tools = Annotated[list[Tool], Meta(max_length=caps.MAX_TOOLS)]
 
 
@@ -119,6 +127,13 @@ def chat_tools(tools: list[Tool]) -> list[chat.Tool]:
     return found
 
 
+def left_out(tools: list[Tool]) -> Iterator[str]:
+    """Yield the paths of the tools that no upstream gets."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, WebSearch | WebSearchPreview):
+            yield f"tools[{index}]"
+
+
 def namespaces(tools: list[Tool]) -> dict[str, tuple[str, str]]:
     """Return the namespace and the short name of each tool in a namespace, by its flat name."""
     return {
@@ -149,7 +164,7 @@ def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, st
         if isinstance(tool, Namespace):
             for inner_index, inner in enumerate(tool.tools):
                 yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
-        else:
+        elif isinstance(tool, FlatFunction | FlatCustomTool):
             yield tool, tool.name, f"tools[{index}].name"
 
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('chatapi', '0005_deployment_streaming'),
+        ('chatapi', '0006_deployment_engine_anthropic'),
     ]
 
     operations = [
