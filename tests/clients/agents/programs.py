@@ -17,14 +17,14 @@ QUESTION = "What is the weather in Paris? [sandbox tokens=6]"
 
 def openai_agents() -> dict[str, Any]:
     """Run an agent with one tool, whole and streamed, over Responses."""
-    from agents import Agent, Runner, function_tool, set_default_openai_client, set_tracing_disabled
+    from agents import Agent, Runner, function_tool, set_default_openai_client, set_tracing_disabled  # type: ignore[import-not-found]
     from openai import AsyncOpenAI
 
     set_default_openai_client(AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY, max_retries=0))
     set_tracing_disabled(True)
     cities: list[str] = []
 
-    @function_tool
+    @function_tool  # type: ignore[untyped-decorator]
     def weather(city: str) -> str:
         """Return the weather in a city."""
         cities.append(city)
@@ -51,10 +51,10 @@ def openai_agents() -> dict[str, Any]:
 
 def inspect_ai() -> dict[str, Any]:
     """Generate with a tool over Responses, as an evaluation does."""
-    from inspect_ai.model import ChatMessageUser, execute_tools, get_model
-    from inspect_ai.tool import Tool, tool
+    from inspect_ai.model import ChatMessageUser, execute_tools, get_model  # type: ignore[import-not-found]
+    from inspect_ai.tool import Tool, tool  # type: ignore[import-not-found]
 
-    @tool
+    @tool  # type: ignore[untyped-decorator]
     def weather() -> Tool:
         async def execute(city: str) -> str:
             """Return the weather in a city.
@@ -86,8 +86,8 @@ def inspect_ai() -> dict[str, Any]:
 
 def langchain() -> dict[str, Any]:
     """Call a tool over Responses, whole and streamed, and embed documents."""
-    from langchain_core.messages import HumanMessage, ToolMessage
-    from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+    from langchain_core.messages import HumanMessage, ToolMessage  # type: ignore[import-not-found]
+    from langchain_openai import ChatOpenAI, OpenAIEmbeddings  # type: ignore[import-not-found]
 
     def weather(city: str) -> str:
         """Return the weather in a city."""
@@ -112,9 +112,9 @@ def langchain() -> dict[str, Any]:
 
 def llama_index() -> dict[str, Any]:
     """Complete over Responses and embed a text."""
-    from llama_index.core.llms import ChatMessage
-    from llama_index.embeddings.openai import OpenAIEmbedding
-    from llama_index.llms.openai import OpenAIResponses
+    from llama_index.core.llms import ChatMessage  # type: ignore[import-not-found]
+    from llama_index.embeddings.openai import OpenAIEmbedding  # type: ignore[import-not-found]
+    from llama_index.llms.openai import OpenAIResponses  # type: ignore[import-not-found]
 
     options: Any = {"api_base": BASE_URL, "api_key": API_KEY, "max_retries": 0}
     model = OpenAIResponses(model="sandbox", context_window=8192, **options)
@@ -129,7 +129,7 @@ def llama_index() -> dict[str, Any]:
 
 def anthropic() -> dict[str, Any]:
     """Call a tool over Messages, whole and streamed, with Anthropic's SDK."""
-    from anthropic import Anthropic
+    from anthropic import Anthropic  # type: ignore[import-not-found]
 
     client = Anthropic(base_url=URL, api_key=API_KEY, max_retries=0)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
