@@ -14,6 +14,7 @@ import httptools
 import msgspec
 
 from bench.behaviour import LETTERS
+from bench.protocols import PROTOCOLS, Protocol
 
 clock = time.perf_counter
 
@@ -101,17 +102,26 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Sends chat requests to one server over as many connections as there are requests under way."""
+    """Sends requests to one server over as many connections as there are requests under way."""
 
     def __init__(
-        self, base_url: str, key: str, model: str, *, is_stream: bool, timeout_seconds: float
+        self,
+        base_url: str,
+        key: str,
+        model: str,
+        *,
+        is_stream: bool,
+        timeout_seconds: float,
+        protocol: Protocol = PROTOCOLS["chat"],
     ) -> None:
         url = urlsplit(base_url)
         self.host, self.port = url.hostname or "127.0.0.1", url.port or 80
         self.timeout_seconds = timeout_seconds
-        path = url.path.rstrip("/") + "/chat/completions"
+        path = url.path.rstrip("/") + protocol.path
         self.payloads = {
-            letter: self.payload(path, key, chat_body(model, letter, is_stream=is_stream))
+            letter: self.payload(
+                path, key, msgspec.json.encode(protocol.body(model, prompt(letter), is_stream))
+            )
             for letter in LETTERS
         }
         self.idle: list[Connection] = []
@@ -172,13 +182,6 @@ class Client:
             connection.transport.abort()
 
 
-def chat_body(model: str, letter: str, *, is_stream: bool) -> bytes:
-    """A chat request of about 200 bytes of prompt, whose last letter chooses the answer's."""
-    message = {
-        "role": "user",
-        "content": "Count as far as you were told to, please. " * 5 + f"Start every word with {letter}",
-    }
-    body: dict[str, object] = {"model": model, "messages": [message]}
-    if is_stream:
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-    return msgspec.json.encode(body)
+def prompt(letter: str) -> str:
+    """Return a prompt of about 200 bytes, whose last letter chooses the answer's."""
+    return "Count as far as you were told to, please. " * 5 + f"Start every word with {letter}"

@@ -25,10 +25,11 @@ import msgspec
 import uvloop
 
 from bench import processes
-from bench.answers import AnswerError, Content, Expected, check_completion, check_stream, error_code
+from bench.answers import AnswerError, Content, Expected, check_completion, error_code
 from bench.behaviour import Behaviour, answer_tokens
 from bench.client import Client, Exchange, clock
 from bench.measurement import Cost, Measurement, percentiles_ms
+from bench.protocols import PROTOCOLS
 
 SETTLE_SECONDS = 0.2
 """The CPU count stays open this long after the last answer, so that work put off until then is counted too.
@@ -50,6 +51,7 @@ class Load:
     timeout_seconds: float
     is_stream: bool
     roots: dict[str, list[int]]
+    protocol: str = "chat"
 
 
 @dataclass
@@ -147,7 +149,12 @@ async def run(client: Client, load: Load) -> Run:
 async def measure(load: Load) -> Measurement:
     """Runs the load, then checks what came back."""
     client = Client(
-        load.base_url, load.key, load.model, is_stream=load.is_stream, timeout_seconds=load.timeout_seconds
+        load.base_url,
+        load.key,
+        load.model,
+        is_stream=load.is_stream,
+        timeout_seconds=load.timeout_seconds,
+        protocol=PROTOCOLS[load.protocol],
     )
     ran = await run(client, load)
     client.close()
@@ -220,7 +227,8 @@ def check_exchange(exchange: Exchange, load: Load, timings: Timings) -> None:
     if exchange.content_type.partition(b";")[0] != media_type:
         raise AnswerError(f"content type {exchange.content_type.decode(errors='replace')}")
     if load.is_stream:
-        arrivals = token_arrivals(exchange, check_stream(body, expected))
+        contents = PROTOCOLS[load.protocol].check_stream(body, expected)
+        arrivals = token_arrivals(exchange, contents)
         timings.ttft.append(arrivals[0] - exchange.sent_at)
         timings.lag += lags(arrivals, behaviour.delay_ms / 1000)
     else:
@@ -271,6 +279,7 @@ def parse_arguments(arguments: list[str]) -> Load:
     parser.add_argument("--warmup-requests", type=int, default=32)
     parser.add_argument("--timeout-seconds", type=float, default=60)
     parser.add_argument("--no-stream", dest="is_stream", action="store_false")
+    parser.add_argument("--protocol", choices=PROTOCOLS, default="chat", help="others are streamed only")
     parser.add_argument(
         "--process", dest="roots", action="append", default=[], type=named_processes, metavar="NAME=PID[,PID]"
     )

@@ -15,6 +15,7 @@ class Scenario:
     requests: int | None = None
     ramp_seconds: float = 0
     warmup_requests: int = 32
+    protocol: str = "chat"
 
     def load_arguments(self, seconds: float) -> list[str]:
         """Arguments for `bench.load`; a scenario with a number of requests ends with them instead of with the
@@ -27,6 +28,8 @@ class Scenario:
             str(self.concurrency),
             "--warmup-requests",
             str(self.warmup_requests),
+            "--protocol",
+            self.protocol,
         ]
         if self.requests is None:
             arguments += ["--seconds", str(seconds)]

@@ -46,6 +46,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     refusal: bool = False
     tool_calls: int = 0
     """So many tool calls instead of text."""
+    turns: list[tuple[str, str]] = []
+    """The name and arguments of the tool that is called in each turn of an agent, before it says its text."""
     function_call: bool = False
     """One call in the deprecated form instead of text."""
     prompt_tokens: int = 7
@@ -146,7 +148,8 @@ class Completion:
         self.is_text = is_text
         self.n = body.get("n") or 1
         limit = body.get("max_completion_tokens") or body.get("max_tokens")
-        deltas = list(_deltas(script))
+        self.turn = _next_turn(script, body)
+        deltas = list(_deltas(script)) if self.turn is None else [self.turn]
         self.deltas = deltas if limit is None or script.ignore_max_tokens else deltas[:limit]
         self.finish_reason = self._finish_reason(is_whole=len(self.deltas) == len(deltas))
         self.total_tokens = len(self.deltas) * self.n
@@ -198,7 +201,7 @@ class Completion:
         said: dict[str, Any] = (
             {"text": _joined(self.deltas, "content")}
             if self.is_text
-            else {"message": _message(self.deltas, self.script)}
+            else {"message": _message(self.deltas, self.script) | (self.turn or {})}
         )
         if self.body.get("logprobs") and not self.is_text:
             each = [
@@ -215,7 +218,7 @@ class Completion:
             return "length"
         return (
             "tool_calls"
-            if self.script.tool_calls
+            if self.script.tool_calls or self.turn
             else "function_call"
             if self.script.function_call
             else "stop"
@@ -246,6 +249,16 @@ def _deltas(script: Script) -> Iterator[dict[str, Any]]:
         return
     for word in islice(cycle(WORDS), script.tokens):
         yield {"refusal" if script.refusal else "content": " " + word}
+
+
+def _next_turn(script: Script, body: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the call of the turn that the conversation has come to, or None after the last one."""
+    turn = sum(message["role"] == "tool" for message in body.get("messages", ()))
+    if turn >= len(script.turns):
+        return None
+    name, arguments = script.turns[turn]
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [{"index": 0, "id": f"call_up_{turn}", "type": "function", "function": function}]}
 
 
 def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:

@@ -11,9 +11,10 @@ from openai import AsyncOpenAI, OpenAI
 from tests.chatapi.http_client import Client
 from tests.installation import ROOT, Installation
 
-# What these need is heavy: `make test-clients` installs it, and names all files, which collects them all the
-# same.
+# What these need is heavy: `make test-clients` and `make clients` install it, and name their files, which
+# collects them all the same.
 collect_ignore = [
+    "test_agents.py",
     "test_ai_sdk.py",
     "test_browser.py",
     "test_langchain.py",

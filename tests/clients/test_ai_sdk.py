@@ -1,5 +1,5 @@
-"""The Vercel AI SDK, by both of its providers that speak chat completions: `@ai-sdk/openai` and
-`@ai-sdk/openai-compatible`.
+"""The Vercel AI SDK with its providers: `@ai-sdk/openai` (Responses by default, and chat completions),
+`@ai-sdk/openai-compatible` and `@ai-sdk/anthropic`.
 """
 
 from collections.abc import Callable
@@ -24,18 +24,36 @@ def folder() -> Path:
     return programs.node_packages("ai_sdk")
 
 
-@pytest.fixture(scope="session", params=["openai", "compatible"])
-def provider(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
+PROVIDERS = [
+    ("openai", "openai"),
+    ("anthropic", "openai"),
+    *(
+        (provider, dialect)
+        for provider in ("chat", "compatible")
+        for dialect in ("openai", "opentoken", "llama")
+    ),
+]
 
 
-@pytest.fixture(scope="session", params=["openai", "opentoken", "llama"])
-def node(installation: Installation, folder: Path, provider: str, request: pytest.FixtureRequest) -> Node:
+@pytest.fixture(scope="session", params=PROVIDERS, ids="-".join)
+def target(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A provider, and the dialect that it is pointed at."""
+    target: tuple[str, str] = request.param
+    return target
+
+
+@pytest.fixture(scope="session")
+def provider(target: tuple[str, str]) -> str:
+    return target[0]
+
+
+@pytest.fixture(scope="session")
+def node(installation: Installation, folder: Path, target: tuple[str, str]) -> Node:
     """Runs a script with the provider against a dialect, once, and returns what it tells."""
+    provider, dialect = target
     return cache(
         lambda script: programs.told(
-            installation, [programs.NODE, folder / f"{script}.mjs", provider], request.param
+            installation, [programs.NODE, folder / f"{script}.mjs", provider], dialect
         )
     )
 
@@ -55,7 +73,11 @@ def test_answers(node: Node, installation: Installation) -> None:
 
 
 def test_reasoning_is_understood_where_the_provider_knows_it(node: Node, provider: str) -> None:
-    assert bool(node("answers")["reasoning"]) == (provider == "compatible")
+    assert bool(node("answers")["reasoning"]) == (provider != "chat")
+
+
+def test_embeddings(node: Node) -> None:
+    assert node("answers")["embeddings"] == [1536, 1536]
 
 
 def test_text_completions_are_the_same_streamed_or_not(node: Node) -> None:

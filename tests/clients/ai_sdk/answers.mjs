@@ -1,8 +1,8 @@
 // Whole answers and streams: text, reasoning, usage, structured output, text completions.
 
-import { generateText, jsonSchema, Output, streamText } from "ai";
+import { embedMany, generateText, jsonSchema, Output, streamText } from "ai";
 
-import { model, tell, textModel } from "./client.mjs";
+import { embeddingModel, model, tell, textModel } from "./client.mjs";
 
 const prompt = "hello [sandbox tokens=6]";
 
@@ -28,6 +28,8 @@ const schema = jsonSchema({
 });
 const structured = await generateText({ model: model("sandbox"), prompt, output: Output.object({ schema }) });
 
+const { embeddings } = await embedMany({ model: embeddingModel, values: ["one", "two"] });
+
 const usage = ({ inputTokens, outputTokens, totalTokens }) => ({ inputTokens, outputTokens, totalTokens });
 
 tell({
@@ -42,4 +44,5 @@ tell({
   structured: structured.output,
   completion: completion.text,
   completed,
+  embeddings: embeddings.map(({ length }) => length),
 });

@@ -1,0 +1,177 @@
+"""Programs that people use: coding agents, agent frameworks, evaluations and load generators, each as its
+documentation shows it (`make clients`).
+
+A coding agent calls its shell twice and then answers, because `Script.turns` of the upstream says so. What a
+program says it used must be the sum of the receipts.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients import programs
+from tests.installation import Installation
+
+pytestmark = pytest.mark.timeout(300)
+
+MODELS = """
+[[models]]
+id = "coding-agent"
+context_window = 200000
+max_output_tokens = 32000
+price = {{ input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }}
+[[models.deployments]]
+name = "upstream"
+engine = "openai_compatible"
+base_url = "{url}/v1"
+upstream_model = "{model}"
+"""
+TEXT = "the of and to in"
+"""What the upstream says after its tool calls."""
+
+
+def agent(
+    installation: Installation, folder: Path, turns: list[tuple[str, dict[str, str]]], prompt_tokens: int
+) -> None:
+    """Have the model `coding-agent` make these tool calls."""
+    calls = [[name, json.dumps(arguments)] for name, arguments in turns]
+    installation.script(folder.name, turns=calls, prompt_tokens=prompt_tokens)
+    catalog = folder / "catalog.toml"
+    catalog.write_text(MODELS.format(url=installation.upstream_url, model=folder.name))
+    loaded = installation.manage("loadcatalog", str(catalog))
+    assert loaded.returncode == 0, loaded.stderr
+
+
+def run(command: programs.Command, folder: Path, **environment: str) -> list[str]:
+    """Run the command in the folder, which is its home; return the lines it prints."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder)} | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def tool_results(installation: Installation, model: str) -> list[str]:
+    """Return what the tools answered, as the upstream got it in its last call."""
+    messages = installation.calls(model)[-1]["body"]["messages"]
+    return [str(message["content"]) for message in messages if message["role"] == "tool"]
+
+
+def test_codex_runs_two_commands_and_answers(installation: Installation, tmp_path: Path) -> None:
+    commands = [("exec_command", {"cmd": "echo first"}), ("exec_command", {"cmd": "echo second"})]
+    agent(installation, tmp_path, commands, prompt_tokens=9_000)
+    provider = (
+        f'{{name = "chatapi", base_url = "{installation.url}/v1", env_key = "KEY", wire_api = "responses"}}'
+    )
+    lines = run(
+        [
+            programs.node_packages("agents") / "node_modules" / ".bin" / "codex",
+            *("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
+            *("-m", "coding-agent", "-c", "model_provider=chatapi"),
+            *("-c", f"model_providers.chatapi={provider}", "Run the two commands."),
+        ],
+        tmp_path,
+        KEY=installation.keys["live"],
+    )
+    events = [json.loads(line) for line in lines if line.startswith("{")]
+    items = [event["item"] for event in events if event["type"] == "item.completed"]
+    assert TEXT in [item["text"].strip() for item in items if item["type"] == "agent_message"]
+    first, second = tool_results(installation, tmp_path.name)
+    assert ("first" in first, "second" in second) == (True, True)
+    usage = events[-1]["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (27_000, 1 + 1 + 5)
+
+
+def test_claude_code_runs_two_commands_and_answers(installation: Installation, tmp_path: Path) -> None:
+    commands = [
+        ("Bash", {"command": "echo first", "description": "Say first"}),
+        ("Bash", {"command": "echo second", "description": "Say second"}),
+    ]
+    agent(installation, tmp_path, commands, prompt_tokens=20_000)
+    lines = run(
+        [
+            programs.node_packages("agents") / "node_modules" / ".bin" / "claude",
+            *("-p", "Run the two commands.", "--output-format", "json", "--allowedTools", "Bash"),
+        ],
+        tmp_path,
+        ANTHROPIC_BASE_URL=installation.url,
+        ANTHROPIC_AUTH_TOKEN=installation.keys["live"],
+        ANTHROPIC_MODEL="coding-agent",
+        ANTHROPIC_DEFAULT_HAIKU_MODEL="coding-agent",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+    )
+    result = json.loads(lines[-1])
+    assert (result["is_error"], result["num_turns"], result["result"].strip()) == (False, 3, TEXT)
+    assert tool_results(installation, tmp_path.name) == ["first", "second"]
+    usage = result["usage"]
+    assert (usage["input_tokens"], usage["output_tokens"]) == (60_000, 1 + 1 + 5)
+
+
+def program(installation: Installation, name: str) -> dict[str, Any]:
+    """Return what the program of that name in agents/programs.py got."""
+    script = programs.CLIENTS / "agents" / "programs.py"
+    return programs.told(installation, [programs.AGENTS_BIN / "python", "-W", "ignore", script, name])
+
+
+def test_openai_agents(installation: Installation) -> None:
+    got = program(installation, "openai_agents")
+    assert (got["calls"], got["streamed"]) == (2, got["text"])
+    receipts = [installation.receipt(generation_id)["usage"] for generation_id in got["ids"]]
+    assert got["tokens"] == [
+        sum(usage[kind] for usage in receipts) for kind in ("prompt_tokens", "completion_tokens")
+    ]
+
+
+def test_inspect_ai(installation: Installation) -> None:
+    got = program(installation, "inspect_ai")
+    assert (got["calls"], got["tokens"][1]) == (["weather"], 6)
+    assert got["text"]
+
+
+def test_langchain_with_responses_and_embeddings(installation: Installation) -> None:
+    got = program(installation, "langchain")
+    assert (got["calls"], got["vectors"], got["is_repeatable"]) == (["weather"], [1536, 1536], True)
+    assert got["streamed"] == got["text"] != ""
+
+
+def test_llama_index(installation: Installation) -> None:
+    got = program(installation, "llama_index")
+    assert (got["vector"], got["streamed"]) == (1536, got["text"])
+
+
+def test_anthropic(installation: Installation) -> None:
+    got = program(installation, "anthropic")
+    assert (got["calls"], got["stop_reasons"]) == (["weather"], ["tool_use", "end_turn"])
+    usage = installation.receipt(got["id"])["usage"]
+    assert got["tokens"] == [usage["prompt_tokens"], usage["completion_tokens"]]
+    assert got["counted"] > 0
+
+
+def test_guidellm_measures_without_an_error(installation: Installation, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "hello [sandbox tokens=6]"}\n' * 4)
+    report = tmp_path / "report.json"
+    backend = f"kind=openai_http,target={installation.url},model=sandbox,api_key={installation.keys['live']}"
+    run(
+        [
+            programs.AGENTS_BIN / "guidellm",
+            *("run", "--backend", backend, "--profile", "kind=synchronous"),
+            *("--data", f"kind=json_file,path={prompts}", "--output", f"kind=json,path={report}"),
+            *("--constraint", "kind=max_requests,count=4", "--disable-console"),
+        ],
+        tmp_path,
+        HF_HUB_OFFLINE="1",
+    )
+    totals = json.loads(report.read_text())["benchmarks"][0]["metrics"]["request_totals"]
+    assert (totals["successful"], totals["errored"]) == (4, 0)
