@@ -246,15 +246,12 @@ class Installation:
             address = f'base_url = "{self.upstream_url}/v1", upstream_model = "{name}", timeouts = {timeouts}'
             rule = f'on_disconnect = "{ON_DISCONNECT.get(name, "cancel")}"'
             deployment = f'{{ name = "upstream", engine = "openai_compatible", {rule}, {address} }}'
-        price = (
-            'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2", '
-            'cache_write_per_mtok = "1.25", cache_write_1h_per_mtok = "2" }'
-        )
+        price = 'input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2"'
+        if "cache" in name:
+            price += ', cache_write_per_mtok = "1.25", cache_write_1h_per_mtok = "2"'
         limits = "context_window = 8192\nmax_output_tokens = 1024"
         kind = "embeddings" if "embed" in name else "chat"
-        return (
-            f'[[models]]\nid = "{name}"\nkind = "{kind}"\n{limits}\n{price}\ndeployments = [{deployment}]\n'
-        )
+        return f'[[models]]\nid = "{name}"\nkind = "{kind}"\n{limits}\nprice = {{ {price} }}\ndeployments = [{deployment}]\n'
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

@@ -27,7 +27,7 @@ class CompletionsUsage(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
-    """The usage of one group in one bucket (OpenAI's `UsageEmbeddingsResult`)."""
+    """The usage of one group in one bucket (OpenAI's `UsageEmbeddingsResult`), with `end_user` as above."""
 
     object: Literal["organization.usage.embeddings.result"] = "organization.usage.embeddings.result"
     input_tokens: int
@@ -36,6 +36,7 @@ class EmbeddingsUsage(Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     api_key_id: str | None = None
     model: str | None = None
+    end_user: str | UnsetType = UNSET
 
 
 class Amount(Struct, frozen=True, kw_only=True):

@@ -53,7 +53,7 @@ COMPLETIONS = UsageRouteSpec(
 )
 EMBEDDINGS = UsageRouteSpec(
     COMPLETIONS.widths,
-    {"project_id": "project_id", "user_id": None, "api_key_id": "api_key_id", "model": "model"},
+    {name: COMPLETIONS.groups[name] for name in ("project_id", "user_id", "api_key_id", "model", "end_user")},
     "models",
     frozenset({"user_ids"}),
 )

@@ -267,8 +267,8 @@ def test_only_the_prompt_is_held_for(
     calls = len(installation.calls("embeds"))
     refused = ask(Client(installation.url, keys["poor key"]), model="embeds")
     assert (refused.status, refused.error["code"]) == (402, "insufficient_quota")
-    # 5 bytes and 16 tokens at 2 dollars for a million, the price of tokens that are written to a cache
-    assert "up to $0.000042" in refused.error["message"]
+    # 5 bytes and 16 tokens at a dollar for a million
+    assert "up to $0.000021" in refused.error["message"]
     assert len(installation.calls("embeds")) == calls
 
 

@@ -9,7 +9,7 @@ from django.conf import settings
 
 from accounts.models import KeyScope
 from chatapi.wire.dialects import DIALECTS
-from tests.bad_input.bodies import CHAT, POSTED, TEXT, TICKETS, body_for, refusal
+from tests.bad_input.bodies import CHAT, EMBEDDINGS, POSTED, TEXT, TICKETS, body_for, refusal
 from tests.chatapi.http_client import HELLO, Client
 from tests.installation import Installation, wait_for
 
@@ -86,7 +86,7 @@ def test_a_model_that_is_not_on_the_list_is_refused(
     narrow: dict[str, Client], dialect: str, path: str, model: str
 ) -> None:
     """Whether there is such a model or not."""
-    prompt = {"prompt": "hello"} if path == TEXT else {"messages": HELLO}
+    prompt = {TEXT: {"prompt": "hello"}, EMBEDDINGS: {"input": "hello"}}.get(path, {"messages": HELLO})
     body = json.dumps({"model": model, "stream": True} | prompt).encode()
     answer = narrow["five"].send("POST", f"/{dialect}{path}" if dialect else path, body)
     assert refusal(answer) == (403, "model_not_allowed", "model")

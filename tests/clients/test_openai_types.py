@@ -52,9 +52,9 @@ REFUSED: dict[str, dict[str, Any]] = {
     "broken upstream": {"model": "status-500"},
     "broken sandbox": {"model": "sandbox-error-before"},
 }
-UNPUBLISHED = {"reasoning_content"}
-"""The one member that OpenAI's reference does not have; every server and client that shows reasoning calls it
-so.
+UNPUBLISHED = {"reasoning_content", "kind"}
+"""Members that OpenAI's reference does not have: reasoning, under the name that servers and clients share, and
+the kind of a model.
 """
 
 

@@ -70,7 +70,7 @@ def test_addresses_of_pictures_go_only_where_they_are_allowed() -> None:
     assert names(able([careful, trusting], asking(REMOTE))) == ["trusting"]
     assert able([careful], asking(REMOTE)) == []
     assert names(able([careful, trusting], asking())) == ["careful", "trusting"]
-    assert names(able([careful], parse_text(b'{"model":"m"}'))) == ["careful"]
+    assert names(able([careful], parse_text(b'{"model":"m","prompt":"a"}'))) == ["careful"]
 
 
 def test_the_sandbox_fetches_nothing_so_it_may_get_any_address() -> None:
