@@ -84,6 +84,7 @@ lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) --override requirements/live-overrides.txt requirements/live.in -o requirements/live.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/agents.in -o requirements/agents.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/inspect.in -o requirements/inspect.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/uv.in -o requirements/uv.txt
 
 compile = --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
@@ -126,20 +127,14 @@ test-clients: .venv/.dev .venv/clients/.installed ## the clients too heavy for `
 
 heavy_clients = $(addprefix tests/clients/test_,ai_sdk.py browser.py langchain.py litellm.py openai_python_2.py)
 
-.venv/clients/.installed: requirements/clients.txt .venv/bin/uv
-	@echo "Installing requirements/clients.txt into .venv/clients"
-	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/clients
-	@.venv/bin/uv pip sync --quiet --python .venv/clients/bin/python --require-hashes requirements/clients.txt
-	@touch $@
-
 .PHONY: clients
-clients: .venv/.dev .venv/agents/.installed ## agents and frameworks against a service: Codex CLI, Claude Code, LangChain, guidellm, ... (installs 7 GB)
+clients: .venv/.dev .venv/agents/.installed .venv/inspect/.installed ## agents and frameworks: Codex CLI, Claude Code, LangChain, guidellm ... (installs 7 GB)
 	@.venv/bin/pytest -n 0 -v tests/clients/test_agents.py tests/clients/test_ai_sdk.py $(ARGS)
 
-.venv/agents/.installed: requirements/agents.txt .venv/bin/uv
-	@echo "Installing requirements/agents.txt into .venv/agents"
-	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/agents
-	@.venv/bin/uv pip sync --quiet --python .venv/agents/bin/python --require-hashes requirements/agents.txt
+.venv/clients/.installed .venv/agents/.installed .venv/inspect/.installed: .venv/%/.installed: requirements/%.txt .venv/bin/uv
+	@echo "Installing requirements/$*.txt into .venv/$*"
+	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/$*
+	@.venv/bin/uv pip sync --quiet --python .venv/$*/bin/python --require-hashes requirements/$*.txt
 	@touch $@
 
 .PHONY: faults

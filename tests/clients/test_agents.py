@@ -101,7 +101,8 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
     agent(installation, tmp_path, commands, prompt_tokens=20_000)
     lines = run(
         [
-            programs.node_packages("agents") / "node_modules" / ".bin" / "claude",
+            # Its package's own script would copy this file to `.bin/claude`; no script of a package is run here.
+            programs.node_packages("agents") / "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
             *("-p", "Run the two commands.", "--output-format", "json", "--allowedTools", "Bash"),
         ],
         tmp_path,
@@ -118,10 +119,10 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
     assert (usage["input_tokens"], usage["output_tokens"]) == (60_000, 1 + 1 + 5)
 
 
-def program(installation: Installation, name: str) -> dict[str, Any]:
+def program(installation: Installation, name: str, folder: Path = programs.AGENTS_BIN) -> dict[str, Any]:
     """Return what the program of that name in agents/programs.py got."""
     script = programs.CLIENTS / "agents" / "programs.py"
-    return programs.told(installation, [programs.AGENTS_BIN / "python", "-W", "ignore", script, name])
+    return programs.told(installation, [folder / "python", "-W", "ignore", script, name])
 
 
 def test_openai_agents(installation: Installation) -> None:
@@ -134,7 +135,7 @@ def test_openai_agents(installation: Installation) -> None:
 
 
 def test_inspect_ai(installation: Installation) -> None:
-    got = program(installation, "inspect_ai")
+    got = program(installation, "inspect_ai", programs.INSPECT_BIN)
     assert (got["calls"], got["tokens"][1]) == (["weather"], 6)
     assert got["text"]
 

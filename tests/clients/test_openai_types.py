@@ -53,7 +53,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "broken sandbox": {"model": "sandbox-error-before"},
 }
 UNPUBLISHED = {"reasoning_content", "kind"}
-"""Members that OpenAI's reference does not have: reasoning, under the name that servers and clients share, and
+"""Members that OpenAI's reference does not have: reasoning, by the name that servers and clients share, and
 the kind of a model.
 """
 

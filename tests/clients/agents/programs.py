@@ -30,23 +30,22 @@ def openai_agents() -> dict[str, Any]:
         cities.append(city)
         return "sunny"
 
-    agent = Agent(name="Forecaster", model="sandbox-tool-call", tools=[weather])
-    whole = Runner.run_sync(agent, QUESTION)
-
-    async def streamed() -> str:
-        result = Runner.run_streamed(agent, QUESTION)
-        async for _ in result.stream_events():
+    async def run() -> dict[str, Any]:
+        agent = Agent(name="Forecaster", model="sandbox-tool-call", tools=[weather])
+        whole = await Runner.run(agent, QUESTION)
+        streamed = Runner.run_streamed(agent, QUESTION)
+        async for _ in streamed.stream_events():
             pass
-        return str(result.final_output)
+        usage = whole.context_wrapper.usage
+        return {
+            "calls": len(cities),
+            "text": whole.final_output,
+            "streamed": str(streamed.final_output),
+            "ids": [response.response_id for response in whole.raw_responses],
+            "tokens": [usage.input_tokens, usage.output_tokens],
+        }
 
-    usage = whole.context_wrapper.usage
-    return {
-        "calls": len(cities),
-        "text": whole.final_output,
-        "streamed": asyncio.run(streamed()),
-        "ids": [response.response_id for response in whole.raw_responses],
-        "tokens": [usage.input_tokens, usage.output_tokens],
-    }
+    return asyncio.run(run())
 
 
 def inspect_ai() -> dict[str, Any]:
@@ -129,7 +128,7 @@ def llama_index() -> dict[str, Any]:
 
 def anthropic() -> dict[str, Any]:
     """Call a tool over Messages, whole and streamed, with Anthropic's SDK."""
-    from anthropic import Anthropic  # type: ignore[import-not-found]
+    from anthropic import Anthropic
 
     client = Anthropic(base_url=URL, api_key=API_KEY, max_retries=0)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
