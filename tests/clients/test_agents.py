@@ -101,7 +101,7 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
     agent(installation, tmp_path, commands, prompt_tokens=20_000)
     lines = run(
         [
-            # Its package's own script would copy this file to `.bin/claude`; no script of a package is run here.
+            # The package's own script would copy this file to `.bin/claude`; no script of a package runs.
             programs.node_packages("agents") / "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
             *("-p", "Run the two commands.", "--output-format", "json", "--allowedTools", "Bash"),
         ],
