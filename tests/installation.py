@@ -251,7 +251,8 @@ class Installation:
             price += ', cache_write_per_mtok = "1.25", cache_write_1h_per_mtok = "2"'
         limits = "context_window = 8192\nmax_output_tokens = 1024"
         kind = "embeddings" if "embed" in name else "chat"
-        return f'[[models]]\nid = "{name}"\nkind = "{kind}"\n{limits}\nprice = {{ {price} }}\ndeployments = [{deployment}]\n'
+        model = f'[[models]]\nid = "{name}"\nkind = "{kind}"\n{limits}\nprice = {{ {price} }}\n'
+        return f"{model}deployments = [{deployment}]\n"
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
