@@ -84,7 +84,7 @@ local function record(id, fence, seq, is_last, batch)
     return not (held == fence and last >= seq) and reply
   end
   if is_last == 1 then
-    -- Of one that is forgotten already, the log has the time that it still has.
+    -- If the job is already deleted, only shorten the expiry of the log, never extend it.
     local is_kept = redis.call('UNLINK', prefix .. 'job:' .. id) == 1
     for _, kept in ipairs({key, prefix .. 'state:' .. id}) do
       redis.call('PEXPIRE', kept, ARGV[2], unpack(is_kept and {} or {'LT'}))

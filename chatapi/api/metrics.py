@@ -181,7 +181,7 @@ def _service() -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "chatapi_lease_overdue_seconds",
-        "How long ago the oldest lease ended that is open; 0: none has.",
+        "Seconds since the oldest open lease expired; 0 if none has.",
         overdue_s,
     )
     yield from _ledger(health)

@@ -227,8 +227,8 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
 
 
 async def _check_limits(exchange: Exchange, services: Services, caller: Caller, is_large: bool) -> None:
-    """Raise `RateLimited` or 429 for a request that would be refused later, before its body is parsed and, if
-    it is large, read.
+    """Refuse early what the limits would refuse anyway: before a small body is parsed, and before a large one
+    is read. Raises `RateLimited` or another 429.
     """
     try:
         services.rates.check(caller)

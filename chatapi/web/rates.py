@@ -101,7 +101,7 @@ class Rates:
         """Take from every limit that applies, `more` among them, or from none; raises `RateLimited` or
         `RedisError`.
 
-        What a Redis that does not answer has taken all the same stays taken until time pays for it; its lease
+        If Redis took the tokens but its reply was lost, they stay taken until they leak out; the lease
         expires.
         """
         limits = (*caller.rate_limits, *more)

@@ -108,7 +108,7 @@ class Dialect:
     requires_model: bool = True
     """Whether a request must name its model."""
     refuses_idle_parameters: bool = False
-    """Whether parameters that only a stream heeds are refused without one, or ignored."""
+    """Whether parameters that only affect streams are refused if no stream is requested, or ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

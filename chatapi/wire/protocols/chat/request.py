@@ -23,7 +23,7 @@ class StreamOptions(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, tag_field="request"):
-    """What chat and text completions have in common. The digest needs the order of the fields as it is."""
+    """The parameters of chat and text completions. Do not reorder them: the digest hashes them in order."""
 
     model: parameters.ModelName
     stream: bool = False

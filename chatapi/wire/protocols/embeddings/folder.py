@@ -32,7 +32,7 @@ class EmbeddingsFolder:
 
     @property
     def failure(self) -> Failed | None:
-        """Why there is no answer. A part of the embeddings is none, whose client would mix up its inputs."""
+        """Why there is no answer; vectors must not miss, because clients match them to inputs by position."""
         is_whole = len(self._vectors) == self._inputs
         return CANCELLED if self.usage is not None and not is_whole else self._failure
 

@@ -13,7 +13,7 @@ NAME: Final = "embeddings"
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of `POST /v1/embeddings`. The digest needs the order of the fields as it is."""
+    """The body of `POST /v1/embeddings`. Do not reorder fields: the digest hashes them in this order."""
 
     model: parameters.ModelName
     input: str | Prompts

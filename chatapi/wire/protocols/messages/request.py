@@ -132,7 +132,7 @@ class Metadata(_Plain, frozen=True):
 
 
 class CountTokensRequest(_Plain, frozen=True, kw_only=True):
-    """The body of `POST /v1/messages/count_tokens`. The digest needs the order of the fields as it is."""
+    """The body of `POST /v1/messages/count_tokens`. Do not reorder its fields: the digest hashes them in order."""
 
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
@@ -207,7 +207,7 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
 
 
 class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
-    """The body of `POST /v1/messages`. The digest needs the order of the fields as it is."""
+    """The body of `POST /v1/messages`. Do not reorder fields: the digest hashes them in this order."""
 
     max_tokens: parameters.OutputTokens
     stop_sequences: Annotated[list[_StopSequence], Meta(max_length=caps.MAX_STOP_SEQUENCES)] = []

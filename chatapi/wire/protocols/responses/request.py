@@ -88,7 +88,7 @@ class Resolved(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of `POST /v1/responses`. The digest needs the order of the fields as it is."""
+    """The body of `POST /v1/responses`. Do not reorder fields: the digest hashes them in this order."""
 
     model: parameters.ModelName
     input: str | Items | None = None
