@@ -95,7 +95,7 @@ class Installation:
         """Start Valkey and wait until it answers."""
         embedded_valkey.prepare(self.folder)
         self._spawn("valkey", embedded_valkey.command(self.folder))
-        wait_for(lambda: _answers(embedded_valkey.socket_path(self.folder)), "Valkey")
+        wait_for(lambda: answers(embedded_valkey.socket_path(self.folder)), "Valkey")
 
     def start_web(self) -> None:
         """Start the web process and wait until it is ready."""
@@ -301,7 +301,8 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = 30, pa
         time.sleep(pause_s)
 
 
-def _answers(path: Path) -> bool:
+def answers(path: Path) -> bool:
+    """Return whether the Valkey behind this socket answers."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))

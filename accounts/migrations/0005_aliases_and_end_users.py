@@ -16,6 +16,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('name', models.CharField(help_text='As `end_users.stored_name` returns it.', max_length=128)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='end_users', to='accounts.project')),
             ],
         ),
         migrations.RemoveConstraint(
@@ -54,11 +55,6 @@ class Migration(migrations.Migration):
             model_name='ratelimit',
             name='each_end_user',
             field=models.BooleanField(db_default=False, default=False, help_text='Each end user of the organization or project has these limits, not all together.', verbose_name='for each end user'),
-        ),
-        migrations.AddField(
-            model_name='enduser',
-            name='project',
-            field=models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='end_users', to='accounts.project'),
         ),
         migrations.AddField(
             model_name='ratelimit',

@@ -35,11 +35,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "breaks-with-it": {"error_frame": 3, "error_message": f"{PROMPT} and {SAID}"},
     "stalls": {"tokens": 1_000, "stall_after": 3},
 }
+HASHES_END_USERS = "from accounts.models import Project; Project.objects.update(hashes_end_users=True)"
 
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One that logs all it can, forgets streams soon, and whose first admission fails inside."""
+    """One that logs all it can, forgets streams soon, hashes end users, and fails its first admission."""
     settings = {
         "CHATAPI_LOG_LEVEL": "DEBUG",
         "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS),
@@ -50,6 +51,8 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     )
     try:
         installation.start(MODELS)
+        done = installation.manage("shell", "--no-imports", "-c", HASHES_END_USERS)
+        assert done.returncode == 0, done.stderr
         assert ask(installation, "says-it").status == 500
         narrow = installation.manage("createkey", "--organization", "Tests", "--model", "says-it", "--json")
         installation.keys["narrow"] = json.loads(narrow.stdout)["key"]

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from chatapi.serving import embedded_valkey
 from tests.fake_completion import WORDS
 from tests.faults.conftest import Ask
-from tests.installation import Installation, wait_for
+from tests.installation import Installation, answers, wait_for
 
 pytestmark = [pytest.mark.xdist_group("valkey-trouble"), pytest.mark.timeout(120)]
 
@@ -44,7 +44,9 @@ def start_keeping_valkey(installation: Installation, how_soon: str = "always") -
     ]
     # A write beyond what a file may have is to fail, as on a full disk, and not to kill.
     installation.run("valkey", ["sh", "-c", 'trap "" XFSZ; exec "$@"', "sh", *command])
-    wait_for(lambda: installation.get("/readyz")[0] == 200, "Valkey")
+    # The web process remembers its last check for a moment and may say "ready" too early.
+    wait_for(lambda: answers(embedded_valkey.socket_path(installation.folder)), "Valkey")
+    wait_for(lambda: installation.get("/readyz")[0] == 200, "the web process")
 
 
 @contextmanager
