@@ -47,7 +47,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 def write(generation_id: UUID, content: Content) -> None:
     """Store a settled response, unless it is stored already, or its project stores no responses any more."""
     row = Generation.objects.select_related("project").get(pk=generation_id)
-    if not row.project.stores_responses_days:
+    if row.settled_at is None or not row.project.stores_responses_days:
         return
     encrypted = encrypt(generation_id, content)
     stored = StoredResponse(
@@ -68,7 +68,7 @@ def find(caller: Caller, generation_id: UUID) -> Content | None:
     since = database_now() - timedelta(days=caller.stores_responses_days)
     rows = StoredResponse.objects.filter(pk=generation_id, ended_at__gt=since)
     row = access.visible_to(caller, rows).first()
-    return row and decrypt(row)
+    return None if row is None else decrypt(row)
 
 
 def delete(generation_id: UUID) -> None:
@@ -101,7 +101,7 @@ def is_full(organization_id: int) -> bool:
     """Return whether the organization may store no more responses."""
     rows = StoredResponse.objects.filter(organization=organization_id)
     stored = rows.aggregate(n=Count("pk"), n_bytes=Sum("size_bytes", default=0))
-    return stored["n"] >= MAX_RESPONSES or stored["n_bytes"] >= MAX_BYTES
+    return bool(stored["n"] >= MAX_RESPONSES or stored["n_bytes"] >= MAX_BYTES)
 
 
 def encrypt(generation_id: UUID, content: Content) -> bytes:

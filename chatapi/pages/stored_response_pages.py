@@ -35,9 +35,8 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin):
     """Stored responses without their content, newest first."""
 
     nothing_yet = "No responses are stored. A project's page says for how many days it stores them."
-    fields = ("response_id", "project", "model", "ended_at", "expires_at", "size_bytes", "content_link")
+    fields = ("response_id", "project", "model", "ended_at", "expires_at", "size_bytes")
     readonly_fields = ("response_id", "expires_at", "content_link")
-    list_display = fields
     list_filter = ("organization", "project", "is_test")
     list_select_related = ("project__organization",)
     ordering = ("-id",)  # UUIDs of version 7 sort by time
@@ -49,6 +48,14 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin):
         """Leave the content out."""
         return super().get_queryset(request).defer("content")
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Return the columns; those who may read content get a link to it."""
+        return (*self.fields, "content_link") if request.user.has_perm(READ) else self.fields
+
+    def get_list_display(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the same columns as on a row's page."""
+        return self.get_fields(request)
+
     @display(description="Id")
     def response_id(self, row: StoredResponse) -> str:
         return str(row)
@@ -59,7 +66,6 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin):
 
     @display(description="Content")
     def content_link(self, row: StoredResponse) -> str:
-        """Return a link for owners; the audit log records that they read it."""
         return link(reverse("admin:stored_response_content", args=[row.pk]), "Read", f"Read {row}")
 
 

@@ -256,7 +256,7 @@ async def _find(
     if not caller.stores_responses_days:
         return None
     content = await services.commits.read(response_store.find, caller, row.id)
-    return content and Stored(exchange, services, row, content.state, content.batches)
+    return None if content is None else Stored(exchange, services, row, content.state, content.batches)
 
 
 def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:

@@ -128,9 +128,7 @@ def test_an_end_that_was_not_published_is_the_rows(installation: Installation, c
     assert found["usage"] == response["usage"]
 
 
-def test_another_secret_key_is_a_404_and_a_line_in_the_log(
-    installation: Installation, client: Client
-) -> None:
+def test_another_secret_key_is_a_404_and_logged(installation: Installation, client: Client) -> None:
     response_id = ask(client).json["id"]
     lose_redis(installation)
     with installation.another_web(CHATAPI_SECRET_KEY="another" * 10) as other:
