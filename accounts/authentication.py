@@ -41,6 +41,7 @@ class Caller:
     """Models' ids by its project's own names for them."""
     hashes_end_users: bool = False
     stores_metadata: bool = False
+    stores_responses_days: int = 0
     counts_end_users: bool = False
     """Whether its project's end users have budgets and limits."""
     end_user_limits: tuple[Limit, ...] = ()
@@ -142,6 +143,7 @@ def _caller(row: APIKey | None) -> Caller:
         model_aliases=row.project.model_aliases,
         hashes_end_users=row.project.hashes_end_users,
         stores_metadata=row.project.stores_metadata,
+        stores_responses_days=row.project.stores_responses_days,
         counts_end_users=counts_end_users,
         end_user_limits=end_users.usual_limits(row.project_id, rows) if counts_end_users else (),
         has_own_end_user_limits=counts_end_users and getattr(row, "has_own_end_user_limits"),  # noqa: B009

@@ -5,7 +5,7 @@ from zoneinfo import available_timezones
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.core.validators import RegexValidator
+from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
 
@@ -13,6 +13,7 @@ from accounts import api_keys
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
 
 MAX_END_USER_CHARS = 128
+MAX_RESPONSE_DAYS = 30
 
 identifier = RegexValidator(
     r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -"
@@ -63,6 +64,14 @@ class Project(models.Model):
         default=False,
         db_default=False,
         help_text="Each end user has budgets and daily usage from now on, which limits of end users need.",
+    )
+    stores_responses_days = models.PositiveSmallIntegerField(
+        "stores responses (days)",
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MAX_RESPONSE_DAYS)],
+        help_text="Days for which stored responses, input and output, are kept, encrypted, in the database. "
+        f"At most {MAX_RESPONSE_DAYS}; 0: for minutes in memory only.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -20,6 +20,7 @@ _VIEWER = frozenset(
             )
         ),
         "usage.view_refusedrequests",
+        "chatapi.view_storedresponse",
     }
 )
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}
@@ -30,7 +31,7 @@ _ADMIN = _MEMBER | {
     "usage.change_generation",  # stop it
 }
 
-_OWNER = _ADMIN | {"audit.view_auditentry"}
+_OWNER = _ADMIN | {"audit.view_auditentry", "chatapi.read_storedresponse"}
 
 # Owners may also add, change and remove owners.
 #

@@ -1,5 +1,19 @@
 """Registers this package's pages with the admin; Django looks for them here."""
 
-from chatapi.pages import catalog_admin, key_admin, price_admin, project_admin, rate_limit_admin
+from chatapi.pages import (
+    catalog_admin,
+    key_admin,
+    price_admin,
+    project_admin,
+    rate_limit_admin,
+    stored_response_pages,
+)
 
-__all__ = ["catalog_admin", "key_admin", "price_admin", "project_admin", "rate_limit_admin"]
+__all__ = [
+    "catalog_admin",
+    "key_admin",
+    "price_admin",
+    "project_admin",
+    "rate_limit_admin",
+    "stored_response_pages",
+]

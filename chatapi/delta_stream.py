@@ -4,6 +4,7 @@
     state:<id>          what later requests may refer to; lives as long as the log
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
     inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
+    unstored            sorted set: responses that are to be stored in the database, by when to look at them
     cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
     channel `worker:<name>`    its subscriber is that worker's connection, which shows that it lives
 
@@ -124,6 +125,17 @@ for _, key in ipairs(page[2]) do
 end
 return {page[1], found}
 """
+
+# ARGV: how many, for how long they are left to the caller. Returns the members that are due.
+_TO_STORE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, id in ipairs(due) do redis.call('ZADD', KEYS[1], now + ARGV[2], id) end
+return due
+"""
+STORING_MS = 2_000
+"""How long the responses to be stored are left to the process that has asked for them."""
 
 
 class Cancellation(Enum):
@@ -279,10 +291,29 @@ class DeltaStream:
             return cast(bytes | None, await self.redis.get(self.key("state", generation_id.hex)))
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
-        """Delete the generation's state, and its log if it has ended."""
+        """Delete the generation's state, and its log if it has ended; it is not to be stored any more."""
         kinds = ("state", "log") if has_ended else ("state",)
+        async with in_time(), self.redis.pipeline(transaction=True) as pipe:
+            pipe.zrem(f"{self.prefix}unstored", generation_id.hex)
+            pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
+            await pipe.execute()
+
+    # ---- responses that are to be stored in the database
+
+    def remembering_to_store(self, generation_id: UUID) -> Command:
+        """Return the command that lists the generation's response as one to be stored."""
+        return "ZADD", f"{self.prefix}unstored", 0, generation_id.hex
+
+    async def responses_to_store(self, limit: int) -> list[UUID]:
+        """Return responses that are to be stored, and leave them to this caller for `STORING_MS`."""
         async with in_time():
-            await self.redis.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
+            found = await self.redis.eval(_TO_STORE, 1, f"{self.prefix}unstored", limit, STORING_MS)
+        return [UUID(id_hex.decode()) for id_hex in found]
+
+    async def forget_to_store(self, generation_id: UUID) -> bool:
+        """Take the response off that list; return whether it was there: a deletion takes it off, too."""
+        async with in_time():
+            return bool(await self.redis.zrem(f"{self.prefix}unstored", generation_id.hex))
 
     # ---- deltas
 

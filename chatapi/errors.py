@@ -82,6 +82,12 @@ def too_much_state(most_bytes: int, retry_after_ms: int) -> APIError:
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
+def too_many_responses(most: int, most_bytes: int) -> APIError:
+    """Return a 429 for a request in the background whose response can't be stored in the database."""
+    message = f"Your organization may store {most} responses of {most_bytes} bytes together, and has no room."
+    return APIError(_rate_limited(f"{message} Delete some, or wait until some have expired.", 60_000))
+
+
 def response_not_found(what: str, param: str, kept_ms: int) -> APIError:
     """Return a 404 for an answer, or a part of one, that is unknown, another tenant's, or not kept."""
     message = f"{what} not found. It is kept for {duration(kept_ms)} after its end, unless store is false."

@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 
+from accounts.models import Organization, Project
 from chatapi.wire.parameters import ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
@@ -241,3 +242,28 @@ class Deployment(models.Model):
         }
         if found := {field: mistake for field, mistake in mistakes.items() if mistake}:
             raise ValidationError(found)
+
+
+class StoredResponse(models.Model):
+    """A response of a project that stores them for days; `response_store.py` reads and writes its content."""
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    """The generation's."""
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+", db_index=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
+    is_test = models.BooleanField()
+    model = models.CharField(max_length=128)
+    ended_at = models.DateTimeField()
+    size_bytes = models.PositiveIntegerField()
+    content = models.BinaryField(help_text="Encrypted: its request's state, and its deltas.")
+
+    class Meta:
+        default_permissions = ("view",)
+        permissions = [("read_storedresponse", "Can read the content of stored responses")]
+        indexes = [
+            models.Index(fields=["project", "ended_at"], name="stored_responses_by_end"),
+            models.Index(fields=["organization", "size_bytes"], name="stored_responses_by_size"),
+        ]
+
+    def __str__(self) -> str:
+        return f"resp_{self.pk.hex}"

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
-from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping
+from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping, stored_response_pages
 from chatapi.wire.dialects import DIALECTS
 from usage.pages import audit, booking, exports, live, overview, request_list
 
@@ -29,6 +29,11 @@ def urls() -> list[URLPattern]:
         ),
         # After the export, whose URL it would match, too.
         path("requests/<str:generation_id>", view(request_list.receipt_page), name="request"),
+        path(
+            "stored-responses/<uuid:response_id>/content",
+            view(stored_response_pages.content_page),
+            name="stored_response_content",
+        ),
         path("prices/", view(price_timeline.prices_page), name="prices"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),

@@ -109,7 +109,7 @@ class ProjectForm(ConstrainedForm):
     class Meta:
         model = Project
         fields = ["organization", "name", "is_active", "model_aliases", "hashes_end_users"]
-        fields += ["counts_end_users", "stores_metadata"]
+        fields += ["counts_end_users", "stores_metadata", "stores_responses_days"]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -86,6 +86,7 @@ THEME: dict[str, Any] = {
                     _page("Projects", "folder", "accounts.project"),
                     _page("API keys", "key", "accounts.apikey"),
                     _page("Rate limits", "speed", "accounts.ratelimit"),
+                    _page("Stored responses", "inventory_2", "chatapi.storedresponse"),
                     _page("Members", "group", "accounts.member"),
                 ],
             },

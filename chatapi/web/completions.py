@@ -19,7 +19,7 @@ from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import Limit
 from accounts.rate_limits import Reservation
-from chatapi import errors, identity
+from chatapi import errors, identity, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
 from chatapi.fair_room import NoRoom, Room
@@ -368,8 +368,14 @@ async def _take_room_for_state(services: Services, request: ValidatedRequest) ->
     """Drop the state if its organization has stored too much; raise 429 in the background, which needs it."""
     if not request.state:
         return
+    caller = request.caller
+    if caller.stores_responses_days and await services.has_full_store(caller.organization_id):
+        if request.summary.is_background:
+            raise errors.too_many_responses(response_store.MAX_RESPONSES, response_store.MAX_BYTES)
+        request.state, request.is_not_kept = b"", True
+        return
     try:
-        await services.states.take(request.caller.organization_id, len(request.state))
+        await services.states.take(caller.organization_id, len(request.state))
     except WindowFull as error:
         if request.summary.is_background:
             raise errors.too_much_state(services.states.max_bytes, error.retry_after_ms) from None
@@ -457,7 +463,8 @@ async def _admit(
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox
         job = Job(inbox, request.content, runs_on, is_not_kept=request.is_not_kept)
-        await services.enqueue(admission.id, job, request.state)
+        stores_response = bool(request.caller.stores_responses_days)
+        await services.enqueue(admission.id, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
         failpoint("enqueue.after")
     finally:

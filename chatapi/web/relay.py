@@ -149,7 +149,7 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
     if missed and isinstance(missed[-1], TERMINAL):
         return missed
     if follower.seq:
-        return [*missed, *_terminal_of(end)]
+        return [*missed, *terminal_of(end)]
     if end.settled_ms_ago < PUBLISHING_MS and await services.stream.has_job(follower.id):
         return []  # the job goes with the terminal delta, which is about to be published
     # A log that is gone can't be told from one to which nothing was written.
@@ -158,11 +158,11 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
 
 def _end_of_broken(end: reports.End) -> list[AnyDelta]:
     """Return the row's end; but a good one must not follow a text that may lack its last words."""
-    deltas = _terminal_of(end)
+    deltas = terminal_of(end)
     return [LOST] if isinstance(deltas[-1], Usage) else deltas
 
 
-def _terminal_of(end: reports.End) -> list[AnyDelta]:
+def terminal_of(end: reports.End) -> list[AnyDelta]:
     """Return the row's end. Content is in the log before it is charged, so only the end can be missing."""
     if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
         return [CANCELLED]

@@ -18,7 +18,7 @@ from accounts.authentication import Caller, CallerCache, KeyHeaders, sent_key
 from accounts.errors import AccountsError, NotAuthenticated
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
-from chatapi import catalog
+from chatapi import catalog, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
@@ -53,6 +53,8 @@ models that do not exist cost little.
 MEBIBYTE = 1 << 20
 MAX_STATES_BYTES = 64 * MEBIBYTE
 """How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`."""
+FULL_STORE_S = 10.0
+"""How long it may go unnoticed that an organization's store of responses is full."""
 MAX_TICKET_BODIES = 4
 """How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
 MAX_ANSWER_BYTES = caps.MAX_VECTOR_VALUES * 4
@@ -98,6 +100,7 @@ class Services:
             max_bytes=MAX_STATES_BYTES,
         )
         """Of organizations."""
+        self._full_stores: dict[int, CachedValue[bool]] = {}
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
         self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(
@@ -165,6 +168,14 @@ class Services:
                 return model
         return None
 
+    async def has_full_store(self, organization_id: int) -> bool:
+        """Return whether the database has no room for more responses of the organization."""
+        if organization_id not in self._full_stores:
+            self._full_stores[organization_id] = CachedValue(
+                lambda: self.commits.read(response_store.is_full, organization_id)
+            )
+        return await self._full_stores[organization_id].get(FULL_STORE_S)
+
     @classmethod
     def end_streams(cls) -> None:
         """End every running stream with a terminal delta."""
@@ -193,12 +204,16 @@ class Services:
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]
 
-    async def enqueue(self, generation_id: UUID, job: Job, state: bytes = b"") -> None:
+    async def enqueue(
+        self, generation_id: UUID, job: Job, state: bytes = b"", *, stores_response: bool = False
+    ) -> None:
         """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
         generation and raise `RedisError`.
+
+        `stores_response`: its response is stored in the database after its end, if it has a state.
         """
         try:
-            await self._enqueue((generation_id, job, state))
+            await self._enqueue((generation_id, job, state, stores_response))
         except RedisError:
             if await self._withdraw(generation_id):
                 raise
@@ -213,9 +228,12 @@ class Services:
         if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
             await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
 
-    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes]]) -> list[None]:
-        keeping = [self.stream.keeping(generation_id, job) for generation_id, job, _ in jobs]
-        keeping += [self.stream.keeping_state(id_, state) for id_, _, state in jobs if state]
+    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes, bool]]) -> list[None]:
+        keeping = [self.stream.keeping(generation_id, job) for generation_id, job, *_ in jobs]
+        keeping += [self.stream.keeping_state(id_, state) for id_, _, state, _ in jobs if state]
+        keeping += [
+            self.stream.remembering_to_store(id_) for id_, _, state, stores in jobs if state and stores
+        ]
         enqueueing: Command = (
             "LPUSH",
             self.queue.key,

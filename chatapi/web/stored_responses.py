@@ -1,12 +1,13 @@
 """Stored responses (`/v1/responses/{id}`): read, list the input of, stream again, cancel, delete, continue.
 
 What they consist of is in Redis, for as long as a generation's log: its state (what the request said) and
-the log itself (what the answer says). The books tell whose they are.
+the log itself (what the answer says). For projects that store responses for days, it is then read from the
+database (`response_store.py`). The books tell whose they are.
 """
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -16,17 +17,20 @@ from django.conf import settings
 
 from accounts import access
 from accounts.authentication import Caller
-from chatapi import errors, identity
+from accounts.limits import DAY_MS
+from chatapi import errors, identity, response_store
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
+from chatapi.web.relay import Authorize, terminal_of
 from chatapi.web.resumption import follow, snapshot
 from chatapi.web.services import Services
-from chatapi.wire.deltas import TERMINAL
+from chatapi.wire import deltas
+from chatapi.wire.deltas import TERMINAL, AnyDelta
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.protocols.envelope import STREAM_HEADERS
 from chatapi.wire.protocols.responses import RESPONSES, stored
 from chatapi.wire.protocols.responses.response import ID_PREFIX, Encoder, Folder
-from chatapi.wire.protocols.responses.stored import State
+from usage.books import reports
 from usage.models import Generation
 from usage.models import State as RowState
 
@@ -44,11 +48,20 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 class Stored:
     """A stored response: its row in the books, and what was kept of its request."""
 
-    def __init__(self, exchange: Exchange, services: Services, row: Generation, state: State) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        services: Services,
+        row: Generation,
+        state: bytes,
+        batches: list[bytes] | None = None,
+    ) -> None:
+        """`batches`: its deltas, if Redis has them no more."""
         self.row = row
-        self.state = state
+        self.state = stored.read_state(state)
         self.answer = answer_to(exchange, row)
         self._services = services
+        self._batches = batches
 
     @property
     def public_id(self) -> str:
@@ -57,10 +70,28 @@ class Stored:
     async def folded(self) -> Folder:
         """Return the response as it is now."""
         folder = stored.queued(self.answer, self.state)
-        async for batch in snapshot(self._services, self.row):
+        is_live = self._batches is None
+        async for batch in snapshot(self._services, self.row) if is_live else self._stored_deltas():
             for delta in batch:
                 folder.add(delta)
         return folder
+
+    def follow(self, authorize: Authorize) -> AsyncIterator[list[AnyDelta]]:
+        """Return its deltas from the beginning, as they come; see `relay`."""
+        if self._batches is None:
+            return follow(self._services, self.row, settings.PING_MS, authorize)
+        return self._stored_deltas()
+
+    async def _stored_deltas(self) -> AsyncIterator[list[AnyDelta]]:
+        batch: list[AnyDelta] = []
+        for encoded in self._batches or ():
+            batch = deltas.decode(encoded)
+            await self._services.turns.take(self.row.organization_id, 1 + len(batch))
+            yield batch
+        if not (batch and isinstance(batch[-1], TERMINAL)):  # its process died before it was published
+            end = await self._services.commits.read(reports.end_of, self.row.id)
+            if end is not None:
+                yield terminal_of(end)
 
 
 # ---- the kinds of request
@@ -121,6 +152,7 @@ async def _delete(exchange: Exchange) -> None:
     services = await Services.get()
     found = await _requested(exchange, services)
     await services.stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
+    await services.commits.read(response_store.delete, found.row.id)
     await exchange.send_json(200, stored.deleted(found.public_id))
 
 
@@ -132,7 +164,7 @@ async def _stream(exchange: Exchange, services: Services, found: Stored) -> None
     await exchange.send_body(b"")
     authorize = partial(authorize_again, exchange, services)
     keep_alive = RESPONSES.dialect("").keep_alive
-    async for batch in follow(services, found.row, settings.PING_MS, authorize):
+    async for batch in found.follow(authorize):
         for start in range(0, len(batch), PIECE_DELTAS):
             await exchange.send_body(exchange.encoder.encode(batch[start : start + PIECE_DELTAS]))
         if not batch:
@@ -159,17 +191,17 @@ async def resolve(
     for item_id, param in references.items.items():
         match = _ITEM_ID.fullmatch(item_id)
         if match is None:
-            raise _item_not_found(item_id, param)
+            raise _item_not_found(caller, item_id, param)
         if match[1] not in outputs:
             if len(outputs) == MAX_REFERENCED:
                 message = f"The input refers to items of more than {MAX_REFERENCED} responses."
                 raise InvalidRequest(message, "input")
             found = await _find(exchange, services, caller, UUID(match[1]))
             if found is None:
-                raise _item_not_found(item_id, param)
+                raise _item_not_found(caller, item_id, param)
             outputs[match[1]] = stored.output_items(await found.folded())
         if item_id not in outputs[match[1]]:
-            raise _item_not_found(item_id, param)
+            raise _item_not_found(caller, item_id, param)
         items[item_id] = outputs[match[1]][item_id]
     return stored.resolved_body(pieces, previous, items.items())
 
@@ -178,17 +210,21 @@ async def _conversation(exchange: Exchange, services: Services, caller: Caller, 
     param = "previous_response_id"
     found = await _find(exchange, services, caller, identity.parse_id(response_id))
     if found is None:
-        raise errors.response_not_found(
-            f"Previous response with id '{response_id}'", param, settings.STREAM_TTL_MS
-        )
+        raise _not_found(caller, f"Previous response with id '{response_id}'", param)
     folder = await found.folded()
     if folder.usage is None:
         raise errors.response_in_progress(response_id, param)
     return stored.conversation(found.state, folder)
 
 
-def _item_not_found(item_id: str, param: str) -> Exception:
-    return errors.response_not_found(f"Item with id '{item_id}'", param, settings.STREAM_TTL_MS)
+def _item_not_found(caller: Caller, item_id: str, param: str) -> Exception:
+    return _not_found(caller, f"Item with id '{item_id}'", param)
+
+
+def _not_found(caller: Caller, what: str, param: str) -> Exception:
+    return errors.response_not_found(
+        what, param, caller.stores_responses_days * DAY_MS or settings.STREAM_TTL_MS
+    )
 
 
 # ---- finding one
@@ -200,8 +236,7 @@ async def _requested(exchange: Exchange, services: Services) -> Stored:
     response_id = exchange.route_arguments["response_id"] or ""
     found = await _find(exchange, services, caller, identity.parse_id(response_id))
     if found is None:
-        shown = response_id[:64]
-        raise errors.response_not_found(f"Response with id '{shown}'", "response_id", settings.STREAM_TTL_MS)
+        raise _not_found(caller, f"Response with id '{response_id[:64]}'", "response_id")
     return found
 
 
@@ -216,7 +251,12 @@ async def _find(
     if row is None:
         return None
     state = await services.stream.state(row.id)
-    return None if state is None else Stored(exchange, services, row, stored.read_state(state))
+    if state is not None:
+        return Stored(exchange, services, row, state)
+    if not caller.stores_responses_days:
+        return None
+    content = await services.commits.read(response_store.find, caller, row.id)
+    return None if content is None else Stored(exchange, services, row, content.state, content.batches)
 
 
 def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:

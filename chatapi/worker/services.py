@@ -32,6 +32,7 @@ from chatapi.worker.heartbeat import Heartbeat, Held
 from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.reaper import Reaper
+from chatapi.worker.reaper.response_storage import store_responses
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -85,9 +86,18 @@ class Services:
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.stream)
         collecting = partial(collect_garbage, self.commits, self.stream)
+        storing = partial(store_responses, self.commits, self.stream)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
-        work = (self.publisher.run, self._listen, self._sweep, reaper.run, collecting, lost_messages.run)
+        work = (
+            self.publisher.run,
+            self._listen,
+            self._sweep,
+            reaper.run,
+            collecting,
+            storing,
+            lost_messages.run,
+        )
         loops = [asyncio.create_task(supervise(loop)) for loop in work]
         self._heartbeat.start()
         try:

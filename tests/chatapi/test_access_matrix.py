@@ -9,6 +9,7 @@ visitor and an API key.
 import re
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from asgiref.sync import async_to_sync
@@ -22,7 +23,9 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from accounts import access
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
 from accounts.pages.tenant_admin import TenantAdmin
-from chatapi.models import Deployment, ServedModel
+from chatapi import response_store
+from chatapi.models import Deployment, ServedModel, StoredResponse
+from chatapi.response_store import Content
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, join, run
 from usage.models import (
@@ -62,12 +65,14 @@ MODELS = {
     "usage_price": (OPERATOR, OPERATOR, OPERATOR, NOBODY, NOBODY),
     "chatapi_servedmodel": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "chatapi_deployment": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
+    "chatapi_storedresponse": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "auth_user": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, NOBODY),
     "auth_group": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
 }
 PAGES = {
     # To be read, to be sent.
     "index": (ANYONE, None),
+    "stored_response_content": ("owner", None),
     "live": ("viewer", None),
     "live_feed": (ANYONE, ANYONE),  # only says that it is a WebSocket
     "live_stop": (None, "admin"),
@@ -180,7 +185,18 @@ class House:
             "auth_user": bob.user,
             "auth_group": Group.objects.create(name="clerks"),
         }
+        StoredResponse.objects.create(
+            id=generation.pk,
+            organization=acme,
+            project=alice.project,
+            is_test=False,
+            model=generation.model,
+            ended_at=generation.admitted_at,
+            size_bytes=1,
+            content=response_store.encrypt(generation.pk, Content(b'{"items":[],"context":{}}', [])),
+        )
         for shown in (
+            StoredResponse,
             RateLimit,
             BudgetLimit,
             Credit,
@@ -201,9 +217,10 @@ class House:
         """The page about Acme's row, or about one that there never was."""
         model = next((each for each in self.of if name.startswith(f"{each}_")), "usage_generation")
         row_id = str(self.of[model].pk)
-        never = "0" * 32 if model in {"usage_generation"} else "999999999"
+        never = "0" * 32 if model in {"usage_generation", "chatapi_storedresponse"} else "999999999"
         names = {
             "generation_id": str(self.open),
+            "response_id": str(self.of["chatapi_storedresponse"].pk),
             "object_id": row_id,
             "id": row_id,
             "entry_id": str(self.of["usage_ledgerentry"].pk),
@@ -214,6 +231,7 @@ class House:
             names = {
                 "generation_id": "chatcmpl-" + "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
             } | dict.fromkeys(list(names)[1:], never)
+            names["response_id"] = str(UUID(int=7))
         names |= {"file_format": "csv", "app_label": "accounts", "model_name": "project"}
         path = re.sub(r"<(?:\w+:)?(\w+)>", lambda part: names[part[1]], ROUTES[name])
         query = "?app_label=accounts&model_name=apikey&field_name=project" if name == "autocomplete" else ""

@@ -153,6 +153,41 @@ def test_what_was_said_is_nowhere_though_whoever_settled_it_died(
     assert found([PROMPT.encode(), SAID.encode()], installation, valkey) == []
 
 
+STORING = """
+from accounts.models import Project
+Project.objects.update(stores_responses_days={days})
+"""
+
+
+def test_stored_responses_are_only_encrypted_and_gone_in_time(
+    installation: Installation, valkey: Redis
+) -> None:
+    installation.revive()
+    assert installation.manage("shell", "--no-imports", "-c", STORING.format(days=1)).returncode == 0
+    client = Client(installation.url, installation.keys["live"])
+    body = json.dumps({"model": "says-it", "input": PROMPT, "instructions": PROMPT}).encode()
+    wait_for(lambda: "24h0m0s" in client.send("GET", "/v1/responses/resp_0").error["message"], "the setting")
+    answer = client.send("POST", "/v1/responses", body)
+    assert (answer.status, answer.json["store"]) == (200, True)
+    response_id = answer.json["id"]
+    wait_for(lambda: not valkey.keys("*unstored"), "the responses to be stored")
+    wait_for(lambda: not valkey.keys("*state:*"), "all streams to be forgotten", timeout_s=20)
+    assert SAID.encode() in client.send("GET", f"/v1/responses/{response_id}").body
+    words = [PROMPT.encode(), SAID.encode(), PROMPT.encode().hex().encode(), SAID.encode().hex().encode()]
+    assert found(words, installation, valkey) == []
+    assert is_any_stored(installation)
+    assert installation.manage("shell", "--no-imports", "-c", STORING.format(days=0)).returncode == 0
+    installation.end("reaper", signal.SIGTERM)
+    installation.start_reaper()
+    wait_for(lambda: not is_any_stored(installation), "the responses to be deleted", timeout_s=40)
+    assert client.send("GET", f"/v1/responses/{response_id}").status == 404
+
+
+def is_any_stored(installation: Installation) -> bool:
+    code = "from chatapi.models import StoredResponse; print(StoredResponse.objects.count())"
+    return installation.manage("shell", "--no-imports", "-c", code).stdout.strip() != "0"
+
+
 def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:
     """Requests with the key where it is right and where it is not: method, path, body, headers."""
     chat = json.dumps({"model": "sandbox", "messages": [{"role": "user", "content": "hello"}]}).encode()

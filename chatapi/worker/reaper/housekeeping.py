@@ -1,10 +1,11 @@
-"""Maintains the books: seals the ledger, closes days, deletes expired rows, and checks invariants."""
+"""Maintains the database: seals the ledger, closes days, deletes expired rows, and checks invariants."""
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import datetime
 
+from chatapi import response_store
 from usage.books import idempotency
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable, UsageError
@@ -24,7 +25,7 @@ DAYS_AT_ONCE = 31
 async def keep_house(commits: GroupCommit) -> None:
     """Do all duties every `EVERY_S`, for ever. Any number of processes may do it at the same time."""
     while True:
-        for duty in (_seal, _close_days, _forget_old, _check_books):
+        for duty in (_seal, _close_days, _forget_old, _delete_responses, _check_books):
             try:
                 await duty(commits)
             except UsageError as error:
@@ -56,6 +57,11 @@ async def _close_days(commits: GroupCommit) -> None:
 async def _forget_old(commits: GroupCommit) -> None:
     await commits.write(idempotency.delete_expired, None)
     await commits.write(refused_requests.forget_old, None)
+
+
+async def _delete_responses(commits: GroupCommit) -> None:
+    while await commits.write(response_store.delete_expired, None):
+        pass
 
 
 async def _check_books(commits: GroupCommit) -> None:

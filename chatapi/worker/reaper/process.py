@@ -17,6 +17,7 @@ from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
 from chatapi.worker.reaper.reaper import Reaper
+from chatapi.worker.reaper.response_storage import store_responses
 from usage.database.group_commit import GroupCommit
 
 
@@ -33,10 +34,8 @@ async def _run() -> None:
     )
     reaper = Reaper(commits, stream)
     reaping = asyncio.create_task(supervise(reaper.run))
-    beside = [
-        asyncio.create_task(supervise(loop))
-        for loop in (partial(keep_house, commits), partial(collect_garbage, commits, stream))
-    ]
+    loops = [partial(each, commits, stream) for each in (collect_garbage, store_responses)]
+    beside = [asyncio.create_task(supervise(loop)) for loop in (partial(keep_house, commits), *loops)]
     for number in (signal.SIGTERM, signal.SIGINT):
         # Orphans that it has taken over and not closed go to the next reaper when the lease runs out.
         asyncio.get_running_loop().add_signal_handler(number, reaping.cancel)

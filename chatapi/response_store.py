@@ -1,0 +1,126 @@
+"""Responses in the database, for projects that store them for days: written, found and deleted.
+
+The content is encrypted by AES-256-GCM (NIST SP 800-38D). Its key is derived from the service's secret by
+HKDF (RFC 5869); the response's id is the associated data, so that no content can be put in another's place.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
+
+from accounts import access
+from accounts.authentication import Caller
+from accounts.models import Project
+from chatapi.models import StoredResponse
+from usage.database.clock import database_now
+from usage.models import Generation
+
+log = logging.getLogger(__name__)
+
+MAX_RESPONSES = 100_000
+MAX_BYTES = 1 << 30
+"""Of an organization, like `MAX_RESPONSES`; responses that run when it is reached are still stored."""
+MAX_RESPONSE_BYTES = 16 << 20
+DELETED_AT_ONCE = 500
+_NONCE_BYTES = 12
+
+
+class Content(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of a response."""
+
+    state: bytes
+    """What the request said (`GenerationRequest.state`)."""
+    batches: list[bytes]
+    """The deltas, encoded; without the end if that was never published."""
+
+
+def write(generation_id: UUID, content: Content) -> None:
+    """Store a settled response, unless it is stored already, or its project stores no responses any more."""
+    row = Generation.objects.select_related("project").get(pk=generation_id)
+    if row.settled_at is None or not row.project.stores_responses_days:
+        return
+    encrypted = encrypt(generation_id, content)
+    stored = StoredResponse(
+        id=row.pk,
+        organization_id=row.organization_id,
+        project_id=row.project_id,
+        is_test=row.is_test,
+        model=row.model,
+        ended_at=row.settled_at,
+        size_bytes=len(encrypted),
+        content=encrypted,
+    )
+    StoredResponse.objects.bulk_create([stored], ignore_conflicts=True)
+
+
+def find(caller: Caller, generation_id: UUID) -> Content | None:
+    """Return the content of the caller's stored response, if it is kept and can be decrypted."""
+    since = database_now() - timedelta(days=caller.stores_responses_days)
+    rows = StoredResponse.objects.filter(pk=generation_id, ended_at__gt=since)
+    row = access.visible_to(caller, rows).first()
+    return None if row is None else decrypt(row)
+
+
+def delete(generation_id: UUID) -> None:
+    """Delete the stored response, if there is one."""
+    StoredResponse.objects.filter(pk=generation_id).delete()
+
+
+def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
+    """Delete responses that are older than their projects store them; an operation of `GroupCommit`.
+
+    Its result is whether there may be more of them.
+    """
+    counts = [_expired(project, now).delete()[0] for project in _storing_projects()]
+    return [DELETED_AT_ONCE in counts] * len(items)
+
+
+def _storing_projects() -> QuerySet[Project]:
+    return Project.objects.filter(Exists(StoredResponse.objects.filter(project=OuterRef("pk")))).order_by()
+
+
+def _expired(project: Project, now: datetime) -> QuerySet[StoredResponse]:
+    """Return some responses of the project whose days are over; if it stores none any more, any."""
+    last = now - timedelta(days=project.stores_responses_days)
+    rows = StoredResponse.objects.filter(project=project, ended_at__lte=last)
+    ids = list(rows.order_by("ended_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])
+    return StoredResponse.objects.filter(pk__in=ids)
+
+
+def is_full(organization_id: int) -> bool:
+    """Return whether the organization may store no more responses."""
+    rows = StoredResponse.objects.filter(organization=organization_id)
+    stored = rows.aggregate(n=Count("pk"), n_bytes=Sum("size_bytes", default=0))
+    return bool(stored["n"] >= MAX_RESPONSES or stored["n_bytes"] >= MAX_BYTES)
+
+
+def encrypt(generation_id: UUID, content: Content) -> bytes:
+    """Return a nonce and the encrypted content."""
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + _cipher().encrypt(nonce, msgspec.msgpack.encode(content), generation_id.bytes)
+
+
+def decrypt(row: StoredResponse) -> Content | None:
+    """Return the content; None, and log it, if the key or the content is another one than it was."""
+    data = bytes(row.content)
+    try:
+        text = _cipher().decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], row.pk.bytes)
+        return msgspec.msgpack.decode(text, type=Content)
+    except (InvalidTag, msgspec.DecodeError):
+        log.error("%s can't be decrypted: it was stored under another CHATAPI_SECRET_KEY, or is damaged", row)
+        return None
+
+
+def _cipher() -> AESGCM:
+    derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"chatapi stored responses")
+    return AESGCM(derivation.derive(settings.SECRET_KEY.encode()))

@@ -1,0 +1,85 @@
+"""Moves settled responses of projects that store them for days from Redis into the database.
+
+Redis has the list of those to be stored since their admission, so no response waits for this, and one that a
+process has not stored when it dies is found by the next.
+"""
+
+import asyncio
+import logging
+from uuid import UUID
+
+from redis.exceptions import RedisError
+
+from chatapi import response_store
+from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.response_store import MAX_RESPONSE_BYTES, Content
+from chatapi.wire import deltas
+from chatapi.wire.deltas import TERMINAL
+from usage.books import reports
+from usage.database.group_commit import GroupCommit
+from usage.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+BATCH = 100
+PUBLISHING_MS = 5_000
+"""How long after a settlement its terminal delta may still come."""
+
+
+async def store_responses(commits: GroupCommit, stream: DeltaStream) -> None:
+    """Store responses for ever. Any number of processes may do it at the same time."""
+    while True:
+        try:
+            while await store_settled(commits, stream) == BATCH:
+                pass
+        except (UsageError, RedisError) as error:
+            log.warning("responses are not stored: %r", error)
+        await asyncio.sleep(EVERY_S)
+
+
+async def store_settled(commits: GroupCommit, stream: DeltaStream) -> int:
+    """Store those of the next `BATCH` responses that are settled; return the number of responses."""
+    ids = await stream.responses_to_store(BATCH)
+    settled_ms_ago = await commits.read(reports.settled_ms_ago, ids) if ids else {}
+    for generation_id, age_ms in settled_ms_ago.items():
+        try:
+            await _store(commits, stream, generation_id, age_ms)
+        except StreamUnavailable as error:
+            log.error("the response %s is not stored: %s", generation_id.hex, error)
+            await stream.forget_to_store(generation_id)
+    return len(ids)
+
+
+async def _store(commits: GroupCommit, stream: DeltaStream, generation_id: UUID, age_ms: int) -> None:
+    """Store a settled response; raises `StreamUnavailable` if its log is not whole, or too large."""
+    state = await stream.state(generation_id)
+    if state is None:  # it was deleted
+        await stream.forget_to_store(generation_id)
+        return
+    batches, has_ended = await _log(stream, generation_id)
+    if not has_ended and age_ms < PUBLISHING_MS:
+        return
+    await commits.read(response_store.write, generation_id, Content(state, batches))
+    was_to_be_stored = await stream.forget_to_store(generation_id)
+    if not was_to_be_stored and await stream.state(generation_id) is None:  # it was deleted meanwhile
+        await commits.read(response_store.delete, generation_id)
+
+
+async def _log(stream: DeltaStream, generation_id: UUID) -> tuple[list[bytes], bool]:
+    """Return the deltas of the log, and whether the terminal one is among them."""
+    batches: list[bytes] = []
+    seq, n_bytes, name, before = 0, 0, b"", None
+    has_ended = False
+    while name != before:
+        before = name
+        name, found = await stream.tail(generation_id, name, seq)
+        if not found:
+            continue
+        seq += len(found)
+        batches.append(deltas.encode(found))
+        has_ended = isinstance(found[-1], TERMINAL)
+        n_bytes += len(batches[-1])
+        if n_bytes > MAX_RESPONSE_BYTES:
+            raise StreamUnavailable(f"it has more than {MAX_RESPONSE_BYTES} bytes")
+    return batches, has_ended
