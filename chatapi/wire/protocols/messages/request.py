@@ -132,7 +132,7 @@ class Metadata(_Plain, frozen=True):
 
 
 class CountTokensRequest(_Plain, frozen=True, kw_only=True):
-    """The body of `POST /v1/messages/count_tokens`. Do not reorder fields: the digest hashes them in order."""
+    """The body of `POST /v1/messages/count_tokens`. Do not reorder fields: the digest has their order."""
 
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
