@@ -22,17 +22,18 @@ run: .venv/.base ## set up and run the service (PORT=8000); the first time it pr
 test: .venv/.test ## set up and run the tests (ARGS="-k ledger"): all but the slow ones
 	@.venv/bin/pytest -n auto --dist loadgroup $(addprefix --ignore=,$(slow)) $(ARGS)
 
-test-slow: .venv/.test ## the slow tests: most faults, whole services started and ended (SLOW=tests/chatapi/test_serve.py)
+test-slow: .venv/.test ## the slow tests: most faults, whole services, the documents' examples (SLOW=tests/chatapi/test_serve.py)
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
 slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
 	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py presence.py rate_limits_end_to_end.py serve.py watchdog.py) \
 	tests/chatapi/worker/test_pool.py \
-	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py exhaustion.py failpoints.py followers.py \
+	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
 	overlapping_faults.py \
 	reaper_in_every_worker.py rolling_restart.py signals.py surroundings.py \
-	valkey_death.py valkey_trouble.py web_death.py worker_death.py)
+	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
+	tests/test_docs.py
 SLOW ?= $(slow)
 
 .PHONY: slow-ones

@@ -1,7 +1,6 @@
 """`/v1/responses` in a whole installation: the answer and the books, state, background, cancellation."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,43 +12,20 @@ from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation, wait_for
 
 MAX_STATES_BYTES = 64 << 20
-pytestmark = [pytest.mark.xdist_group("responses"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
-MODELS: dict[str, dict[str, Any]] = {
-    "five": {},
-    "steady": {"tokens": 1000, "rate": 40},
-    "calls": {"tool_calls": 2},
-    "breaks": {"fin_after": 3},
-}
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
 
 
 @pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("responses"))
-    try:
-        installation.start(MODELS)
-        yield installation
-        installation.verify()
-    finally:
-        installation.stop()
-
-
-@pytest.fixture
-def client(installation: Installation) -> Client:
-    return Client(installation.url, installation.keys["live"])
-
-
-@pytest.fixture(scope="module")
-def strangers(installation: Installation) -> dict[str, Client]:
-    keys = {"a test key": installation.keys["test"]}
-    for name, tenant in [
-        ("another organization", ("--organization", "Strangers")),
-        ("another project", ("--organization", "Tests", "--project", "other")),
-    ]:
-        done = installation.manage("createkey", *tenant, "--json")
-        keys[name] = json.loads(done.stdout)["key"]
-    return {name: Client(installation.url, key) for name, key in keys.items()}
+def strangers(installation: Installation, keys: dict[str, str]) -> dict[str, Client]:
+    done = installation.manage("createkey", "--organization", "Tests", "--project", "other", "--json")
+    secrets = {
+        "a test key": installation.keys["test"],
+        "another organization": keys["stranger"],
+        "another project": json.loads(done.stdout)["key"],
+    }
+    return {name: Client(installation.url, secret) for name, secret in secrets.items()}
 
 
 def ask(client: Client, path: str = "", **members: Any) -> Answer:
@@ -128,7 +104,7 @@ def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
 
 def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
     """Codex repeats a turn that has none, five times."""
-    (*_, last) = events(ask(client, model="breaks", stream=True))
+    (*_, last) = events(ask(client, model="breaks-by-close", stream=True))
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert events(get(client, last["response"]["id"], "?stream=true"))[-1] == last
 
@@ -165,15 +141,15 @@ def test_a_conversation_goes_on(client: Client, installation: Installation) -> N
 
 def test_a_tool_loop_by_references(client: Client, installation: Installation) -> None:
     """As the AI SDK does from its second step."""
-    first = ask(client, model="calls", input="look", tools=[TOOL]).json
+    first = ask(client, model="calls-tools", input="look", tools=[TOOL]).json
     calls = [item for item in first["output"] if item["type"] == "function_call"]
     references = [{"type": "item_reference", "id": call["id"]} for call in calls]
     outputs = [
         {"type": "function_call_output", "call_id": call["call_id"], "output": "seen"} for call in calls
     ]
     again = [{"role": "user", "content": "look"}, *references, *outputs]
-    assert ask(client, model="calls", input=again, tools=[TOOL]).status == 200
-    sent = installation.calls("calls")[-1]["body"]["messages"]
+    assert ask(client, model="calls-tools", input=again, tools=[TOOL]).status == 200
+    sent = installation.calls("calls-tools")[-1]["body"]["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", *["tool"] * len(calls)]
     assert len(sent[1]["tool_calls"]) == len(calls)
 
