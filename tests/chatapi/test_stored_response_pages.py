@@ -12,7 +12,7 @@ from chatapi import response_store
 from chatapi.models import StoredResponse
 from chatapi.response_store import Content
 from chatapi.wire import deltas
-from chatapi.wire.deltas import Finished, Started, Text, Usage
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
 from tests.admin_pages import client_of, page
 from tests.cast import Person, join, run
 from usage.database.clock import database_now
@@ -20,7 +20,7 @@ from usage.database.clock import database_now
 pytestmark = pytest.mark.django_db
 
 STATE = b'{"items":[{"type":"message","role":"user","content":"the question"}],"context":{}}'
-ANSWER = [Started(), Text("the answer"), Finished("stop"), Usage(1, 1)]
+ANSWER: list[AnyDelta] = [Started(), Text("the answer"), Finished("stop"), Usage(1, 1)]
 
 
 @pytest.fixture
