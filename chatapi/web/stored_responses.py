@@ -154,24 +154,32 @@ async def resolve(
     previous = b""
     if references.previous is not None:
         previous = await _conversation(exchange, services, caller, references.previous)
-    items: dict[str, bytes] = {}
-    outputs: dict[str, dict[str, bytes]] = {}
-    for item_id, param in references.items.items():
-        match = _ITEM_ID.fullmatch(item_id)
-        if match is None:
+    items = await _referenced(exchange, services, caller, references.items)
+    return stored.resolved_body(pieces, previous, items)
+
+
+async def _referenced(
+    exchange: Exchange, services: Services, caller: Caller, references: dict[str, str]
+) -> list[tuple[str, bytes]]:
+    """Return the items with these ids, as JSON; `references` has the path of each id."""
+    responses: dict[str, str] = {}
+    for item_id, param in references.items():
+        if (match := _ITEM_ID.fullmatch(item_id)) is None:
             raise _item_not_found(item_id, param)
-        if match[1] not in outputs:
-            if len(outputs) == MAX_REFERENCED:
-                message = f"The input refers to items of more than {MAX_REFERENCED} responses."
-                raise InvalidRequest(message, "input")
-            found = await _find(exchange, services, caller, UUID(match[1]))
-            if found is None:
-                raise _item_not_found(item_id, param)
-            outputs[match[1]] = stored.output_items(await found.folded())
-        if item_id not in outputs[match[1]]:
-            raise _item_not_found(item_id, param)
-        items[item_id] = outputs[match[1]][item_id]
-    return stored.resolved_body(pieces, previous, items.items())
+        responses.setdefault(match[1], item_id)
+    if len(responses) > MAX_REFERENCED:
+        message = f"The input refers to items of more than {MAX_REFERENCED} responses."
+        raise InvalidRequest(message, "input")
+    outputs: dict[str, bytes] = {}
+    for response_id, item_id in responses.items():
+        if (found := await _find(exchange, services, caller, UUID(response_id))) is None:
+            raise _item_not_found(item_id, references[item_id])
+        outputs |= stored.output_items(await found.folded())
+        if sum(map(len, outputs.values())) > settings.MAX_BODY_BYTES:
+            raise errors.body_too_large()
+    if unknown := next((item_id for item_id in references if item_id not in outputs), None):
+        raise _item_not_found(unknown, references[unknown])
+    return [(item_id, outputs[item_id]) for item_id in references]
 
 
 async def _conversation(exchange: Exchange, services: Services, caller: Caller, response_id: str) -> bytes:
