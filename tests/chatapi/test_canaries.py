@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.xdist_group("canaries"), pytest.mark.timeout(120)]
 
 PROMPT, SAID = (f"canary{uuid4().hex}" for _ in range(2))
 STREAM_TTL_MS = 3_000
+HIDE_END_USERS = "from accounts.models import Project; Project.objects.update(hashes_end_users=True)"
 CHUNK = {"choices": [{"index": 0, "delta": {"content": SAID}, "finish_reason": "stop"}]}
 MODELS: dict[str, dict[str, Any]] = {
     "says-it": {"raw": f"data: {json.dumps(CHUNK)}\n\ndata: [DONE]\n\n"},
@@ -39,7 +40,9 @@ MODELS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One that logs all it can, forgets streams soon, and whose first admission fails inside."""
+    """One that logs all it can, forgets streams soon, hides end users, and whose first admission fails
+    inside.
+    """
     settings = {
         "CHATAPI_LOG_LEVEL": "DEBUG",
         "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS),
@@ -51,6 +54,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     try:
         installation.start(MODELS)
         assert ask(installation, "says-it").status == 500
+        assert installation.manage("shell", "--no-imports", "-c", HIDE_END_USERS).returncode == 0
         narrow = installation.manage("createkey", "--organization", "Tests", "--model", "says-it", "--json")
         installation.keys["narrow"] = json.loads(narrow.stdout)["key"]
         yield installation
@@ -101,6 +105,7 @@ def say_everything(installation: Installation) -> None:
     for stop in ("", " [sandbox error=server_error]"):
         body_of_inputs = {"model": "sandbox-embedding", "input": [PROMPT + stop], "user": PROMPT}
         client.send("POST", "/v1/embeddings", json.dumps(body_of_inputs).encode())
+    say_in_other_protocols(client, messages)
     narrow = Client(installation.url, installation.keys["narrow"])
     narrow.send(
         "POST", "/v1/chat/completions", body.replace(b"sandbox", PROMPT.encode()), x_request_id=PROMPT
@@ -113,6 +118,34 @@ def say_everything(installation: Installation) -> None:
         client.send("POST", "/v1/chat/completions", wrong.replace(b"%b", PROMPT.encode()))
     with client.asking("stalls", messages=messages, stream=True) as exchange:
         next(exchange.texts())  # and leave
+
+
+def say_in_other_protocols(client: Client, messages: list[dict[str, Any]]) -> None:
+    """Responses, which are stored, continued and counted, and Messages."""
+    for model in (*MODELS, "sandbox-echo"):
+        for stream in (True, False):
+            asked = {"model": model, "stream": stream}
+            answer = post(client, "responses", asked | {"input": PROMPT, "instructions": PROMPT})
+            kept = {"previous_response_id": answer.headers["x-generation-id"] or "", "input": PROMPT}
+            post(client, "responses", asked | kept)
+            post(client, "responses/input_tokens", {"model": model} | kept)
+            post(client, "messages", asked | {"messages": messages, "system": PROMPT, "max_tokens": 9})
+    background = {"model": "says-it", "input": PROMPT, "background": True, "metadata": {"a": PROMPT}}
+    response_id = post(client, "responses", background).json["id"]
+    client.send("GET", f"/v1/responses/{response_id}/input_items?after={PROMPT}")
+    client.send("GET", f"/v1/responses/{PROMPT}")
+    post(client, "messages/count_tokens", {"model": "says-it", "messages": messages})
+    for wrong in (
+        {"input": [{"type": PROMPT}]},
+        {"input": [{"id": PROMPT}]},
+        {"previous_response_id": PROMPT},
+    ):
+        post(client, "responses", {"model": "says-it"} | wrong)
+    post(client, "messages", {"model": "says-it", "messages": [{"role": PROMPT}], "max_tokens": 1})
+
+
+def post(client: Client, route: str, body: dict[str, Any]) -> Answer:
+    return client.send("POST", f"/v1/{route}", json.dumps(body).encode())
 
 
 def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(
