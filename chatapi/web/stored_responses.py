@@ -33,6 +33,8 @@ from usage.models import State as RowState
 MAX_REFERENCED: Final = 64
 """The most responses that the item references of one request may lead to."""
 MAX_PAGE_ITEMS: Final = 100
+STATE_UNIT_BYTES: Final = 4_096
+"""Of a state: to read as many takes as long as a delta (`fair_turns.py`)."""
 CANCEL_WAIT_S: Final = 5.0
 """How long a cancellation waits for the end that it brings."""
 PIECE_DELTAS: Final = 256
@@ -89,15 +91,16 @@ async def list_input_items(exchange: Exchange) -> None:
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid value for 'order': supported values are: 'asc', 'desc'.", "order")
     found = await _requested(exchange, services)
-    items = stored.input_items(found.answer.id, found.state)
-    if order == "desc":
-        items.reverse()
-    if after := exchange.query("after"):
-        ids = [item["id"] for item in items]
-        if after not in ids:
-            raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
-        items = items[ids.index(after) + 1 :]
-    await exchange.send_json(200, stored.item_list(items[:limit], has_more=len(items) > limit))
+    page = stored.input_page(
+        found.answer.id,
+        found.state,
+        after=exchange.query("after"),
+        limit=limit,
+        is_descending=order == "desc",
+    )
+    if page is None:
+        raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
+    await exchange.send_json(200, page)
 
 
 async def cancel(exchange: Exchange) -> None:
@@ -224,7 +227,10 @@ async def _find(
     if row is None:
         return None
     state = await services.stream.state(row.id)
-    return None if state is None else Stored(exchange, services, row, stored.read_state(state))
+    if state is None:
+        return None
+    await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
+    return Stored(exchange, services, row, stored.read_state(state))
 
 
 def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:
