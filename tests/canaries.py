@@ -66,4 +66,5 @@ def found(canaries: Sequence[bytes], installation: Installation, valkey: Redis) 
 
 def is_forgotten(valkey: Redis) -> bool:
     """Nothing of any generation or ticket is left."""
-    return not any(name.split(b":")[1] in {b"log", b"job", b"ticket"} for name in valkey.scan_iter())
+    kinds = {b"log", b"job", b"state", b"ticket"}
+    return not any(name.split(b":")[1] in kinds for name in valkey.scan_iter())

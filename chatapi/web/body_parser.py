@@ -99,7 +99,13 @@ class BodyParser:
         self._turn = asyncio.Lock()
 
     async def parse(
-        self, pieces: list[bytes], protocol: str, default_model: str | None, *, is_ticket: bool = False
+        self,
+        pieces: list[bytes],
+        protocol: str,
+        default_model: str | None,
+        *,
+        is_ticket: bool = False,
+        is_resolved: bool = False,
     ) -> ParsedRequest:
         """Return the request in the pieces of a body; raises `InvalidRequest`, `UnresolvedReferences` or
         `ParserUnavailable`.
@@ -107,7 +113,7 @@ class BodyParser:
         The list is empty afterwards, or has the body if that refers to earlier answers. Cancelling the caller
         while its body is parsed kills the child.
         """
-        task = Task(protocol, default_model, is_ticket, self._cpu_limit_s)
+        task = Task(protocol, default_model, is_ticket, is_resolved, self._cpu_limit_s)
         async with self._turn:
             outcome, content, state = await self._ask(task, pieces)
         if outcome.references:

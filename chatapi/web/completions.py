@@ -97,7 +97,7 @@ async def count_tokens(exchange: Exchange) -> None:
     services = await Services.get()
     request = await validate(exchange, services)
     summary = request.summary
-    reservation = await services.rates.take(request.caller, exchange.id, model=summary.model, tokens=0)
+    reservation = await services.rates.take(request.caller, exchange.id, model=request.model.id, tokens=0)
     exchange.is_counted = True
     services.in_background(services.rates.release(reservation, 0))
     exchange.response_headers += reservation.headers()
@@ -165,7 +165,7 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
         if room is None and sum(map(len, pieces)) > LARGE_BYTES:
             room = await _take_room(exchange, services, caller, sum(map(len, pieces)))
-        parsed = await _parse(exchange, services, caller, dialect, pieces)
+        parsed = await _parse(exchange, services, caller, dialect, pieces, is_resolved=True)
     parsed = msgspec.structs.replace(parsed, summary=_with_end_user(exchange, caller, parsed.summary))
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
@@ -175,11 +175,18 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
 
 
 async def _parse(
-    exchange: Exchange, services: Services, caller: Caller, dialect: Dialect, pieces: list[bytes]
+    exchange: Exchange,
+    services: Services,
+    caller: Caller,
+    dialect: Dialect,
+    pieces: list[bytes],
+    *,
+    is_resolved: bool = False,
 ) -> ParsedRequest:
     """Return the request in the pieces of a body. Raises `InvalidRequest` or `UnresolvedReferences`."""
     default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
-    protocol, is_ticket = exchange.kind.protocol, exchange.kind.is_ticket
+    protocol = exchange.kind.protocol
+    flags = {"is_ticket": exchange.kind.is_ticket, "is_resolved": is_resolved}
     n_bytes = sum(map(len, pieces))
     if n_bytes > settings.MAX_BODY_BYTES:
         raise errors.body_too_large()
@@ -187,12 +194,12 @@ async def _parse(
         turn = await services.counting_turns.acquire(caller.organization_id)
         exchange.rooms.append(turn)
         try:
-            return await services.parser.parse(pieces, protocol, default_model)
+            return await services.parser.parse(pieces, protocol, default_model, **flags)
         finally:
             turn.release()  # it may be parsed again, with what it refers to
     if n_bytes > LARGE_BYTES:
-        return await services.parser.parse(pieces, protocol, default_model, is_ticket=is_ticket)
-    return parsed_request.parse(b"".join(pieces), protocol, default_model, is_ticket=is_ticket)
+        return await services.parser.parse(pieces, protocol, default_model, **flags)
+    return parsed_request.parse(b"".join(pieces), protocol, default_model, **flags)
 
 
 def _with_end_user(exchange: Exchange, caller: Caller, summary: RequestSummary) -> RequestSummary:

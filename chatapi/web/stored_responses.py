@@ -37,6 +37,8 @@ from usage.models import State as RowState
 MAX_REFERENCED: Final = 64
 """The most responses that the item references of one request may lead to."""
 MAX_PAGE_ITEMS: Final = 100
+STATE_UNIT_BYTES: Final = 4_096
+"""Of a state: to read as many takes as long as a delta (`fair_turns.py`)."""
 CANCEL_WAIT_S: Final = 5.0
 """How long a cancellation waits for the end that it brings."""
 PIECE_DELTAS: Final = 256
@@ -120,15 +122,16 @@ async def list_input_items(exchange: Exchange) -> None:
     if order not in ("asc", "desc"):
         raise InvalidRequest("Invalid value for 'order': supported values are: 'asc', 'desc'.", "order")
     found = await _requested(exchange, services)
-    items = stored.input_items(found.answer.id, found.state)
-    if order == "desc":
-        items.reverse()
-    if after := exchange.query("after"):
-        ids = [item["id"] for item in items]
-        if after not in ids:
-            raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
-        items = items[ids.index(after) + 1 :]
-    await exchange.send_json(200, stored.item_list(items[:limit], has_more=len(items) > limit))
+    page = stored.input_page(
+        found.answer.id,
+        found.state,
+        after=exchange.query("after"),
+        limit=limit,
+        is_descending=order == "desc",
+    )
+    if page is None:
+        raise InvalidRequest("Invalid value for 'after': there is no input item with this id.", "after")
+    await exchange.send_json(200, page)
 
 
 async def cancel(exchange: Exchange) -> None:
@@ -186,24 +189,32 @@ async def resolve(
     previous = b""
     if references.previous is not None:
         previous = await _conversation(exchange, services, caller, references.previous)
-    items: dict[str, bytes] = {}
-    outputs: dict[str, dict[str, bytes]] = {}
-    for item_id, param in references.items.items():
-        match = _ITEM_ID.fullmatch(item_id)
-        if match is None:
+    items = await _referenced(exchange, services, caller, references.items)
+    return stored.resolved_body(pieces, previous, items)
+
+
+async def _referenced(
+    exchange: Exchange, services: Services, caller: Caller, references: dict[str, str]
+) -> list[tuple[str, bytes]]:
+    """Return the items with these ids, as JSON; `references` has the path of each id."""
+    responses: dict[str, str] = {}
+    for item_id, param in references.items():
+        if (match := _ITEM_ID.fullmatch(item_id)) is None:
             raise _item_not_found(caller, item_id, param)
-        if match[1] not in outputs:
-            if len(outputs) == MAX_REFERENCED:
-                message = f"The input refers to items of more than {MAX_REFERENCED} responses."
-                raise InvalidRequest(message, "input")
-            found = await _find(exchange, services, caller, UUID(match[1]))
-            if found is None:
-                raise _item_not_found(caller, item_id, param)
-            outputs[match[1]] = stored.output_items(await found.folded())
-        if item_id not in outputs[match[1]]:
-            raise _item_not_found(caller, item_id, param)
-        items[item_id] = outputs[match[1]][item_id]
-    return stored.resolved_body(pieces, previous, items.items())
+        responses.setdefault(match[1], item_id)
+    if len(responses) > MAX_REFERENCED:
+        message = f"The input refers to items of more than {MAX_REFERENCED} responses."
+        raise InvalidRequest(message, "input")
+    outputs: dict[str, bytes] = {}
+    for response_id, item_id in responses.items():
+        if (found := await _find(exchange, services, caller, UUID(response_id))) is None:
+            raise _item_not_found(caller, item_id, references[item_id])
+        outputs |= stored.output_items(await found.folded())
+        if sum(map(len, outputs.values())) > settings.MAX_BODY_BYTES:
+            raise errors.body_too_large()
+    if unknown := next((item_id for item_id in references if item_id not in outputs), None):
+        raise _item_not_found(caller, unknown, references[unknown])
+    return [(item_id, outputs[item_id]) for item_id in references]
 
 
 async def _conversation(exchange: Exchange, services: Services, caller: Caller, response_id: str) -> bytes:
@@ -252,11 +263,15 @@ async def _find(
         return None
     state = await services.stream.state(row.id)
     if state is not None:
+        await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
         return Stored(exchange, services, row, state)
     if not caller.stores_responses_days:
         return None
     content = await services.commits.read(response_store.find, caller, row.id)
-    return None if content is None else Stored(exchange, services, row, content.state, content.batches)
+    if content is None:
+        return None
+    await services.turns.take(caller.organization_id, len(content.state) // STATE_UNIT_BYTES)
+    return Stored(exchange, services, row, content.state, content.batches)
 
 
 def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:

@@ -64,10 +64,24 @@ class ParsedRequest(msgspec.Struct, frozen=True, array_like=True):
     """What later requests may refer to (`GenerationRequest.state`)."""
 
 
-def parse(body: bytes, protocol: str, default_model: str | None, *, is_ticket: bool = False) -> ParsedRequest:
-    """Return the request that `body` holds; see `protocols.protocol.Parser`."""
+def parse(
+    body: bytes,
+    protocol: str,
+    default_model: str | None,
+    *,
+    is_ticket: bool = False,
+    is_resolved: bool = False,
+) -> ParsedRequest:
+    """Return the request that `body` holds; see `protocols.protocol.Parser`.
+
+    `is_resolved`: the service has added what the client's body refers to.
+    """
     row = PROTOCOLS[protocol]
-    request = row.parse(body, default_model, is_ticket=is_ticket)
+    if is_resolved:
+        assert row.parse_resolved is not None, "its parser knows no references"
+        request = row.parse_resolved(body, default_model)
+    else:
+        request = row.parse(body, default_model, is_ticket=is_ticket)
     if row.counts_tokens:
         return _parsed(request, b"", prompt_tokens=request.prompt_tokens_estimate)
     state, request = request.state, msgspec.structs.replace(request, state=b"")

@@ -32,6 +32,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     protocol: str
     default_model: str | None
     is_ticket: bool
+    is_resolved: bool
     cpu_limit_s: float
 
 
@@ -94,7 +95,13 @@ def main() -> None:
 def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes, bytes]:
     signal.setitimer(signal.ITIMER_PROF, task.cpu_limit_s)  # without a handler, the signal ends the process
     try:
-        parsed = parsed_request.parse(body, task.protocol, task.default_model, is_ticket=task.is_ticket)
+        parsed = parsed_request.parse(
+            body,
+            task.protocol,
+            task.default_model,
+            is_ticket=task.is_ticket,
+            is_resolved=task.is_resolved,
+        )
     except InvalidRequest as error:
         refusal = Refusal(error.message, error.param, error.code, error.status, error.is_stream)
         return Outcome(refusal=refusal), b"", b""

@@ -77,6 +77,8 @@ def test_rights_and_limits_of_a_model_hold_for_its_aliases(
     assert "'gpt-5.6'" in refused.error["message"]
     assert clients["limited"].complete("gpt-5.6").status == 200
     assert clients["limited"].complete("claude-haiku-4-5").status == 429
+    to_count = json.dumps({"model": "claude-haiku-4-5", "messages": HELLO}).encode()
+    assert clients["limited"].send("POST", "/v1/messages/count_tokens", to_count).status == 429
     unknown = client.complete("gpt-5.6")  # another project's name
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
     assert client.complete("five").headers["deprecation"] is None

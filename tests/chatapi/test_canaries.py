@@ -104,6 +104,7 @@ def say_everything(installation: Installation) -> None:
     for stop in ("", " [sandbox error=server_error]"):
         body_of_inputs = {"model": "sandbox-embedding", "input": [PROMPT + stop], "user": PROMPT}
         client.send("POST", "/v1/embeddings", json.dumps(body_of_inputs).encode())
+    say_in_other_protocols(client, messages)
     narrow = Client(installation.url, installation.keys["narrow"])
     narrow.send(
         "POST", "/v1/chat/completions", body.replace(b"sandbox", PROMPT.encode()), x_request_id=PROMPT
@@ -116,6 +117,34 @@ def say_everything(installation: Installation) -> None:
         client.send("POST", "/v1/chat/completions", wrong.replace(b"%b", PROMPT.encode()))
     with client.asking("stalls", messages=messages, stream=True) as exchange:
         next(exchange.texts())  # and leave
+
+
+def say_in_other_protocols(client: Client, messages: list[dict[str, Any]]) -> None:
+    """Responses, which are stored, continued and counted, and Messages."""
+    for model in (*MODELS, "sandbox-echo"):
+        for stream in (True, False):
+            asked = {"model": model, "stream": stream}
+            answer = post(client, "responses", asked | {"input": PROMPT, "instructions": PROMPT})
+            kept = {"previous_response_id": answer.headers["x-generation-id"] or "", "input": PROMPT}
+            post(client, "responses", asked | kept)
+            post(client, "responses/input_tokens", {"model": model} | kept)
+            post(client, "messages", asked | {"messages": messages, "system": PROMPT, "max_tokens": 9})
+    background = {"model": "says-it", "input": PROMPT, "background": True, "metadata": {"a": PROMPT}}
+    response_id = post(client, "responses", background).json["id"]
+    client.send("GET", f"/v1/responses/{response_id}/input_items?after={PROMPT}")
+    client.send("GET", f"/v1/responses/{PROMPT}")
+    post(client, "messages/count_tokens", {"model": "says-it", "messages": messages})
+    for wrong in (
+        {"input": [{"type": PROMPT}]},
+        {"input": [{"id": PROMPT}]},
+        {"previous_response_id": PROMPT},
+    ):
+        post(client, "responses", {"model": "says-it"} | wrong)
+    post(client, "messages", {"model": "says-it", "messages": [{"role": PROMPT}], "max_tokens": 1})
+
+
+def post(client: Client, route: str, body: dict[str, Any]) -> Answer:
+    return client.send("POST", f"/v1/{route}", json.dumps(body).encode())
 
 
 def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(

@@ -10,12 +10,18 @@ import pytest
 
 from tests import canaries
 from tests.chatapi.http_client import Client
-from tests.chatapi.test_responses import MODELS, ask, assert_unknown, events, get, messages, text_of
+from tests.chatapi.test_responses import ask, assert_unknown, events, get, messages, text_of
 from tests.faults import armed
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("stored_responses"), pytest.mark.timeout(180)]
 
+MODELS: dict[str, dict[str, Any]] = {
+    "five": {},
+    "steady": {"tokens": 1000, "rate": 40},
+    "calls": {"tool_calls": 2},
+    "breaks": {"fin_after": 3},
+}
 MAKE = """
 import json
 from accounts.keys import create_key, get_or_create_project

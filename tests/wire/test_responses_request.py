@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from chatapi.wire import caps, requests
-from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
+from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.upstream_request import REASONING, upstream_body
 
@@ -313,8 +314,21 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
         "items": {"msg_1": {"type": "message", "role": "assistant", "content": "two"}},
     }
     body = {"previous_response_id": "resp_1", "input": [OUTPUT, {"id": "msg_1"}], "resolved": resolved}
-    roles = [message["role"] for message in sent("responses", **body)["messages"]]
-    assert roles == ["user", "assistant", "tool", "assistant"]
+    whole = json.dumps({"model": "m"} | body).encode()
+    prompt = requests.from_bytes(parse(whole, "responses", None, is_resolved=True).content).prompt
+    assert isinstance(prompt, Messages)
+    kinds = [type(message) for message in prompt.messages]
+    assert kinds == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage]
+
+
+@pytest.mark.parametrize("protocol", ["responses", "responses.input_tokens"])
+@pytest.mark.parametrize("resolved", [{}, {"previous": []}, {"items": {"msg_1": CALL}}])
+def test_no_client_resolves_its_own_references(protocol: str, resolved: dict[str, Any]) -> None:
+    """Nothing would check that the earlier responses are the caller's."""
+    body = {"previous_response_id": "resp_1", "input": [{"id": "msg_1"}], "resolved": resolved}
+    with pytest.raises(InvalidRequest) as refused:
+        request(protocol, **body)
+    assert refused.value.param == "resolved"
 
 
 def test_what_is_kept_is_the_whole_conversation() -> None:

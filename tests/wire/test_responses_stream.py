@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.protocols.responses.response import MAX_PARTS
 from tests.wire.response_cases import (
     ANSWER,
     CASES,
@@ -175,6 +176,32 @@ def test_interleaved_calls_are_told_one_after_the_other() -> None:
         ("call_1", '{"city":"Tokyo"}'),
         ("call_2", "{}"),
     ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [ToolCall(n % 3, '{"a":' if n < 3 else " ", f"c{n}" if n < 3 else None, "f") for n in range(9_000)],
+        [Text("a") if n % 2 else Reasoning("b") for n in range(9_000)],
+        [Text("a") if n % 2 else Refusal("b") for n in range(9_000)],
+    ],
+    ids=["calls", "reasoning", "refusals"],
+)
+def test_pieces_that_alternate_make_few_events(content: list[AnyDelta]) -> None:
+    """What is held back is joined: its events are all made in one turn of the event loop."""
+    all_deltas = [Started(), *content, Finished("stop"), Usage(1, 1)]
+    found = events(stream(all_deltas))
+    assert kinds(found).count("output_item.added") < MAX_PARTS + 3
+    (choice, items) = (collect(all_deltas).choice(0), found[-1]["response"]["output"])
+    parts = [part for item in items for part in item.get("content", ())]
+    for kind, member, whole in [
+        ("output_text", "text", choice.text),
+        ("refusal", "refusal", choice.refusal),
+        ("reasoning_text", "text", choice.reasoning),
+    ]:
+        assert "".join(part[member] for part in parts if part["type"] == kind) == (whole or "")
+    told_calls = [item["arguments"] for item in items if item["type"] == "function_call"]
+    assert told_calls == [call.arguments for call in choice.tool_calls.values()]
 
 
 def test_a_call_that_is_whole_ends_when_the_next_begins() -> None:

@@ -151,6 +151,8 @@ class Protocol:
     """What the ids that clients see begin with."""
     counts_tokens: bool = False
     """Its requests only ask for an estimate of their prompts' tokens. A child process parses them all."""
+    parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
+    """Makes a request of a body to which the service has added the earlier answers that it refers to."""
     operations: tuple[Operation, ...] = ()
     model_kind: str = "chat"
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""

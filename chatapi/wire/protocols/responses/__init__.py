@@ -4,7 +4,15 @@ from dataclasses import replace
 
 from chatapi.wire.protocols.envelope import openai_error
 from chatapi.wire.protocols.protocol import Dialect, Operation, Protocol
-from chatapi.wire.protocols.responses.request import COUNT_NAME, NAME, ResponsesRequest, parse, parse_count
+from chatapi.wire.protocols.responses.request import (
+    COUNT_NAME,
+    NAME,
+    ResponsesRequest,
+    parse,
+    parse_count,
+    parse_resolved,
+    parse_resolved_count,
+)
 from chatapi.wire.protocols.responses.response import ID_PREFIX, CountFolder, Encoder, Folder
 from chatapi.wire.protocols.responses.stored import accepted
 
@@ -63,6 +71,7 @@ _DIALECT = Dialect(
 RESPONSES = Protocol(
     name=NAME,
     parse=parse,
+    parse_resolved=parse_resolved,
     dialects={_DIALECT.name: _DIALECT},
     id_prefixes=(ID_PREFIX,),
     operations=(
@@ -82,6 +91,7 @@ RESPONSES = Protocol(
 COUNT_INPUT = Protocol(
     name=COUNT_NAME,
     parse=parse_count,
+    parse_resolved=parse_resolved_count,
     dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
     id_prefixes=(),
     counts_tokens=True,

@@ -17,6 +17,10 @@ _to_json = msgspec.json.Encoder().encode
 PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 
 
+MAX_REPEATED_BYTES: Final = 65_536
+"""Of log probabilities in an event that repeats them, as JSON: the last event has them all."""
+
+
 class _Form(NamedTuple):
     """How the events of a kind of part are named."""
 
@@ -60,15 +64,21 @@ class Part:
         """All log probabilities. They are kept as JSON: decoded, they would take ten times the memory."""
         return msgspec.Raw(b"[" + b",".join(self._logprobs) + b"]")
 
-    def body(self) -> dict[str, Any]:
+    @property
+    def repeated_logprobs(self) -> msgspec.Raw:
+        """All log probabilities, or none where they are large: for events that are not the stream's last."""
+        return self.logprobs if sum(map(len, self._logprobs)) <= MAX_REPEATED_BYTES else msgspec.Raw(b"[]")
+
+    def body(self, *, is_event: bool = False) -> dict[str, Any]:
         """Return the part as it is now."""
         body: dict[str, Any] = {"type": self.kind, self._form.member: self.text}
         if self.kind == "output_text":
-            body |= {"annotations": self._annotations, "logprobs": self.logprobs}
+            logprobs = self.repeated_logprobs if is_event else self.logprobs
+            body |= {"annotations": self._annotations, "logprobs": logprobs}
         return body
 
     def begin(self) -> Event:
-        return f"{self._form.part_events}.added", self._place | {"part": self.body()}
+        return f"{self._form.part_events}.added", self._place | {"part": self.body(is_event=True)}
 
     def add(self, text: str, logprobs: list[TokenLogprob] | None = None) -> Event:
         """Append a piece of text."""
@@ -92,9 +102,9 @@ class Part:
     def end(self) -> Iterator[Event]:
         whole: dict[str, Any] = {self._form.member: self.text}
         if self.kind == "output_text":
-            whole["logprobs"] = self.logprobs
+            whole["logprobs"] = self.repeated_logprobs
         yield f"{self._form.events}.done", self._place | whole
-        yield f"{self._form.part_events}.done", self._place | {"part": self.body()}
+        yield f"{self._form.part_events}.done", self._place | {"part": self.body(is_event=True)}
 
 
 class Item:
@@ -106,7 +116,7 @@ class Item:
         self.index = index
         self.place = {"item_id": id, "output_index": index}
 
-    def body(self) -> dict[str, Any]:
+    def body(self, *, is_event: bool = False) -> dict[str, Any]:
         """Return the item as it is now."""
         raise NotImplementedError
 
@@ -121,7 +131,7 @@ class Item:
         """Yield the item's last events; from now on it has that status."""
         yield from self.contents_end()
         self.status = status
-        yield "response.output_item.done", {"output_index": self.index, "item": self.body()}
+        yield "response.output_item.done", {"output_index": self.index, "item": self.body(is_event=True)}
 
 
 class Spoken(Item):
@@ -132,8 +142,8 @@ class Spoken(Item):
         self.type = type
         self._parts: list[Part] = []
 
-    def body(self) -> dict[str, Any]:
-        parts = [part.body() for part in self._parts]
+    def body(self, *, is_event: bool = False) -> dict[str, Any]:
+        parts = [part.body(is_event=is_event) for part in self._parts]
         if self.type == "message":
             members = {"id": self.id, "type": "message", "status": self.status, "role": "assistant"}
             return members | {"content": parts}
@@ -194,7 +204,7 @@ class Call(Item):
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return False
 
-    def body(self) -> dict[str, Any]:
+    def body(self, *, is_event: bool = False) -> dict[str, Any]:
         body = {"id": self.id, "type": "custom_tool_call" if self._is_custom else "function_call"}
         body |= {"status": self.status, "call_id": self._call_id, "name": self._name}
         body |= {"input" if self._is_custom else "arguments": self.arguments}

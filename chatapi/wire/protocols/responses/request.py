@@ -290,17 +290,37 @@ _UNSUPPORTED: Final = {
 
 def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:
     """Return the request in `body`; see `protocol.Parser`."""
-    sent = request_body.read(body, ResponsesRequest, default_model, _add_types)
+    sent = request_body.read(body, ResponsesRequest, default_model, _of_client)
     return sent.generation_request(is_ticket=is_ticket)
+
+
+def parse_resolved(body: bytes, default_model: str | None = None) -> GenerationRequest:
+    """Return the request in a body to which the service has added what it refers to."""
+    return request_body.read(body, ResponsesRequest, default_model, _add_types).generation_request()
 
 
 def parse_count(
     body: bytes, default_model: str | None = None, *, is_ticket: bool = False
 ) -> GenerationRequest:
     """Return the request whose input is to be counted; it stores and streams nothing."""
-    sent = request_body.read(body, ResponsesRequest, default_model, _add_types)
+    return _counted(request_body.read(body, ResponsesRequest, default_model, _of_client))
+
+
+def parse_resolved_count(body: bytes, default_model: str | None = None) -> GenerationRequest:
+    """Return the request whose input is to be counted, with what it refers to."""
+    return _counted(request_body.read(body, ResponsesRequest, default_model, _add_types))
+
+
+def _counted(sent: ResponsesRequest) -> GenerationRequest:
     counted = msgspec.structs.replace(sent, store=False, background=None, stream=False)
     return counted.generation_request()
+
+
+def _of_client(found: dict[str, Any]) -> None:
+    """Refuse what only the service may add: nothing would check whose items these are."""
+    if "resolved" in found:
+        raise InvalidRequest("Invalid value for 'resolved': no client can set it.", "resolved")
+    _add_types(found)
 
 
 def _add_types(found: dict[str, Any]) -> None:

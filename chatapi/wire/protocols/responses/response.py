@@ -5,10 +5,11 @@ terminal event with the whole object. There is no `[DONE]`. One item is open at 
 of others meanwhile is held back until the open one is whole.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from chatapi.wire.deltas import (
     Annotations,
@@ -50,7 +51,18 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 """The members of a response object that repeat the request, as they are if nothing was sent."""
 _NO_PENALTIES: Final = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
-_HELD: Final = (Text, Reasoning, Refusal, ToolCall, Annotations)
+MAX_PARTS: Final = 1_024
+"""Calls and parts of an output that are told as they come. What would begin another one is held back and
+joined, because the last event repeats them all.
+"""
+_PARTS: Final[dict[type[AnyDelta], tuple[PartKind, ...]]] = {
+    Text: ("output_text",),
+    Annotations: ("output_text",),
+    Refusal: ("refusal",),
+    Reasoning: ("reasoning_text", "summary_text"),
+}
+"""The kinds of parts that a delta may belong to."""
+_CONTENT: Final = (ToolCall, *_PARTS)
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 _to_json = msgspec.json.Encoder().encode
@@ -71,14 +83,15 @@ class Response:
         self._incomplete_reason: str | None = None
         self._items: list[Item] = []
         self._open: Item | None = None
-        self._held: list[AnyDelta] = []
+        self._held: dict[tuple[type[AnyDelta], int], list[AnyDelta]] = {}
+        self._parts_count = 0
         self._call_ids: set[str] = set()
         self._ended_calls: set[int] = set()
 
     def add(self, delta: AnyDelta) -> Iterator[Event]:
         """Add one delta, and yield the events that it brings; all of them must be taken."""
         if self._must_wait(delta):
-            self._held.append(delta)
+            self._held.setdefault(_group(delta), []).append(delta)
             return
         match delta:
             case Started():
@@ -161,10 +174,9 @@ class Response:
 
     def _finish(self, delta: Finished) -> Iterator[Event]:
         """End the output; the last item is cut if the response is."""
-        held, self._held = self._held, []
-        order = list(dict.fromkeys(map(_group, held)))
-        for each in sorted(held, key=lambda each: order.index(_group(each))):
-            yield from self._content(each)
+        held, self._held = self._held, {}
+        for deltas in held.values():
+            yield from self._content(_joined(deltas))
         if not self._items:
             yield from self._begin(Spoken(self._item_id("msg"), 0, "message"))
             yield from self._part("output_text")
@@ -179,12 +191,17 @@ class Response:
     # ---- content
 
     def _must_wait(self, delta: AnyDelta) -> bool:
-        """Return whether the delta belongs to another item, and the open call may still go on."""
-        if not isinstance(self._open, Call) or not isinstance(delta, _HELD):
+        """Return whether the delta would begin another part while the open call may go on, or too many."""
+        if not isinstance(delta, _CONTENT) or self._continues(delta):
             return False
-        if isinstance(delta, ToolCall) and delta.call_index == self._open.call_index:
-            return False
-        return bool(self._held) or not self._open.is_whole
+        if self._held or self._parts_count >= MAX_PARTS:
+            return True
+        return isinstance(self._open, Call) and not self._open.is_whole
+
+    def _continues(self, delta: AnyDelta) -> bool:
+        if isinstance(self._open, Call):
+            return isinstance(delta, ToolCall) and delta.call_index == self._open.call_index
+        return isinstance(self._open, Spoken) and self._open.part.kind in _PARTS.get(type(delta), ())
 
     def _content(self, delta: AnyDelta) -> Iterator[Event]:
         match delta:
@@ -229,6 +246,7 @@ class Response:
         if not isinstance(self._open, Call) or self._open.call_index != delta.call_index:
             yield from self._end_item("completed")
             yield from self._begin(self._new_call(delta))
+            self._parts_count += 1
         assert isinstance(self._open, Call)
         if delta.arguments:
             yield self._open.add(delta.arguments)
@@ -257,6 +275,7 @@ class Response:
     def _part(self, kind: PartKind) -> Iterator[Event]:
         assert isinstance(self._open, Spoken)
         if not self._open.has_part(kind):
+            self._parts_count += 1
             yield from self._open.begin_part(kind)
 
     def _begin(self, item: Item) -> Iterator[Event]:
@@ -365,3 +384,17 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 def _group(delta: AnyDelta) -> tuple[type[AnyDelta], int]:
     """Return what the deltas of one item have in common."""
     return type(delta), delta.call_index if isinstance(delta, ToolCall) else 0
+
+
+def _joined(deltas: Sequence[Any]) -> AnyDelta:
+    """Return one delta that says what these of one group say."""
+    first: AnyDelta = deltas[0]
+    match first:
+        case ToolCall():
+            return replace(first, arguments="".join(each.arguments for each in deltas))
+        case Annotations():
+            return replace(first, annotations=[one for each in deltas for one in each.annotations])
+        case Text():
+            logprobs = [one for each in deltas for one in each.logprobs or ()]
+            return replace(first, text="".join(each.text for each in deltas), logprobs=logprobs or None)
+    return replace(first, text="".join(each.text for each in deltas))

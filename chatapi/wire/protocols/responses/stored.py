@@ -79,24 +79,42 @@ def resolved_body(
     raise ValueError("the body is no object")
 
 
-def item_list(items: Sequence[dict[str, Any]], *, has_more: bool) -> bytes:
-    """Return a page of items."""
-    ids = [item["id"] for item in items]
-    page = {"object": "list", "data": items, "has_more": has_more}
-    return _to_json(page | {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None})
+def input_page(
+    answer_id: str, state: State, *, after: str | None, limit: int, is_descending: bool
+) -> bytes | None:
+    """Return a page of the conversation's items; None if there is no item `after`."""
+    items = msgspec.json.decode(state.items, type=list[msgspec.Raw])  # only those of the page are decoded
+    numbers = range(len(items))[:: -1 if is_descending else 1]
+    if after:
+        heads = enumerate(msgspec.json.decode(state.items, type=list[_Head]))
+        ids = [head.id or _item_id(answer_id, number, head.type) for number, head in heads]
+        if after not in ids:
+            return None
+        numbers = numbers[numbers.index(ids.index(after)) + 1 :]
+    found = [_input_item(answer_id, number, items[number]) for number in numbers[:limit]]
+    page = {"object": "list", "data": found, "has_more": len(numbers) > limit}
+    first, last = (found[0], found[-1]) if found else ({}, {})
+    return _to_json(page | {"first_id": first.get("id"), "last_id": last.get("id")})
 
 
-def input_items(answer_id: str, state: State) -> list[dict[str, Any]]:
-    """Return the items of the conversation, each with an id and the parts that clients expect."""
-    found: list[dict[str, Any]] = []
-    for number, item in enumerate(msgspec.json.decode(state.items)):
-        prefix = _PREFIXES[item["type"]]
-        whole = {"id": f"{prefix}_{answer_id}i{number:x}", "status": "completed"} | item
-        if item["type"] == "message" and isinstance(item["content"], str):
-            kind = "output_text" if item["role"] == "assistant" else "input_text"
-            whole["content"] = [{"type": kind, "text": item["content"]}]
-        found.append(whole)
-    return found
+class _Head(msgspec.Struct):
+    type: str
+    id: str | None = None
+
+
+def _item_id(answer_id: str, number: int, kind: str) -> str:
+    """Return the id of an item that came without one."""
+    return f"{_PREFIXES[kind]}_{answer_id}i{number:x}"
+
+
+def _input_item(answer_id: str, number: int, raw: msgspec.Raw) -> dict[str, Any]:
+    """Return an item with an id and the parts that clients expect."""
+    item = msgspec.json.decode(raw, type=dict[str, Any])
+    whole = {"id": _item_id(answer_id, number, item["type"]), "status": "completed"} | item
+    if item["type"] == "message" and isinstance(item["content"], str):
+        kind = "output_text" if item["role"] == "assistant" else "input_text"
+        whole["content"] = [{"type": kind, "text": item["content"]}]
+    return whole
 
 
 def deleted(response_id: str) -> bytes:

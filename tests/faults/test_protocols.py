@@ -1,0 +1,157 @@
+"""Streams of Responses and of Messages while a process dies, and read again from another web process: one
+end, and a charge for what was sent.
+
+FAULTS=all (`make faults`) takes all failpoints that a worker or web passes; the usual run takes those around
+the commit of the settlement, and the death of a worker in mid-stream.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPException
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.chatapi.http_client import Client
+from tests.faults import armed
+from tests.faults.bookkeeper import Bookkeeper
+from tests.installation import Installation
+from usage import failpoints
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("failpoints-protocols")]
+
+ENVIRONMENT = {"CHATAPI_LEASE_MS": "1500", "CHATAPI_QUEUE_TTL_MS": "2500"}
+CARRIERS = {"admit": "web", "enqueue": "web", "view": "web"}
+ALL = [name for name in failpoints.NAMES if not name.startswith("reaper.")]
+USUAL = ["delta.after_publish", "settle.after_commit", "view.before_first_byte"]
+HITS = {"delta.before_publish": 5, "delta.after_publish": 5}
+
+
+class Route(NamedTuple):
+    """A protocol's route, and how its events are read."""
+
+    path: str
+    body: dict[str, Any]
+    text_of: Callable[[dict[str, Any]], str]
+    ends: frozenset[str]
+    """The types of the events of which a stream has one, as its last."""
+    usage_of: Callable[[dict[str, Any]], dict[str, int] | None]
+
+
+ROUTES = {
+    "responses": Route(
+        "/v1/responses",
+        {"input": "hello"},
+        lambda event: event["delta"] if event["type"] == "response.output_text.delta" else "",
+        frozenset({"response.completed", "response.incomplete", "response.failed"}),
+        lambda event: event.get("response", {}).get("usage"),
+    ),
+    "messages": Route(
+        "/v1/messages",
+        {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 200},
+        lambda event: event.get("delta", {}).get("text", ""),
+        frozenset({"message_stop", "error"}),
+        lambda event: event["usage"] if event["type"] == "message_delta" else None,
+    ),
+}
+
+
+class Heard:
+    """What a client got of one stream."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.status = 0
+        self.generation_id = ""
+        self.data = b""
+
+    def ask(self, url: str, key: str, method: str, path: str, body: bytes | None) -> "Heard":
+        """Read the answer, until its end or until the connection breaks."""
+        with suppress(OSError, HTTPException), Client(url, key, 40).exchange(method, path, body, {}) as asked:
+            self.status = asked.response.status
+            self.generation_id = asked.response.headers["x-generation-id"] or ""
+            while line := asked.response.readline():
+                self.data += b"" if line.startswith(b"id: ") else line
+        return self
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        lines = self.data.split(b"\n") if self.status == 200 else []
+        return [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+
+    @property
+    def tokens(self) -> int:
+        """Each word is a token."""
+        return len("".join(map(self.route.text_of, self.events)).split())
+
+    @property
+    def usage(self) -> dict[str, int] | None:
+        return next(filter(None, map(self.route.usage_of, reversed(self.events))), None)
+
+    def assert_one_end(self) -> None:
+        kinds = [event["type"] for event in self.events]
+        assert [kind in self.route.ends for kind in kinds].index(True) == len(kinds) - 1
+
+
+def begin(installation: Installation, route: Route) -> Heard:
+    body = json.dumps(route.body | {"model": "a-second", "stream": True}).encode()
+    return Heard(route).ask(installation.url, installation.keys["live"], "POST", route.path, body)
+
+
+def again(installation: Installation, route: Route, generation_id: str, query: str = "") -> Heard:
+    """The stream again, from the log."""
+    path = f"/v1/generations/{generation_id}/stream{query}"
+    return Heard(route).ask(installation.url, installation.keys["live"], "GET", path, None)
+
+
+@pytest.mark.parametrize(
+    ("route", "failpoint"), [*product(ROUTES, ALL if os.environ.get("FAULTS") == "all" else USUAL)]
+)
+def test_a_death_is_one_end_and_a_charge_for_what_was_sent(
+    route: str, failpoint: str, installation: Installation, bookkeeper: Bookkeeper
+) -> None:
+    installation.revive()
+    known = {row.id for row in bookkeeper.rows()}
+    carrier = CARRIERS.get(failpoint.partition(".")[0], "worker")
+    armed.start(installation, carrier, f"{failpoint}=kill9@{HITS.get(failpoint, 1)}")
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(begin, installation, ROUTES[route])
+        installation.processes[carrier].wait(30)
+        installation.revive()
+        heard = asking.result(60)
+    bookkeeper.close_the_books()
+    rows = [row for row in bookkeeper.rows() if row.id not in known]
+    if carrier == "worker" and heard.status == 200:
+        heard.assert_one_end()
+    assert len(rows) == 1 or (failpoint == "admit.before_commit" and not rows)
+    for row in rows:
+        assert (row.charges, row.overages) == (1, 0)
+        assert heard.tokens <= row.completion_tokens
+        if heard.usage is not None:
+            assert (row.prompt_tokens, row.completion_tokens) == (
+                heard.usage["input_tokens"],
+                heard.usage["output_tokens"],
+            )
+        kept = again(installation, ROUTES[route], row.id)
+        if kept.status == 200:
+            kept.assert_one_end()
+            assert kept.tokens == row.completion_tokens
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_another_web_process_sends_the_same_bytes(route: str, installation: Installation) -> None:
+    installation.revive()
+    first = begin(installation, ROUTES[route])
+    first.assert_one_end()
+    with installation.another_web() as another:
+        assert again(another, ROUTES[route], first.generation_id).data == first.data
+        rest = again(another, ROUTES[route], first.generation_id, "?starting_after=20").data
+    assert rest
+    assert first.data.endswith(rest)
+    receipt = installation.receipt(first.generation_id)
+    assert first.usage is not None
+    assert receipt["usage"]["completion_tokens"] == first.usage["output_tokens"] == first.tokens
