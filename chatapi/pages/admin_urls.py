@@ -6,6 +6,7 @@ from django.urls import URLPattern, path
 
 from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import PROTOCOLS
 from usage.pages import audit, booking, exports, live, overview, request_list
 
 
@@ -44,8 +45,9 @@ def overview_page(request: HttpRequest) -> HttpResponse:
 
 
 def requests_page(request: HttpRequest) -> HttpResponse:
-    """Show the list of requests, to filter by any dialect."""
-    return request_list.list_page(request, dialects=DIALECTS)
+    """Show the list of requests, to filter by any endpoint and dialect."""
+    endpoints = [name for name, protocol in PROTOCOLS.items() if not protocol.counts_tokens]
+    return request_list.list_page(request, endpoints=endpoints, dialects=DIALECTS)
 
 
 def no_feed(request: HttpRequest) -> HttpResponse:
