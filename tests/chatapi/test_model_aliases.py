@@ -90,7 +90,7 @@ def test_a_written_catalog_has_aliases_and_days(tmp_path: Path) -> None:
     assert (model.aliases, model.deprecated_on) == (["tiny"], date(2027, 1, 2))
 
 
-FORM = {"context_window": 10, "max_output_tokens": 5, "owned_by": "me", "is_active": "on"}
+FORM = {"kind": "chat", "context_window": 10, "max_output_tokens": 5, "owned_by": "me", "is_active": "on"}
 FORM |= {f"deployments-{name}_FORMS": 0 for name in ("TOTAL", "INITIAL", "MIN_NUM", "MAX_NUM")}
 
 
