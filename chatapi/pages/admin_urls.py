@@ -4,6 +4,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
+from chatapi.models import ModelKind, ServedModel
 from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
@@ -40,8 +41,14 @@ def urls() -> list[URLPattern]:
 
 
 def overview_page(request: HttpRequest) -> HttpResponse:
-    """Show the Overview with the catalog's deployments."""
-    return overview.page(request, recent_deployments=deployment_pages.recent_deployments)
+    """Show the Overview with the catalog's deployments and models for embeddings."""
+    return overview.page(
+        request,
+        recent_deployments=deployment_pages.recent_deployments,
+        embedding_models=lambda: set(
+            ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("pk", flat=True)
+        ),
+    )
 
 
 def requests_page(request: HttpRequest) -> HttpResponse:

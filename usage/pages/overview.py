@@ -36,13 +36,16 @@ _OUTCOME_COLOURS: dict[str, str] = {
 
 
 @require_safe
-def page(request: HttpRequest, *, recent_deployments: Callable[[], Any]) -> HttpResponse:
+def page(
+    request: HttpRequest, *, recent_deployments: Callable[[], Any], embedding_models: Callable[[], set[str]]
+) -> HttpResponse:
     """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
     site, user = admin.site, request.user
     context = site.each_context(request) | {"app_list": site.get_app_list(request)}
     if not user.has_perm("usage.view_hourlyusage"):
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
     form = scoped_form(OverviewForm, request)
+    form.embedding_models = embedding_models()
     context |= {
         "title": "Overview",
         "export_url": page_url("index", {}) + "overview",
@@ -138,7 +141,7 @@ def _chart(form: OverviewForm) -> Chart:
 
 
 def _group(form: OverviewForm, points: Sequence[Point]) -> Group:
-    group_id, label = points[0].group_id, points[0].group_label
+    group_id, label = points[0].group_id, form.label(form.group_by, points[0].group_label)
     values = [form.shown_measure.value(point.totals) for point in points]
     if group_id is None:
         return Group(label, values, is_rest=True)

@@ -106,7 +106,9 @@ def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender
 def _top(form: OverviewForm, group: GroupBy, all_of: Totals) -> list[Spender]:
     """Return the groups that spent most, and what the others spent together."""
     rows = insights.top(form.over, group, form.filters, _MANY if group == form.group_by else _FEW)
-    lines = [(row.label, form.rows_url(**{group: row.group_id}), row.totals) for row in rows]
+    lines = [
+        (form.label(group, row.label), form.rows_url(**{group: row.group_id}), row.totals) for row in rows
+    ]
     rest = all_of - sum((row.totals for row in rows), Totals())
     # Days of end users are full UTC days: they may have more than a part of a day that is compared.
     if rows and rest.requests > 0 and rest.amount_nanodollars >= 0:
