@@ -4,8 +4,10 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
+from chatapi.models import ModelKind, ServedModel
 from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping, stored_response_pages
 from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import PROTOCOLS
 from usage.pages import audit, booking, exports, live, overview, request_list
 
 
@@ -44,13 +46,20 @@ def urls() -> list[URLPattern]:
 
 
 def overview_page(request: HttpRequest) -> HttpResponse:
-    """Show the Overview with the catalog's deployments."""
-    return overview.page(request, recent_deployments=deployment_pages.recent_deployments)
+    """Show the Overview with the catalog's deployments and models for embeddings."""
+    return overview.page(
+        request,
+        recent_deployments=deployment_pages.recent_deployments,
+        embedding_models=lambda: set(
+            ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("pk", flat=True)
+        ),
+    )
 
 
 def requests_page(request: HttpRequest) -> HttpResponse:
-    """Show the list of requests, to filter by any dialect."""
-    return request_list.list_page(request, dialects=DIALECTS)
+    """Show the list of requests, to filter by any endpoint and dialect."""
+    endpoints = [name for name, protocol in PROTOCOLS.items() if not protocol.counts_tokens]
+    return request_list.list_page(request, endpoints=endpoints, dialects=DIALECTS)
 
 
 def no_feed(request: HttpRequest) -> HttpResponse:

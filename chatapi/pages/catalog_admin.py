@@ -68,10 +68,12 @@ class ServedModelAdmin(ModelAdmin):
     inlines = [DeploymentInline]
     form = ServedModelForm
     fields = [
-        ("id", "kind"),
+        "id",
+        "kind",
         ("context_window", "max_output_tokens"),
         "aliases",
-        ("deprecated_on", "owned_by", "is_active"),
+        "deprecated_on",
+        ("owned_by", "is_active"),
         "created_at",
     ]
     actions_list = ["import_file", "export_file"]

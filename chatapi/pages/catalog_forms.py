@@ -77,14 +77,21 @@ class ServedModelForm(ConstrainedForm):
     aliases = NamesField(
         lambda names: aliases_mistake(names, ()),
         "claude-haiku-4-5 gpt-5.6",
-        help_text="Other names that clients may send, separated by spaces.",
+        help_text="Other names that clients may send for this model, separated by spaces. Receipts show "
+        "them as “Requested as”.",
     )
 
     class Meta:
         model = ServedModel
         fields = ["id", "context_window", "max_output_tokens", "aliases", "deprecated_on", "owned_by"]
         fields += ["is_active"]
-        help_texts = {"max_output_tokens": "Maximum and default for each answer."}
+        help_texts = {
+            "kind": "Chat models answer chat, text completions, Responses and Messages. Models for "
+            "embeddings answer embeddings only. It can't be changed later.",
+            "max_output_tokens": "Maximum and default for each answer.",
+            "deprecated_on": "Empty: not deprecated. Answers announce the day in headers from now on. The "
+            "model is served as long as it is active.",
+        }
 
     def clean(self) -> dict[str, Any]:
         """Refuse names that other models have, and an id that is another model's alias."""
@@ -103,13 +110,23 @@ class ProjectForm(ConstrainedForm):
         required=False,
         max_length=32_000,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": "claude-haiku-4-5 = llama-3.1-8b"}),
-        help_text="Names that this project's keys may send for a model: a line “name = model” for each.",
+        help_text="Other names for models, for the keys of this project only. One line each: “name = model”. "
+        "An empty field means that only the models' own names and aliases work.",
     )
 
     class Meta:
         model = Project
         fields = ["organization", "name", "is_active", "model_aliases", "hashes_end_users"]
         fields += ["counts_end_users", "stores_metadata", "stores_responses_days"]
+        help_texts = {
+            "counts_end_users": "Usage and budgets are kept for each person whom requests name in "
+            "“safety_identifier” or “user”, from now on. Needed for limits of end users, and for “end "
+            "user” on the Overview.",
+            "hashes_end_users": "Names are replaced by a digest (sha256:…) before they are stored. You can "
+            "still search for a person whose name you know.",
+            "stores_metadata": "The pairs in the parameter “metadata” are stored with each request. You can "
+            "filter Requests by them, and exports contain them.",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -281,12 +281,12 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
 
     def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, *, is_new: bool) -> HttpResponse:
         """Show the secret in this response; no message, session or cookie contains it."""
-        model = key_snippets.usable_model(row)
+        models = key_snippets.usable_models(row)
         origin = request.build_absolute_uri("/")[:-1]
         context = self._context(request, row, "API key created" if is_new else "API key rotated") | {
             "secret": secret,
-            "snippets": key_snippets.snippets(row, secret, origin, model),
-            "has_model": model is not None,
+            "snippets": key_snippets.snippets(row, secret, origin, models),
+            "has_model": bool(models),
             "may_add_rate_limit": is_new and access.may(request.user, "accounts.add_ratelimit", row),
             "may_add_budget": is_new and access.may(request.user, "usage.add_budgetlimit", row),
         }

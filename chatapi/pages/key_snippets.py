@@ -1,12 +1,13 @@
-"""Code of a new key's first request, in curl, Python and JavaScript."""
+"""Code of a new key's first request, in curl, Python and JavaScript, for each kind of model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.conf import settings
 
 from accounts.models import APIKey, KeyScope
 from chatapi import catalog
+from chatapi.models import ModelKind
 
 _CHAT_WITH_CURL = """\
 curl {origin}/v1/chat/completions \\
@@ -47,6 +48,55 @@ for await (const chunk of stream) {{
   process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
 }}
 """
+_RESPONSES_WITH_PYTHON = """\
+# pip install openai
+from openai import OpenAI
+
+client = OpenAI(
+    base_url="{origin}/v1",
+    api_key="{secret}",
+)
+response = client.responses.create(
+    model="{model}",
+    input="Say hello.",
+)
+print(response.output_text)
+"""
+_MESSAGES_WITH_PYTHON = """\
+# pip install anthropic
+from anthropic import Anthropic
+
+client = Anthropic(
+    base_url="{origin}",
+    api_key="{secret}",
+)
+message = client.messages.create(
+    model="{model}",
+    max_tokens=200,
+    messages=[{{"role": "user", "content": "Say hello."}}],
+)
+print(message.content[0].text)
+"""
+_EMBEDDINGS_WITH_CURL = """\
+curl {origin}/v1/embeddings \\
+  -H "Authorization: Bearer {secret}" \\
+  -H "Content-Type: application/json" \\
+  -d '{{"model": "{model}", "input": "A sentence."}}'
+"""
+_EMBEDDINGS_WITH_PYTHON = """\
+# pip install openai
+from openai import OpenAI
+
+client = OpenAI(
+    base_url="{origin}/v1",
+    api_key="{secret}",
+)
+answer = client.embeddings.create(
+    model="{model}",
+    input="A sentence.",
+)
+print(len(answer.data[0].embedding))
+"""
 _WHO_AM_I = """\
 curl {origin}/v1/key -H "Authorization: Bearer {secret}"
 """
@@ -61,24 +111,42 @@ class Snippet:
     text: str
 
 
-def usable_model(row: APIKey) -> str | None:
-    """Return a served model that the key may use, preferably the default model."""
-    served = {model.id for model in catalog.load().values() if model.price is not None}
-    usable = served & set(row.allowed_models) if row.allowed_models else served
-    return settings.DEFAULT_MODEL if settings.DEFAULT_MODEL in usable else min(usable, default=None)
+_FORMS = {
+    ModelKind.CHAT: (
+        ("curl", "Chat with curl", _CHAT_WITH_CURL),
+        ("python", "Chat with Python", _CHAT_WITH_PYTHON),
+        ("node", "Chat with Node.js", _CHAT_WITH_NODE),
+        ("responses", "Responses with Python", _RESPONSES_WITH_PYTHON),
+        ("messages", "Messages with Python", _MESSAGES_WITH_PYTHON),
+    ),
+    ModelKind.EMBEDDINGS: (
+        ("embeddings-curl", "Embeddings with curl", _EMBEDDINGS_WITH_CURL),
+        ("embeddings-python", "Embeddings with Python", _EMBEDDINGS_WITH_PYTHON),
+    ),
+}
+"""The id, title and text of each snippet, by the kind of model that it needs."""
 
 
-def snippets(row: APIKey, secret: str, origin: str, model: str | None) -> Sequence[Snippet]:
-    """Return a chat in three languages; only a look-up of the key if it can't complete."""
-    may_complete = not row.scopes or KeyScope.COMPLETIONS in row.scopes
-    if model is None or not may_complete:
-        return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]
-    forms = (
-        ("curl", "curl", _CHAT_WITH_CURL),
-        ("python", "Python", _CHAT_WITH_PYTHON),
-        ("node", "Node.js", _CHAT_WITH_NODE),
+def usable_models(row: APIKey) -> dict[ModelKind, str]:
+    """Return a served model of each kind that the key may use, preferably the default model."""
+    allowed = set(row.allowed_models)
+    served = sorted(
+        (model.id != settings.DEFAULT_MODEL, model.id, ModelKind(model.kind))
+        for model in catalog.load().values()
+        if model.price is not None and (not allowed or model.id in allowed)
     )
+    # The last one of each kind is kept, so the preferred one comes last.
+    return {kind: model for _, model, kind in reversed(served)}
+
+
+def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, str]) -> Sequence[Snippet]:
+    """Return first requests to each kind of model; only a look-up of the key if it can't complete."""
+    may_complete = not row.scopes or KeyScope.COMPLETIONS in row.scopes
+    if not models or not may_complete:
+        return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]
     return [
-        Snippet(name, title, form.format(origin=origin, secret=secret, model=model))
+        Snippet(name, title, form.format(origin=origin, secret=secret, model=models[kind]))
+        for kind, forms in _FORMS.items()
+        if kind in models
         for name, title, form in forms
     ]

@@ -23,6 +23,11 @@ class ProjectAdmin(TenantAdmin, ModelAdmin):
     search_fields = ["name", "organization__name"]
     autocomplete_fields = ["organization"]
     show_full_result_count = False
+    fieldsets = [
+        (None, {"fields": ["organization", "name", "is_active"]}),
+        ("Names of models", {"fields": ["model_aliases"]}),
+        ("End users and metadata", {"fields": ["counts_end_users", "hashes_end_users", "stores_metadata"]}),
+    ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Keep the organization, which the keys and the ledger name."""

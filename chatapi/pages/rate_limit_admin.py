@@ -13,7 +13,7 @@ from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.key_forms import model_choices
 from usage.pages.filters import words
-from usage.pages.forms import end_user_field, named_end_user
+from usage.pages.forms import EACH, END_USERS, end_user_field, named_end_user
 
 
 class RateLimitForm(ConstrainedForm):
@@ -28,6 +28,7 @@ class RateLimitForm(ConstrainedForm):
     class Meta:
         model = RateLimit
         fields = ["organization", "project", "api_key", "each_end_user", "model", *RateLimit.NUMBERS]
+        help_texts = {"each_end_user": EACH}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -64,7 +65,7 @@ class RateLimitAdmin(TenantAdmin, ModelAdmin):
     show_full_result_count = False
     fieldsets = [
         ("Who (choose one)", {"fields": ["organization", "project", "api_key"]}),
-        ("End users", {"fields": ["each_end_user", "end_user_name"]}),
+        ("End users", {"fields": ["each_end_user", "end_user_name"], "description": END_USERS}),
         ("Model", {"fields": ["model"]}),
         ("Limits", {"fields": [*RateLimit.NUMBERS], "description": "Empty: no limit. 0 blocks everything."}),
     ]

@@ -80,14 +80,17 @@ def test_a_key_is_made_by_keyboard_and_its_first_requests_work_as_pasted(
     secret = copied(page, "Copy")
     assert page.get_by_label("API key", exact=True).input_value() == secret
     pasted = subprocess.run(
-        ["bash", "-c", copied(page, "Copy curl")], capture_output=True, timeout=30, check=True
+        ["bash", "-c", copied(page, "Copy Chat with curl")], capture_output=True, timeout=30, check=True
     )
     assert json.loads(pasted.stdout)["choices"][0]["message"]["content"]
     pasted = subprocess.run(
-        [sys.executable, "-c", copied(page, "Copy Python")], capture_output=True, timeout=30, check=True
+        [sys.executable, "-c", copied(page, "Copy Chat with Python")],
+        capture_output=True,
+        timeout=30,
+        check=True,
     )
     assert pasted.stdout
-    assert secret in copied(page, "Copy Node.js")
+    assert secret in copied(page, "Copy Chat with Node.js")
 
 
 def test_a_key_is_rotated_and_its_old_secret_ended(
@@ -133,7 +136,7 @@ def test_without_a_clipboard_the_text_is_selected_and_copied_all_the_same(
     page.add_init_script(NO_CLIPBOARD)
     page.goto(f"{made[1]}/rotate/")
     page.get_by_role("button", name="Make a new secret").click()
-    page.get_by_role("button", name="Copy curl").click()
+    page.get_by_role("button", name="Copy Chat with curl").click()
     expect(page.get_by_role("status")).to_have_text("Copied")
     assert page.evaluate("getSelection().toString().trim()") == page.locator("#curl").inner_text().strip()
 
@@ -147,7 +150,8 @@ def test_without_a_script_the_key_is_in_a_field_to_select(
     page.get_by_role("button", name="Make a new secret").click()
     expect(page.get_by_label("API key", exact=True)).to_have_value(re.compile("^ck_live_"))
     expect(page.get_by_role("button", name="Copy")).to_have_count(0)
-    expect(page.get_by_text("curl http")).to_be_visible()
+    for path in ("chat/completions", "embeddings"):
+        expect(page.get_by_text(re.compile(rf"curl http://.*/v1/{path}"))).to_be_visible()
     context.close()
 
 

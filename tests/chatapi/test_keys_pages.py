@@ -14,7 +14,7 @@ from accounts import keys
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
-from chatapi.models import ServedModel
+from chatapi.models import ModelKind, ServedModel
 from tests.cast import Person, join, run
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, HourlyUsage
@@ -112,7 +112,17 @@ def test_the_secrets_page_has_requests_to_paste_for_this_host_key_and_model(
     )
     assert f"base_url=&quot;http://localhost:8123/openai/v1&quot;, api_key=&quot;{secret}&quot;" in shown
     assert f"apiKey: &quot;{secret}&quot;" in shown
-    assert len(re.findall(r"model(?:&quot;)?[:=] ?&quot;small&quot;", shown)) == 3
+    assert "Anthropic( base_url=&quot;http://localhost:8123&quot;" in shown
+    assert len(re.findall(r"model(?:&quot;)?[:=] ?&quot;small&quot;", shown)) == 5
+    assert "/v1/embeddings" not in shown
+
+
+def test_a_key_for_embeddings_has_their_snippets(root: Client, alice: Person, small: ServedModel) -> None:
+    small.kind = ModelKind.EMBEDDINGS
+    small.save()
+    shown = text(root.post(ADD, EMPTY | {"project": alice.project.pk, "name": "new"}))
+    assert "curl http://testserver/v1/embeddings" in shown
+    assert "chat/completions" not in shown
 
 
 def test_a_new_key_leads_to_its_limits_for_who_may_set_them(root: Client, alice: Person, bob: Person) -> None:

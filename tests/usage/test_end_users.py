@@ -10,10 +10,12 @@ from django.urls import reverse
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import end_users
+from accounts.models import Project
 from tests.admin_pages import client_of, downloaded
-from tests.cast import Person, admit
+from tests.cast import Person, admit, run
 from usage.insights import RequestFilters, requests_page
 from usage.models import Generation
+from usage.pricing import Tokens
 
 pytestmark = pytest.mark.django_db
 
@@ -98,5 +100,82 @@ def test_requests_are_found_by_a_pair_of_their_metadata(alice: Person, charlie: 
     assert "metadata: a&quot;b=c=d" in page
     exported = downloaded(browser, reverse("admin:requests") + "export.csv?metadata=team%3DRed")
     assert '""team"": ""Red""' in exported
-    assert "<dt>team</dt><dd>Red</dd>" in browser.get(reverse("admin:request", args=[str(mine)])).text
+    assert ">team = Red</a>" in browser.get(reverse("admin:request", args=[str(mine)])).text
     assert browser.get(reverse("admin:requests"), {"metadata": "team"}).status_code == 400
+
+
+# ---- the Overview
+
+
+@pytest.fixture
+def counted(alice: Person) -> Client:
+    """A person whose project counts its end users: ann, bob (of another model), and requests of no one."""
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    written = Tokens(1_000, 200, cached_tokens=400, cache_write_tokens=100)
+    run(alice, end_user="ann", tokens=written)
+    run(alice, end_user="ann")
+    run(alice, end_user="bob", model="large")
+    run(alice)
+    return client_of(alice.user)
+
+
+def test_the_overview_groups_by_end_user(counted: Client) -> None:
+    page = counted.get(reverse("admin:index"), {"group": "end_user", "measure": "requests"})
+    title, top = page.context["spenders"][0]
+    assert title == "Top end users"
+    legend = page.context["chart"].legend
+    assert {(each.group.name, each.group.total) for each in legend} == {("ann", 2), ("bob", 1)}
+    assert [(line.label, line.totals.requests) for line in top] == [("ann", 2), ("bob", 1), ("others", 1)]
+    listed = counted.get(top[0].url)
+    assert len(listed.context["page"].rows) == 2
+
+
+def test_the_overview_of_one_end_user_has_all_kinds_of_tokens(counted: Client) -> None:
+    page = counted.get(reverse("admin:index"), {"end_user": "ann", "measure": "cache_write"})
+    assert page.context["chart"].total == 100
+    cards = {card.title: card for card in page.context["cards"]}
+    assert list(cards) == ["Spend", "Requests", "Tokens"]
+    assert cards["Requests"].value == "2"
+    lines = {line.name: line.value for line in cards["Tokens"].lines}
+    assert lines["uncached input"] == "1,100"
+    assert (lines["cache read"], lines["cache write"], lines["output"]) == ("800", "100", "400")
+    assert "1,100 uncached input, 800 cache read, 100 cache write, 400 output" in page.text
+    assert counted.get(reverse("admin:index"), {"end_user": "eve"}).context["cards"][1].value == "0"
+    exported = downloaded(counted, reverse("admin:index") + "overview.csv?group=end_user")
+    assert "ann,ann,2," in exported
+    assert "failed_requests" not in exported
+
+
+def test_end_users_of_hashed_names_are_found_by_name(alice: Person) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    run(alice, end_user=end_users.digest("ann"))
+    page = client_of(alice.user).get(reverse("admin:index"), {"end_user": "ann"})
+    assert page.context["cards"][1].value == "1"
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ({"group": "end_user", "outcome": "completed"}, "not counted by key or by outcome"),
+        ({"group": "key", "end_user": "ann"}, "not counted by key or by outcome"),
+    ],
+)
+def test_what_is_not_counted_is_refused(counted: Client, query: dict[str, str], problem: str) -> None:
+    page = counted.get(reverse("admin:index"), query)
+    assert (page.status_code, problem in page.text) == (400, True)
+
+
+def test_other_tenants_end_users_are_unknown(counted: Client, alice: Person, charlie: Person) -> None:
+    other = client_of(charlie.user)
+    page = other.get(reverse("admin:index"), {"group": "end_user"})
+    assert page.status_code == 400
+    assert "No project counts its end users" in page.text
+    asked = other.get(reverse("admin:index"), {"group": "end_user", "project": str(alice.project.pk)})
+    assert asked.status_code in (400, 404)
+    assert "ann" not in asked.text
+
+
+def test_requests_are_listed_by_endpoint(alice: Person) -> None:
+    mine = admit(alice)
+    assert found(organization_id=alice.project.organization_id, endpoint=mine.endpoint) == [mine]
+    assert found(organization_id=alice.project.organization_id, endpoint="embeddings") == []

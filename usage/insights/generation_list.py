@@ -40,11 +40,12 @@ longer is not found.
 class RequestFilters(Filters):
     """Filters of requests. `since` and `until` (exclusive) bound the `time`; amounts are inclusive.
 
-    The outcome may also be `ANY_ERROR`. Sums count a request when it is settled, so the requests behind a sum
-    are those of `time="settled"`.
+    The outcome may also be `ANY_ERROR`; the end user may be one of an organization or of a key. Sums count a
+    request when it is settled, so the requests behind a sum are those of `time="settled"`.
     """
 
     time: Literal["admitted", "settled"] = "admitted"
+    endpoint: str | None = None
     dialect: str | None = None
     usage_source: str | None = None
     deployment: str | None = None
@@ -53,9 +54,6 @@ class RequestFilters(Filters):
     min_nanodollars: int | None = None
     max_nanodollars: int | None = None
     id: UUID | None = None
-    end_user: str | None = None
-    """A name as clients send it, or as rows have it; needs an organization, a project or a key."""
-
     metadata: tuple[str, str] | None = None
     """A key and the value that it has."""
 
@@ -79,6 +77,7 @@ _UNINDEXED = {
     "project_id": "project_id",
     "model": "model",
     "outcome": "outcome",
+    "endpoint": "endpoint",
     "dialect": "dialect",
     "usage_source": "usage_source",
     "deployment": "deployment",

@@ -2,41 +2,49 @@
 
 `DailyTotals` has closed days by one dimension, `DailyUsage` by all of them. Hours are read for the rest:
 today, the edges of a range that are not full UTC days, and buckets that are hours or days of another zone.
+`DailyEndUserUsage` has all days of the projects that count their end users.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from datetime import date, datetime
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
-from django.db.models import F, Model, Q, QuerySet, Sum
+from django.db.models import F, Model, Q, QuerySet, Sum, Value
 from django.db.models.expressions import Combinable
 
-from accounts.models import Organization, Project
+from accounts import end_users
+from accounts.models import EndUser, Organization, Project
 from usage.database.clock import TruncUTC
 from usage.insights.range import Range
-from usage.models import DailyTotals, DailyUsage, Dimension, HourlyUsage
+from usage.models import DailyEndUserUsage, DailyTotals, DailyUsage, Dimension, HourlyUsage
 from usage.models.outcomes import FAILED
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 
-GroupBy = Literal["organization", "project", "key", "model", "outcome"]
+GroupBy = Literal["organization", "project", "key", "model", "outcome", "end_user"]
 _NUMERIC = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
 _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
+_MAX_END_USERS = 100
 
 Rows = TypeVar("Rows", bound=Model)
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Restricts a report to the requests that match every field that is not None."""
+    """Restricts a report to the requests that match every field that is not None.
+
+    An end user needs the project. Reports by end user, or about one, have no keys and outcomes.
+    """
 
     organization_id: int | None = None
     project_id: int | None = None
     api_key_id: int | None = None
     model: str | None = None
     outcome: str | None = None
+    end_user: str | None = None
+    """A name as clients send it, or as rows have it."""
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
         """Return the rows that match; their model must have these columns."""
@@ -61,6 +69,8 @@ class Source:
     """The failed requests, then `closed_days.SUMS`, always in this order."""
     is_text: bool = False
     """Whether the group is a number that is stored as text."""
+    max_groups: int | None = None
+    """How many groups are read at most, the most expensive ones; None: all."""
 
     def group_in_rows(self, member: Any) -> Any:
         """Return a group's value as these rows store it."""
@@ -71,6 +81,9 @@ def sources(
     over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
 ) -> Iterator[Source]:
     """Yield the sources that cover the range; with `by_start` their rows can be told apart by bucket."""
+    if group_by == "end_user" or filters.end_user is not None:
+        yield _days_of_end_users(over, group_by, filters)
+        return
     if by_start and not over.has_utc_days:
         yield _hours(over, over.start, over.end, group_by, filters)
         return
@@ -97,6 +110,19 @@ def _days(first: date, last: date, group_by: GroupBy | None, filters: Filters) -
         totals = totals.filter(member=str(member))
     sums = {"sum_failed_requests": Sum("failed_requests", default=0), **_SUMS}
     return Source(totals, F("day"), "member", sums, is_text=dimension in _NUMERIC)
+
+
+def _days_of_end_users(over: Range, group_by: GroupBy | None, filters: Filters) -> Source:
+    """Return the full UTC days of the range. They don't know which requests failed."""
+    first, last = (moment.astimezone(UTC).date() for moment in (over.start, over.end - timedelta.resolution))
+    rows = DailyEndUserUsage.objects.filter(day__gte=first, day__lte=last)
+    rows = _by_index(rows, replace(filters, end_user=None))
+    if (name := filters.end_user) is not None:
+        same = EndUser.objects.filter(project=filters.project_id, name__in=[name, end_users.digest(name)])
+        rows = rows.filter(end_user__in=same)
+    group = "end_user__name" if group_by == "end_user" else _column(group_by)
+    sums = {"sum_failed_requests": Sum(Value(0), default=0), **_SUMS}
+    return Source(rows, F("day"), group, sums, max_groups=_MAX_END_USERS)
 
 
 def _column(group_by: GroupBy | None) -> str:

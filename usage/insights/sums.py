@@ -54,6 +54,11 @@ class Totals:
         return self.prompt_tokens + self.completion_tokens
 
     @property
+    def uncached_tokens(self) -> int:
+        """The prompt's tokens that were neither read from a cache nor written to one."""
+        return self.prompt_tokens - self.cached_tokens - self.cache_write_tokens
+
+    @property
     def error_rate(self) -> float:
         """The share of failed requests, from 0 to 1; 0 without requests."""
         return self.failed_requests / self.requests if self.requests else 0.0
@@ -61,7 +66,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The sums of one organization, project, key, model or outcome."""
+    """The sums of one organization, project, key, model, outcome or end user."""
 
     group_id: str
     label: str
@@ -117,10 +122,13 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
 
 @time_limit()
 def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> dict[Any, Totals]:
-    """Return the sums of all groups, by their ids or names."""
+    """Return the sums of all groups (of end users: of the most expensive), by their ids or names."""
     found: dict[Any, Totals] = {}
     for source in sources(over, group_by, filters or Filters()):
-        for key, *numbers in source.rows.order_by().values_list(source.group).annotate(**source.sums):
+        rows = source.rows.order_by().values_list(source.group).annotate(**source.sums)
+        if source.max_groups is not None:
+            rows = rows.order_by("-sum_amount_nanodollars", "-sum_requests")[: source.max_groups]
+        for key, *numbers in rows:
             group = int(key) if source.is_text else key
             found[group] = found.get(group, Totals()) + Totals.of(numbers)
     return found
@@ -172,7 +180,7 @@ def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:
             }
         case "key":
             return {row.pk: str(row) for row in APIKey.objects.filter(pk__in=ids)}
-        case "model":
+        case "model" | "end_user":
             return {name: name for name in ids}
         case "outcome":
             return dict(Outcome.choices)

@@ -23,7 +23,7 @@ from usage.formatting import moment, usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
 from usage.pages import exports
 from usage.pages.exports import ExportedList, Record
-from usage.pages.forms import LimitForm, NewLimitForm
+from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
 
 
 class ScopeFilter(admin.ChoicesFieldListFilter):
@@ -35,7 +35,7 @@ class ScopeFilter(admin.ChoicesFieldListFilter):
 
 
 class BudgetScopeFilter(ScopeFilter):
-    """The same, for a list that has end users only if they are chosen: there may be very many."""
+    """The same, for a list that has end users only if they are chosen, and says so above its rows."""
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
         found: Any = super().queryset(request, rows)
@@ -68,6 +68,10 @@ def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def _amount(nanodollars: int | None, without: str) -> str:
     return without if nanodollars is None else usd(nanodollars)
+
+
+def _scope(row: Budget | BudgetLimit) -> str:
+    return Scope(row.scope).label.lower().replace("api key", "key")
 
 
 @admin.register(BudgetLimit)
@@ -106,7 +110,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
                 "Who (choose one)",
                 {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
             ),
-            ("End users", {"fields": ["each_end_user", "end_user"]}),
+            ("End users", {"fields": ["each_end_user", "end_user"], "description": END_USERS}),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
 
@@ -125,7 +129,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
     @display(description="Scope", ordering="scope")
     def kind(self, row: BudgetLimit) -> str:
-        return Scope(row.scope).label.lower().replace("api key", "key")
+        return _scope(row)
 
     @display(description="Limit", ordering="limit_nanodollars")
     def limit(self, row: BudgetLimit) -> str:
@@ -141,6 +145,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     """The amounts spent and reserved in each period."""
 
     nothing_yet = "Nothing spent yet. Set limits under Budget limits."
+    list_before_template = "usage/budgets_before.html"
     export_name = "budgets"
     export_columns = (
         "subject", "scope", "scope_id", "period", "period_start", "posted_nanodollars", "posted_usd",
@@ -196,7 +201,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
 
     @display(description="Scope", ordering="scope")
     def kind(self, row: Budget) -> str:
-        return row.scope
+        return _scope(row)
 
     @display(description="Spent", ordering="posted_nanodollars")
     def posted(self, row: Budget) -> str:

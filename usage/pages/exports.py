@@ -113,7 +113,9 @@ def overview(request: HttpRequest, file_format: str) -> HttpResponseBase:
         for point in insights.series(form.over, form.group_by, form.filters)
     ]
     name = f"usage-by-{form.group_by}" + _dates(form.over.start, form.over.end)
-    return respond(request, Table(name, _OVERVIEW, [rows], len(rows)), file_format)
+    # Usage of end users does not say which requests failed.
+    columns = [column for column in _OVERVIEW if column != "failed_requests" or not form.is_by_end_user]
+    return respond(request, Table(name, columns, [rows], len(rows)), file_format)
 
 
 def _mistake(text: str) -> HttpResponse:

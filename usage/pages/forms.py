@@ -18,6 +18,14 @@ from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
 
 SOFT = "Only a warning: requests still pass."
+END_USERS = (
+    "End users are the people whom requests name in “safety_identifier” or “user”. Leave both fields empty "
+    "to limit the organization, project or key as a whole."
+)
+EACH = (
+    "The usual limit of a person: each end user of the organization or project above has it separately. "
+    "A project's comes before its organization's. Only projects with the switch “Counts end users” apply it."
+)
 
 
 class USDField(forms.CharField):
@@ -56,10 +64,11 @@ def end_user_field() -> forms.CharField:
     """Return the field for the name of one end user."""
     return forms.CharField(
         required=False,
-        label="For one end user of the project",
+        label="For one end user",
         max_length=512,
         widget=UnfoldAdminTextInputWidget,
-        help_text="The name as requests send it. This limit comes before that of each end user.",
+        help_text="An exception for one person of the project above: the name as requests send it, such as "
+        "alice@example.org. It replaces the usual limit of a person.",
     )
 
 
@@ -69,11 +78,13 @@ def named_end_user(project: Project | None, name: str | None, *, is_each: bool |
     Raises `ValidationError` for a name without its project, and for a project that does not count end users.
     """
     if project is not None and (name or is_each) and not project.counts_end_users:
-        raise ValidationError("This project does not count its end users: its page has the switch.")
+        raise ValidationError(
+            "This project does not count its end users. Turn on “Counts end users” on its page first."
+        )
     if not name:
         return None
     if project is None or is_each:
-        raise ValidationError("Choose the project of this one end user, and not each end user.")
+        raise ValidationError("For one end user, choose the project, and turn “For each end user” off.")
     stored = end_users.stored_name(name, is_hashed=project.hashes_end_users)
     return EndUser.objects.get_or_create(project=project, name=stored)[0]
 
@@ -94,7 +105,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         required=False,
         label="For each end user",
         widget=UnfoldBooleanSwitchWidget,
-        help_text="Each end user of the organization or project has this limit. A project's comes first.",
+        help_text=EACH,
     )
     end_user = end_user_field()
     period = forms.ChoiceField(

@@ -22,7 +22,7 @@ from usage.pages.filters import page_url, words
 from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
-from usage.pages.overview_form import MEASURES, OverviewForm
+from usage.pages.overview_form import OverviewForm
 from usage.pages.tenant_scope import own_limits, scoped_form
 
 # Completed is green and failed is red, independent of which is larger.
@@ -36,13 +36,16 @@ _OUTCOME_COLOURS: dict[str, str] = {
 
 
 @require_safe
-def page(request: HttpRequest, *, recent_deployments: Callable[[], Any]) -> HttpResponse:
+def page(
+    request: HttpRequest, *, recent_deployments: Callable[[], Any], embedding_models: Callable[[], set[str]]
+) -> HttpResponse:
     """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
     site, user = admin.site, request.user
     context = site.each_context(request) | {"app_list": site.get_app_list(request)}
     if not user.has_perm("usage.view_hourlyusage"):
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
     form = scoped_form(OverviewForm, request)
+    form.embedding_models = embedding_models()
     context |= {
         "title": "Overview",
         "export_url": page_url("index", {}) + "overview",
@@ -134,12 +137,12 @@ def _chart(form: OverviewForm) -> Chart:
     for point in insights.series(form.over, form.group_by, form.filters):
         by_group.setdefault(point.group_id, []).append(point)
     groups = [_group(form, points) for points in by_group.values()]
-    return overview_chart.draw(buckets, groups, MEASURES[form.cleaned_data["measure"]].to_text)
+    return overview_chart.draw(buckets, groups, form.shown_measure.to_text)
 
 
 def _group(form: OverviewForm, points: Sequence[Point]) -> Group:
-    group_id, label = points[0].group_id, points[0].group_label
-    values = [MEASURES[form.cleaned_data["measure"]].value(point.totals) for point in points]
+    group_id, label = points[0].group_id, form.label(form.group_by, points[0].group_label)
+    values = [form.shown_measure.value(point.totals) for point in points]
     if group_id is None:
         return Group(label, values, is_rest=True)
     url = form.rows_url(**{form.group_by: group_id})

@@ -10,6 +10,9 @@ from usage.models import Kind
 from usage.pages.filters import words
 from usage.pages.overview_form import OverviewForm
 
+_FEW, _MANY = 5, 20
+"""Lines of a table of top spenders; many if the chart has the same groups."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -48,18 +51,18 @@ class Spender:
 
 
 def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
-    """Return spend, requests, tokens, error rate and time to first token."""
+    """Return spend, requests, tokens and, unless they are of one end user, error rate and time to first
+    token.
+    """
     url = form.rows_url()
-    overage = insights.overage(form.over, form.filters)
-    overage_url = form.entries_url(Kind.OVERAGE)
-    is_covered = not overage.count
+    is_about_end_user = form.filters.end_user is not None
     spend = Card(
         "Spend",
         money(now.amount_nanodollars),
         usd(now.amount_nanodollars),
         url,
         change(now.amount_nanodollars, before.amount_nanodollars),
-        lines=[Line("Over the reserved amount", money(overage.nanodollars), overage_url, is_covered)],
+        lines=[] if is_about_end_user else [_overage(form)],
     )
     requests = change(now.requests, before.requests)
     tokens = Card(
@@ -69,42 +72,51 @@ def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
         url,
         change(now.total_tokens, before.total_tokens),
         lines=[
-            Line("input", count(now.prompt_tokens), url),
-            Line("cached", count(now.cached_tokens), url),
+            Line("uncached input", count(now.uncached_tokens), url),
+            Line("cache read", count(now.cached_tokens), url),
             Line("cache write", count(now.cache_write_tokens), url),
             Line("output", count(now.completion_tokens), url),
-            Line("reasoning", count(now.reasoning_tokens), url),
+            Line("of it reasoning", count(now.reasoning_tokens), url),
         ],
     )
-    return [
-        spend,
-        Card("Requests", count(now.requests), f"{now.requests:,}", url, requests),
-        tokens,
-        _errors(form, now, before),
-        _speed(form),
-    ]
+    usage = [spend, Card("Requests", count(now.requests), f"{now.requests:,}", url, requests), tokens]
+    return usage if is_about_end_user else [*usage, _errors(form, now, before), _speed(form)]
+
+
+def _overage(form: OverviewForm) -> Line:
+    found = insights.overage(form.over, form.filters)
+    url = form.entries_url(Kind.OVERAGE)
+    return Line("Over the reserved amount", money(found.nanodollars), url, is_quiet=not found.count)
 
 
 def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender]]]:
     """Return the titles and lines of the tables of top spenders."""
-    tables: list[tuple[str, GroupBy]] = [("Top keys", "key"), ("Top models", "model")]
-    is_about_one = form.filters.organization_id is not None
-    tables.insert(0, ("Top projects", "project") if is_about_one else ("Top organizations", "organization"))
+    tables: list[tuple[str, GroupBy]] = [("Top models", "model")]
+    if form.filters.end_user is None:
+        is_about_one = form.filters.organization_id is not None
+        owners: tuple[str, GroupBy] = (
+            ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
+        )
+        tables = [owners, ("Top keys", "key"), *tables]
+        if form.has_end_users:
+            tables[0] = ("Top end users", "end_user")
+    return [(title, _top(form, group, all_of)) for title, group in tables]
+
+
+def _top(form: OverviewForm, group: GroupBy, all_of: Totals) -> list[Spender]:
+    """Return the groups that spent most, and what the others spent together."""
+    rows = insights.top(form.over, group, form.filters, _MANY if group == form.group_by else _FEW)
+    lines = [
+        (form.label(group, row.label), form.rows_url(**{group: row.group_id}), row.totals) for row in rows
+    ]
+    rest = all_of - sum((row.totals for row in rows), Totals())
+    # Days of end users are full UTC days: they may have more than a part of a day that is compared.
+    if rows and rest.requests > 0 and rest.amount_nanodollars >= 0:
+        lines.append(("others", "", rest))
     whole = max(all_of.amount_nanodollars, 1)
     return [
-        (
-            title,
-            [
-                Spender(
-                    row.label,
-                    form.rows_url(**{group: row.group_id}),
-                    row.totals,
-                    f"{100 * row.totals.amount_nanodollars / whole:.2f}%",
-                )
-                for row in insights.top(form.over, group, form.filters, 5)
-            ],
-        )
-        for title, group in tables
+        Spender(label, url, sums, f"{max(100 * sums.amount_nanodollars / whole, 0):.2f}%")
+        for label, url, sums in lines
     ]
 
 

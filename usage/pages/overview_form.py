@@ -1,19 +1,29 @@
 """The GET form of the Overview: a range of time, filters, a grouping and a measure, with the page's links."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
 
 from django import forms
+from django.db.models import QuerySet
 
 from accounts import access
-from accounts.models import Organization
+from accounts.models import Organization, Project
 from usage import formatting, insights
-from usage.insights import Bucket, GroupBy, Range, Totals
+from usage.insights import Bucket, Filters, GroupBy, Range, Totals
 from usage.models import Kind, Outcome
 from usage.models.outcomes import ANY_ERROR
-from usage.pages.filters import RANGE, TIME, UsageFilterForm, choice_field, page_url, words
+from usage.pages.filters import (
+    NO_HELP,
+    RANGE,
+    TIME,
+    Chip,
+    UsageFilterForm,
+    choice_field,
+    page_url,
+    words,
+)
 
 _DAYS = ((1, "Today"), (7, "7 days"), (30, "30 days"), (90, "90 days"))
 # The parameters of the list of ledger entries for those of our filters that it has.
@@ -33,6 +43,10 @@ MEASURES = {
     "spend": Measure("Spend", lambda sums: sums.amount_nanodollars, formatting.money),
     "requests": Measure("Requests", lambda sums: sums.requests, formatting.count),
     "tokens": Measure("Tokens", lambda sums: sums.total_tokens, formatting.count),
+    "uncached": Measure("Uncached input", lambda sums: sums.uncached_tokens, formatting.count),
+    "cache_read": Measure("Cache read", lambda sums: sums.cached_tokens, formatting.count),
+    "cache_write": Measure("Cache write", lambda sums: sums.cache_write_tokens, formatting.count),
+    "output": Measure("Output", lambda sums: sums.completion_tokens, formatting.count),
 }
 
 
@@ -51,18 +65,74 @@ class OverviewForm(UsageFilterForm):
     page = "index"
     usual_days = "7"
     over: Range
+    embedding_models: Collection[str] = ()
+    """The models whose names are marked: their requests are no completions."""
 
     outcome = choice_field("Outcome", {name: words(name) for name in Outcome.values})
-    group = choice_field("By", {name: name for name in get_args(GroupBy)}, blank=None)
+    group = choice_field("By", {name: words(name) for name in get_args(GroupBy)}, blank=None)
     measure = choice_field("Measure", {name: each.title for name, each in MEASURES.items()}, blank=None)
+    end_user = forms.CharField(
+        required=False,
+        label="End user",
+        max_length=512,
+        widget=forms.TextInput(NO_HELP | {"placeholder": "full name", "type": "search"}),
+    )
 
     def clean(self) -> dict[str, Any]:
         """Read the range of time; group by model and measure spend unless the URL says otherwise."""
         data = super().clean()
-        return data | {"group": data.get("group") or "model", "measure": data.get("measure") or "spend"}
+        data |= {"group": data.get("group") or "model", "measure": data.get("measure") or "spend"}
+        if self.is_by_end_user:
+            self._check_end_users(data)
+        return data
+
+    def _check_end_users(self, data: dict[str, Any]) -> None:
+        """Choose a project that counts its end users, unless one is chosen; refuse what they don't have."""
+        if data.get("key") or data.get("outcome") or data["group"] in ("key", "outcome"):
+            self.add_error("end_user", "Usage of end users is not counted by key or by outcome.")
+        projects = self._counting_projects(data.get("organization"))
+        chosen = {"pk": data["project"]} if data.get("project") else {}
+        found = projects.filter(**chosen).first()
+        if found is None:
+            text = "This project does not count its" if chosen else "No project counts its"
+            self.add_error("end_user", f"{text} end users. The switch “Counts end users” is on its page.")
+            return
+        data["project"] = found.pk
+
+    @property
+    def shown_measure(self) -> Measure:
+        return MEASURES[self.cleaned_data["measure"]]
+
+    def label(self, group: GroupBy, name: str) -> str:
+        """Return the name of a group as the page shows it."""
+        return f"{name} (embeddings)" if group == "model" and name in self.embedding_models else name
+
+    def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
+        rows = Project.objects.filter(counts_end_users=True).select_related("organization")
+        rows = rows.filter(organization=organization_id) if organization_id else rows
+        return access.seen_by(self.person, rows.order_by("organization__name", "name"))
+
+    @property
+    def is_by_end_user(self) -> bool:
+        """Whether the page shows the end users of a project, or one of them."""
+        return bool(self.cleaned_data.get("end_user")) or self.cleaned_data.get("group") == "end_user"
+
+    @property
+    def has_end_users(self) -> bool:
+        """Whether the page can show the end users of the project that it is about."""
+        data = self.cleaned_data
+        if data["project"] is None or data["key"] or data["outcome"]:
+            return False
+        return self.is_by_end_user or self._counting_projects(None).filter(pk=data["project"]).exists()
+
+    @property
+    def filters(self) -> Filters:
+        return replace(super().filters, end_user=self.cleaned_data["end_user"] or None)
 
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
-        """Return the range, by day where hours were chosen for a shorter one and would be too many."""
+        """Return the range: by UTC day for end users, and by day where hours would be too many."""
+        if self.is_by_end_user:
+            return insights.parse_range({**query, "bucket": "day", "time_zone": "UTC"}, now)
         usual = insights.parse_range({**query, "bucket": ""}, now)
         is_too_long = query["bucket"] == "hour" and not usual.fits("hour")
         return usual if is_too_long else insights.parse_range(query, now)
@@ -74,21 +144,32 @@ class OverviewForm(UsageFilterForm):
         return group
 
     def offer_choices(self) -> None:
-        """Show dates, the grouping and, to people of several organizations, which one; hide the rest."""
+        """Show dates, the grouping, of end users the project and a search, and to people of several
+        organizations which one; hide the rest.
+        """
         last_day = self.over.end - timedelta(microseconds=1)
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
         self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
+        shown = {"group", *(("project", "end_user") if self.is_by_end_user else ())}
         for name, field in self.fields.items():
             if name in dates:
                 field.widget = forms.TextInput({"type": "date", "required": True})
-            elif name != "group":
+            elif name not in shown:
                 field.widget = forms.HiddenInput()
+        if self.is_by_end_user:
+            projects = self._counting_projects(self.cleaned_data["organization"])
+            project: Any = self.fields["project"]
+            self.data["project"] = project.offer(projects, self.cleaned_data["project"])
         if not access.is_operator(self.person):
             own = access.seen_by(self.person, Organization.objects.order_by("name"))
             options = [(row.pk, str(row)) for row in own]
             if len(options) > 1:
                 self.fields["organization"].widget = forms.Select(choices=options)
+
+    def chips(self) -> list[Chip]:
+        name = self.cleaned_data["end_user"]
+        return [*super().chips(), *([Chip(f"end user: {name}", self.without("end_user"))] if name else [])]
 
     # ---- links
 
@@ -102,7 +183,8 @@ class OverviewForm(UsageFilterForm):
 
     def bucket_links(self) -> list[Choice]:
         """Return links to hours and days as columns; none where there would be too many hours."""
-        names: tuple[Bucket, ...] = get_args(Bucket) if self.over.fits("hour") else ()
+        has_hours = self.over.fits("hour") and not self.is_by_end_user
+        names: tuple[Bucket, ...] = get_args(Bucket) if has_hours else ()
         return [
             self._choice(f"{name}s".capitalize(), name == self.over.bucket, bucket=name) for name in names
         ]
@@ -113,7 +195,8 @@ class OverviewForm(UsageFilterForm):
 
     def rows_url(self, **narrowed: object) -> str:
         """Return the URL of the requests behind a number: those that were settled in the range."""
-        own = self.parameters(*TIME) | self.parameters("organization", "project", "key", "model", "outcome")
+        filters = ("organization", "project", "key", "model", "outcome", "end_user")
+        own = self.parameters(*TIME) | self.parameters(*filters)
         return page_url("requests", {**own, **narrowed, "time": "settled"})
 
     @property

@@ -18,9 +18,9 @@ from accounts import access
 from usage import insights
 from usage.books import receipts
 from usage.insights import RequestFilters
-from usage.models import Generation, Kind, LedgerEntry, Outcome, State
+from usage.models import Generation, Kind, LedgerEntry, Outcome, State, UsageNote
 from usage.pages.filters import generation_id_in, page_url
-from usage.pages.requests_form import RequestsForm
+from usage.pages.requests_form import SOURCES, RequestsForm
 from usage.pages.requests_waterfall import waterfall
 from usage.pages.tenant_scope import scoped_form
 from usage.rollups import retention_horizon
@@ -33,7 +33,7 @@ def check_permission(request: HttpRequest) -> None:
 
 
 @require_safe
-def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
+def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Iterable[str]) -> HttpResponse:
     """Show a page of the requests that the URL asks for; redirect from an id to its receipt."""
     check_permission(request)
     form, after = scoped_form(RequestsForm, request), request.GET.get("after", "")
@@ -47,7 +47,7 @@ def list_page(request: HttpRequest, *, dialects: Iterable[str]) -> HttpResponse:
     found_id = form.filters.id
     if found_id is not None and (page.rows or _entries(request, found_id).exists()):
         return redirect("admin:request", str(page.rows[0]) if page.rows else found_id.hex)
-    form.offer_choices(dialects)
+    form.offer_choices(endpoints, dialects)
     context |= {
         "form": form,
         "page": page,
@@ -88,6 +88,8 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         "row": row,
         "why": why_it_ended(row),
         "lines": receipts.line_items(row),
+        "usage_source": SOURCES[row.usage_source],
+        "usage_note": _USAGE_NOTES[UsageNote(row.usage_note)] if row.usage_note else "",
         "attempts": receipts.attempts(row),
         # The worker reports the attempts when it settles; the reaper doesn't know them.
         "are_attempts_known": row.state == State.SETTLED and row.outcome != Outcome.WORKER_LOST,
@@ -139,6 +141,13 @@ _FINISHES = {
     "tool_calls": "The model called tools.",
     "function_call": "The model called a function.",
     "content_filter": "The upstream's content filter cut it off.",
+}
+_USAGE_NOTES = {
+    UsageNote.IMPLAUSIBLE: "The provider reported more tokens than this request can have used, so chatapi's "
+    "own count is charged.",
+    UsageNote.ADDED: "The provider reported each choice by itself; the charge is for their sum.",
+    UsageNote.LOW: "The provider reported less than half of the tokens that chatapi counted. The provider's "
+    "numbers are charged.",
 }
 
 

@@ -25,7 +25,7 @@ from usage.pages.filters import (
 )
 from usage.pages.forms import USDField
 
-_SOURCES = {"upstream": "provider", "counted": "chatapi", "none": "none"}
+SOURCES = {"upstream": "provider", "counted": "chatapi", "none": "none"}
 
 
 class GenerationIdField(forms.Field):
@@ -59,6 +59,11 @@ class PairField(forms.CharField):
         super().run_validators("=".join(value or ()))
 
 
+def _name_field() -> forms.RegexField:
+    mistakes = {"invalid": "%(value).40r is not the name of one."}
+    return forms.RegexField(r"^[a-z._]{1,32}\Z", required=False, error_messages=mistakes)
+
+
 class RequestsForm(UsageFilterForm):
     """The filters of the list of requests and of its exports."""
 
@@ -69,15 +74,14 @@ class RequestsForm(UsageFilterForm):
         widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP),
     )
     time = choice_field("Date means", {"admitted": "started", "settled": "finished"}, blank=None)
-    dialect = forms.RegexField(
-        r"^[a-z]{1,16}\Z", required=False, error_messages={"invalid": "%(value).40r is not the name of one."}
-    )
-    source = choice_field("Token count by", _SOURCES)
+    endpoint = _name_field()
+    dialect = _name_field()
+    source = choice_field("Token count by", SOURCES)
     deployment = text_field("Deployment")
     end_user = forms.CharField(
         required=False, label="End user", max_length=512, widget=forms.TextInput(NO_HELP)
     )
-    metadata = PairField(label="Metadata")
+    metadata = PairField(label="Metadata pair")
     min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
     max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
 
@@ -86,7 +90,7 @@ class RequestsForm(UsageFilterForm):
         data = super().clean()
         owners = (data.get("organization"), data.get("project"), data.get("key"))
         if data.get("end_user") and access.is_operator(self.person) and not any(owners):
-            self.add_error("end_user", "Choose the organization, project or key that has this end user.")
+            self.add_error("end_user", "Choose the organization, project or key of this end user, too.")
         return data
 
     @property
@@ -95,6 +99,7 @@ class RequestsForm(UsageFilterForm):
         return RequestFilters(
             **self._columns(),
             time=data["time"] or "admitted",
+            endpoint=data["endpoint"] or None,
             dialect=data["dialect"] or None,
             usage_source=data["source"] or None,
             deployment=data["deployment"] or None,
@@ -107,7 +112,7 @@ class RequestsForm(UsageFilterForm):
             metadata=data["metadata"],
         )
 
-    def offer_choices(self, dialects: Iterable[str]) -> None:
+    def offer_choices(self, endpoints: Iterable[str], dialects: Iterable[str]) -> None:
         """Read the options of each list; projects and keys are those of the chosen organization."""
         data, shown = self.cleaned_data, dict(self.data.items())
         home = {} if data["organization"] is None else {"organization": data["organization"]}
@@ -124,7 +129,8 @@ class RequestsForm(UsageFilterForm):
         models = list(
             Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS]
         )
-        for name, known in {"model": models, "dialect": list(dialects)}.items():
+        offered = {"model": models, "endpoint": list(endpoints), "dialect": list(dialects)}
+        for name, known in offered.items():
             chosen = [] if data[name] in ("", *known) else [data[name]]
             options = [("", "any"), *((each, each) for each in [*known, *chosen])]
             self.fields[name].widget = forms.Select(choices=options)
@@ -137,8 +143,8 @@ class RequestsForm(UsageFilterForm):
     def rare_fields(self) -> list[BoundField]:
         """The fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
-        rare = ("project", "key", "end_user", "metadata", "dialect", "source", *deployment, "min", "max")
-        return [self[name] for name in rare]
+        clients = ("project", "key", "end_user", "metadata", "endpoint", "dialect")
+        return [self[name] for name in (*clients, "source", *deployment, "min", "max")]
 
     @property
     def is_rare_open(self) -> bool:
@@ -153,8 +159,9 @@ class RequestsForm(UsageFilterForm):
     def chips(self) -> list[Chip]:
         data = self.cleaned_data
         texts = {
+            "endpoint": f"endpoint: {data['endpoint']}",
             "dialect": f"dialect: {data['dialect']}",
-            "source": f"tokens counted by: {_SOURCES.get(data['source'])}",
+            "source": f"tokens counted by: {SOURCES.get(data['source'])}",
             "deployment": f"deployment: {data['deployment']}",
             "end_user": f"end user: {data['end_user']}",
             "metadata": f"metadata: {self.query.get('metadata')}",

@@ -9,12 +9,14 @@ from django.utils.safestring import SafeString
 
 from usage import formatting
 from usage.books import receipts
+from usage.insights import Totals
 from usage.models import Generation, State
 from usage.pages.filters import words
 
 register = template.Library()
 register.filter("duration", formatting.duration)
 register.filter("usd", formatting.usd)
+register.filter("short", formatting.count)
 register.filter("words", words)
 register.filter("total_ms", receipts.total_ms)
 
@@ -61,6 +63,16 @@ def ago(moment: datetime | None) -> SafeString | str:
 def utc(moment: datetime | None) -> str:
     """Return the moment in UTC, to the millisecond."""
     return "–" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+@register.filter
+def kinds_of_tokens(row: Generation | Totals) -> str:
+    """Return the tokens of each kind; the three kinds of input add up to the prompt."""
+    read, written = row.cached_tokens or 0, row.cache_write_tokens or 0
+    uncached = row.prompt_tokens - read - written
+    kinds = {"uncached input": uncached, "cache read": read, "cache write": written}
+    kinds["output"] = row.completion_tokens
+    return ", ".join(f"{number:,} {name}" for name, number in kinds.items())
 
 
 _MOODS = {
