@@ -68,6 +68,7 @@ class Project(models.Model):
     stores_responses_days = models.PositiveSmallIntegerField(
         "stores responses (days)",
         default=0,
+        blank=True,
         db_default=0,
         validators=[MaxValueValidator(MAX_RESPONSE_DAYS)],
         help_text="Days for which stored responses, input and output, are kept, encrypted, in the database. "

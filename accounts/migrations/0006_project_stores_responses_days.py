@@ -14,6 +14,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='project',
             name='stores_responses_days',
-            field=models.PositiveSmallIntegerField(db_default=0, default=0, help_text='Days for which stored responses, input and output, are kept, encrypted, in the database. At most 30; 0: for minutes in memory only.', validators=[django.core.validators.MaxValueValidator(30)], verbose_name='stores responses (days)'),
+            field=models.PositiveSmallIntegerField(blank=True, db_default=0, default=0, help_text='Days for which stored responses, input and output, are kept, encrypted, in the database. At most 30; 0: for minutes in memory only.', validators=[django.core.validators.MaxValueValidator(30)], verbose_name='stores responses (days)'),
         ),
     ]

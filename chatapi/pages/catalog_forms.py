@@ -133,6 +133,10 @@ class ProjectForm(ConstrainedForm):
         aliases = self.instance.model_aliases
         self.initial["model_aliases"] = "\n".join(f"{name} = {model}" for name, model in aliases.items())
 
+    def clean_stores_responses_days(self) -> int:
+        """Return 0 for an empty field."""
+        return self.cleaned_data["stores_responses_days"] or 0
+
     def clean_model_aliases(self) -> dict[str, str]:
         """Return the models by alias; raise `ValidationError` for a name that a model has already, and for
         an unknown model.

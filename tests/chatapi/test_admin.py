@@ -14,7 +14,9 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Project
-from chatapi.models import Deployment, ServedModel
+from chatapi import response_store
+from chatapi.models import Deployment, ServedModel, StoredResponse
+from chatapi.response_store import Content
 from tests.admin_pages import client_of
 from tests.cast import Person, admit, run
 from usage.database.clock import database_now
@@ -34,7 +36,7 @@ from usage.rollups.refused_requests import Refusal
 
 MODELS = sorted((model for model in admin.site._registry), key=lambda model: model._meta.label)
 LISTS = [reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") for model in MODELS]
-RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests]
+RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests, StoredResponse]
 
 
 @pytest.fixture
@@ -66,6 +68,9 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
         scope="key", scope_id=charlie.api_key.pk, period="day", limit_nanodollars=5 * 10**8
     )
     ServedModel.objects.create(id="unserved")
+    for person in (alice, charlie):
+        type(person.project).objects.filter(pk=person.project.pk).update(stores_responses_days=1)
+        response_store.write(run(person).pk, Content(b'{"items":[],"context":{}}', []))
 
 
 def page(row: Any, action: str = "change") -> str:
