@@ -266,6 +266,25 @@ def test_another_method_and_another_type_are_refused_in_the_same_envelope(http: 
     assert {answer.json["error"]["type"] for answer in refused} == {"invalid_request_error"}
 
 
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/models/unknown", "not_found_error"),
+        ("/v1/models?limit=x", "invalid_request_error"),
+        ("/messages", "not_found_error"),
+        ("/anthropic/messages", "not_found_error"),
+    ],
+)
+def test_shared_routes_refuse_in_the_clients_envelope(http: Client, path: str, kind: str) -> None:
+    answer = http.send("GET", path, anthropic_version="2023-06-01")
+    assert (answer.json["type"], answer.json["error"]["type"]) == ("error", kind)
+    assert answer.json["request_id"] == answer.headers["request-id"]
+    if "models" in path:
+        assert "param" in http.send("GET", path).json["error"]
+    else:
+        assert "Did you mean" in answer.json["error"]["message"]
+
+
 # ---- an Anthropic upstream
 
 UPSTREAM = """

@@ -129,7 +129,7 @@ def llama_index() -> dict[str, Any]:
 
 def anthropic() -> dict[str, Any]:
     """Call a tool over Messages, whole and streamed, with Anthropic's SDK."""
-    from anthropic import Anthropic  # type: ignore[import-not-found]
+    from anthropic import Anthropic
 
     client = Anthropic(base_url=URL, api_key=API_KEY, max_retries=0)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

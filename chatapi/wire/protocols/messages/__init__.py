@@ -31,6 +31,7 @@ MESSAGES = Protocol(
     id_prefixes=("msg_",),
     operations=(CREATE,),
     request_id_headers=_REQUEST_IDS,
+    client_header="anthropic-version",
     limit_headers=limit_headers,
 )
 COUNT_TOKENS = Protocol(
