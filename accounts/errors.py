@@ -64,3 +64,7 @@ class RateLimited(AccountsError):
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Return the `x-ratelimit-*` headers of the refusal; the protocol adds `retry-after`."""
         return limits.headers(self.statuses, refused=self.limit)
+
+    def tightest(self) -> list[LimitStatus]:
+        """Return the limits that headers describe."""
+        return limits.tightest(self.statuses, refused=self.limit)

@@ -18,6 +18,10 @@ class Counts(StrEnum):
     RUNNING = "running"
 
 
+_TOLD = (Counts.REQUESTS, Counts.TOKENS)
+"""What headers tell of."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """The most that one organization, project, key or end user may use."""
@@ -64,18 +68,20 @@ class LimitStatus:
 
 
 def headers(statuses: Sequence[LimitStatus], refused: Limit | None = None) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's `x-ratelimit-*` headers (its guide to rate limits, "Rate limits in headers").
+    """Return OpenAI's `x-ratelimit-*` headers (its guide to rate limits, "Rate limits in headers")."""
+    return [header for status in tightest(statuses, refused) for header in _headers(status)]
 
-    They describe the limit that refused; else the tightest one per minute; else the tightest one per day.
+
+def tightest(statuses: Sequence[LimitStatus], refused: Limit | None = None) -> list[LimitStatus]:
+    """Return the limit of requests and the limit of tokens that headers describe, as far as there are any:
+    the limit that refused; else the tightest one per minute; else the tightest one per day.
     """
-    found: list[tuple[bytes, bytes]] = []
-    for counts in (Counts.REQUESTS, Counts.TOKENS):
-        own = [status for status in statuses if status.limit.counts is counts]
-        if own:
-            found += _headers(
-                min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
-            )
-    return found
+    of_kinds = ([each for each in statuses if each.limit.counts is kind] for kind in _TOLD)
+    return [
+        min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
+        for own in of_kinds
+        if own
+    ]
 
 
 def _headers(status: LimitStatus) -> list[tuple[bytes, bytes]]:

@@ -62,6 +62,10 @@ class Reservation:
         """Return the `x-ratelimit-*` headers; none if no limit applies."""
         return limits.headers(self.statuses)
 
+    def tightest(self) -> list[LimitStatus]:
+        """Return the limits that headers describe."""
+        return limits.tightest(self.statuses)
+
 
 def one_by_one(run: Run) -> Ask:
     """Make a round trip for each operation."""

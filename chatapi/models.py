@@ -68,6 +68,13 @@ def api_key_env_mistake(name: str) -> str | None:
     return None
 
 
+def streaming_mistake(engine: str, streaming: str) -> str | None:
+    """Return the mistake in a deployment's streaming, or None."""
+    if engine == Engine.ANTHROPIC and streaming == "never":
+        return f"must be 'always' for the engine {engine!r}"
+    return None
+
+
 def timeouts_mistake(timeouts: object) -> str | None:
     """Return the first mistake in a deployment's timeouts, or None."""
     if not isinstance(timeouts, dict):
@@ -237,6 +244,7 @@ class Deployment(models.Model):
         mistakes = {
             "base_url": base_url_mistake(self.engine, self.base_url),
             "api_key_env": api_key_env_mistake(self.api_key_env),
+            "streaming": streaming_mistake(self.engine, self.streaming),
             "timeouts": timeouts_mistake(self.timeouts),
             "extra_parameters": extra_parameters_mistake(self.extra_parameters),
         }

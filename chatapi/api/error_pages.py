@@ -41,7 +41,7 @@ def _with_version(path: str) -> str | None:
 def envelope(request: HttpRequest | Request, error: APIError) -> HttpResponse:
     """Return the error in the envelope of the path's protocol."""
     request_id = request.META.get("chatapi.request_id", "")
-    status, headers, body = error_answer(request.path, error.failure, request_id)
+    status, headers, body = error_answer(request.path, error.failure, request_id, request.headers)
     response = HttpResponse(body, status=status)
     for name, value in headers:
         response[name.decode()] = value.decode()

@@ -49,6 +49,7 @@ from chatapi.models import (
     api_key_env_mistake,
     base_url_mistake,
     extra_parameters_mistake,
+    streaming_mistake,
 )
 from chatapi.wire.parameters import ModelName
 from usage import pricing
@@ -236,6 +237,7 @@ def _value_mistakes(deployment: Deployment) -> Iterable[tuple[str, str | None]]:
         "engine",
         None if is_known else f"{deployment.engine!r} must be one of {', '.join(sorted(Engine.values))}",
     )
+    yield "streaming", streaming_mistake(deployment.engine, deployment.streaming)
     yield "base_url", base_url_mistake(deployment.engine, deployment.base_url)
     yield "api_key_env", api_key_env_mistake(deployment.api_key_env)
     yield "extra_parameters", extra_parameters_mistake(deployment.extra_parameters)

@@ -100,7 +100,7 @@ async def count_tokens(exchange: Exchange) -> None:
     reservation = await services.rates.take(request.caller, exchange.id, model=request.model.id, tokens=0)
     exchange.is_counted = True
     services.in_background(services.rates.release(reservation, 0))
-    exchange.response_headers += reservation.headers()
+    exchange.add_limits(reservation)
     folder = request.dialect.folder(Answer(exchange.id.hex, identity.created(exchange.id), summary.model))
     folder.add(Usage(summary.prompt_tokens or 0, 0))
     await send_folded(exchange, folder)
@@ -442,10 +442,10 @@ async def _take_from_limits(
         if first is None:
             raise
         if isinstance(error, RateLimited):
-            exchange.response_headers += error.headers()
+            exchange.add_limits(error)
         raise first from None
     exchange.is_counted = True
-    exchange.response_headers += reservation.headers()
+    exchange.add_limits(reservation)
     return reservation
 
 

@@ -4,6 +4,7 @@ https://fetch.spec.whatwg.org/#http-cors-protocol
 """
 
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
@@ -25,6 +26,12 @@ READABLE = b", ".join(
             b"x-ratelimit-%s-%s" % (figure, unit)
             for figure in (b"limit", b"remaining", b"reset")
             for unit in (b"requests", b"tokens")
+        ),
+        *dict.fromkeys(
+            name
+            for protocol in PROTOCOLS.values()
+            for counts in ("requests", "tokens")
+            for name, _ in protocol.limit_headers(counts, 0, 0, datetime.now(UTC))
         ),
     ]
 )  # fmt: skip

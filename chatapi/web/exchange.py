@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 from urllib.parse import parse_qs
 
@@ -10,7 +11,9 @@ from django.conf import settings
 
 from accounts import client_ip
 from accounts.authentication import Caller, KeyHeaders
+from accounts.errors import RateLimited
 from accounts.models import KeyScope
+from accounts.rate_limits import Reservation
 from chatapi import errors, identity
 from chatapi.fair_room import Room
 from chatapi.web.body_room import LARGE_BYTES
@@ -157,6 +160,17 @@ class Exchange:
     def is_complete(self) -> bool:
         """The last piece of the response is sent."""
         return self._connection.is_complete
+
+    def add_limits(self, taken: Reservation | RateLimited) -> None:
+        """Add the headers that describe the caller's rate limits: OpenAI's, and the protocol's own."""
+        self.response_headers += taken.headers()
+        now = datetime.now(UTC)
+        for status in taken.tightest():
+            reset_at = now + timedelta(milliseconds=status.reset_ms)
+            limit = status.limit
+            self.response_headers += self.protocol.limit_headers(
+                limit.counts, limit.most, status.remaining, reset_at
+            )
 
     async def send_head(self, status: int, headers: Iterable[Header]) -> None:
         """Begin the response with these headers and `response_headers`."""

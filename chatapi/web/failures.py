@@ -50,7 +50,7 @@ async def send_failure(exchange: Exchange, error: Exception) -> None:
 def to_failure(exchange: Exchange, error: Exception) -> Failed:
     """Return the failure to send, and add its headers to the response; log an unexpected error."""
     if isinstance(error, RateLimited):
-        exchange.response_headers += error.headers()
+        exchange.add_limits(error)
     if (away := next((_AWAY[kind] for kind in type(error).mro() if kind in _AWAY), None)) is not None:
         # The request was not admitted, or is withdrawn; but the first one with its key may be charged.
         is_nothing_charged = exchange.kind.protocol and exchange.header(b"idempotency-key") is None

@@ -108,7 +108,7 @@ class Choice:
                 self._text.append(delta.text)
                 self.logprobs = self._extended(self.logprobs, delta)
             case Reasoning():
-                self._reasoning.append(delta.text)
+                self._reasoning += [delta.text] if delta.text else []
             case Refusal():
                 self._refusal.append(delta.text)
                 self.refusal_logprobs = self._extended(self.refusal_logprobs, delta)

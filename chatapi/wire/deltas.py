@@ -69,10 +69,17 @@ class Text(Delta, tag=2, frozen=True):
 
 
 class Reasoning(Delta, tag=3, frozen=True):
-    """A piece of choice `index`'s reasoning text (`reasoning_content` on the wire)."""
+    """A piece of choice `index`'s reasoning text (`reasoning_content` on the wire).
+
+    The last two come without text, for protocols that know them.
+    """
 
     text: str
     index: int = 0
+    signature: str = ""
+    """Anthropic's, of the text since the last one: it ends a block of thinking."""
+    redacted: str = ""
+    """A block that Anthropic has encrypted."""
 
 
 class Refusal(Delta, tag=4, frozen=True):
@@ -137,6 +144,8 @@ class Finished(Delta, tag=6, frozen=True):
     """The client has cancelled the generation before this choice's end."""
     stop_sequence: str | None = None
     """Which of the request's stop sequences ended it, where the upstream says so."""
+    is_window_full: bool = False
+    """The model's context window ended it, where the upstream says so: then `finish_reason` is `length`."""
 
 
 class Usage(Delta, tag=7, frozen=True):

@@ -13,7 +13,15 @@ from msgspec import Meta
 
 from chatapi.wire import caps, parameters, tokens
 from chatapi.wire.invalid_request import Violation
-from chatapi.wire.messages import AssistantMessage, ImagePart, Message, media, texts
+from chatapi.wire.messages import (
+    AssistantMessage,
+    CacheControl,
+    ImagePart,
+    Message,
+    has_cache_mark,
+    media,
+    texts,
+)
 
 # What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
 # we have seen.
@@ -175,6 +183,8 @@ class GenerationRequest(
     """`parameters.Tools`, or nothing, as JSON: decoded schemas take ten times the memory."""
     tool_choice: parameters.ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    tool_cache_marks: dict[str, CacheControl] = {}
+    """By the name of the tool, for deployments of Anthropic's."""
     functions: msgspec.Raw = msgspec.Raw()
     """`parameters.Functions`, or nothing, as JSON."""
     function_call: parameters.FunctionCallChoice | None = None
@@ -219,6 +229,13 @@ class GenerationRequest(
     def end_user(self) -> str | None:
         """The caller's own name for the person who asks."""
         return self.safety_identifier or self.user
+
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """Names of the engine parameters that were sent, or that marks in the prompt stand for."""
+        messages = self.prompt.messages if isinstance(self.prompt, Messages) else ()
+        has_marks = bool(self.tool_cache_marks) or any(map(has_cache_mark, messages))
+        return tuple(dict.fromkeys((*self.extras, *(["cache_control"] if has_marks else ()))))
 
     @property
     def stop_sequences(self) -> tuple[str, ...]:

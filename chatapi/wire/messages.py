@@ -55,11 +55,20 @@ class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: Literal["30m", "12h"] | None = None
 
 
+class CacheControl(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Anthropic's mark: up to here, the prompt is to be cached."""
+
+    type: Annotated[str, Meta(max_length=16)]
+    ttl: Annotated[str, Meta(max_length=16)] | None = None
+
+
 class TextPart(_Part, frozen=True, tag="text"):
     """A piece of text."""
 
     text: str
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
+    """For deployments that take it, as in the other parts and messages that have it."""
 
 
 class RefusalPart(_Part, frozen=True, tag="refusal"):
@@ -96,6 +105,7 @@ class ImagePart(_Part, frozen=True, tag="image_url"):
 
     image_url: ImageUrl
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
 
 
 class InputAudio(msgspec.Struct, frozen=True):
@@ -136,6 +146,7 @@ class FilePart(_Part, frozen=True, tag="file"):
 
     file: File
     prompt_cache_breakpoint: PromptCacheBreakpoint | None = None
+    cache_control: CacheControl | None = None
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -180,6 +191,14 @@ AssistantParts = Annotated[list[TextPart | RefusalPart], Meta(min_length=1, max_
 ToolCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=MAX_TOOL_CALLS)]
 
 
+class Thought(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the model thought, with Anthropic's signature; or `data`, which is encrypted."""
+
+    thinking: str = ""
+    signature: str = ""
+    data: str = ""
+
+
 class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="role"):
     """The root of messages."""
 
@@ -216,6 +235,9 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
     audio: AudioId | None = None
     reasoning_content: str | None = None
     """What the model thought, for deployments that take it back (`upstream_request.REASONING`)."""
+    thoughts: Annotated[list[Thought], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
+    """The same from Anthropic's Messages, block by block."""
+    cache_control: CacheControl | None = None
 
     def __post_init__(self) -> None:
         if self.content is None or self.content is UNSET:
@@ -232,6 +254,8 @@ class ToolMessage(_Message, frozen=True, tag="tool"):
 
     content: str | TextParts
     tool_call_id: Id
+    is_error: bool = False
+    cache_control: CacheControl | None = None
 
 
 class FunctionMessage(_Message, frozen=True, tag="function"):
@@ -255,6 +279,12 @@ def texts(message: Message) -> Iterator[str]:
         yield from _assistant_texts(message)
     elif not isinstance(message, ToolMessage) and message.name:
         yield message.name
+
+
+def has_cache_mark(message: Message) -> bool:
+    """Return whether the message or one of its parts has a mark."""
+    parts = message.content if isinstance(message.content, list) else ()
+    return any(getattr(each, "cache_control", None) is not None for each in (message, *parts))
 
 
 def media(messages: list[Message]) -> Iterator[tuple[str, MediaPart]]:
@@ -287,6 +317,8 @@ def _part_texts(parts: list[TextPart] | UserParts | AssistantParts) -> Iterator[
 
 def _assistant_texts(message: AssistantMessage) -> Iterator[str]:
     yield from filter(None, (message.name, message.refusal, message.reasoning_content))
+    for thought in message.thoughts or ():
+        yield from filter(None, (thought.thinking, thought.data))
     if message.function_call:
         yield from (message.function_call.name, message.function_call.arguments)
     for call in message.tool_calls or ():

@@ -111,7 +111,7 @@ def _parsed(
         remote_media_param=request.remote_media_param,
         idle_parameters=request.idle_parameters,
         ignored=request.ignored,
-        extras=tuple(request.extras),
+        extras=request.extra_names,
         digest=request.digest,
         answer_bytes=request.answer_bytes,
         prompt_tokens=prompt_tokens,

@@ -56,6 +56,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "stop_sequence": "stop",
     "max_tokens": "length",
     "tool_use": "tool_calls",
+    "model_context_window_exceeded": "length",
 }
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
 
@@ -71,6 +72,9 @@ class _Message(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking_signature: str = ""
+    redacted_thinking: str = ""
+    """Both Anthropic's, as `upstream_messages` passes them on."""
     refusal: str | None = None
     tool_calls: list[Fragment] | None = None
     function_call: Function | None = None
@@ -260,7 +264,9 @@ class ChunkReader:
         if choice.finish_reason:
             stop_sequence = choice.stop_reason if choice.stop_reason in self._stop_sequences else None
             reason = _finish_reason(choice.finish_reason)
-            self._finish(state, Finished(reason, index, stop_sequence=stop_sequence), batch)
+            is_window_full = choice.finish_reason == "model_context_window_exceeded"
+            finished = Finished(reason, index, stop_sequence=stop_sequence, is_window_full=is_window_full)
+            self._finish(state, finished, batch)
 
     def _finish(self, state: _ChoiceState, finished: Finished, batch: list[AnyDelta]) -> None:
         if state.tool_calls.has_nameless_call:
@@ -344,6 +350,8 @@ def _add_attachments(choice: _Choice, index: int, batch: list[AnyDelta]) -> None
     message = choice.delta or choice.message
     if message is None:
         return
+    if message.thinking_signature or message.redacted_thinking:
+        batch.append(Reasoning("", index, message.thinking_signature, message.redacted_thinking))
     if message.audio is not None:
         batch.append(_portable(_audio(message.audio, index)))
     if message.annotations:

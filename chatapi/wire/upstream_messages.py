@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import dropwhile, groupby
 from typing import Any, Final
 
 import msgspec
@@ -15,16 +15,17 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.messages import (
     AssistantMessage,
+    CacheControl,
     DeveloperMessage,
     FilePart,
     FunctionCall,
+    FunctionMessage,
     ImagePart,
     Message,
     RefusalPart,
     SystemMessage,
     TextPart,
     ToolMessage,
-    UserMessage,
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
 from chatapi.wire.sse import Event
@@ -34,9 +35,6 @@ from chatapi.wire.upstream_errors import UpstreamError
 VERSION: Final = {"anthropic-version": "2023-06-01"}
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
-_FINISH_REASONS: Final = {"refusal": "content_filter", "model_context_window_exceeded": "length"}
-"""Those that `ChunkReader` does not know by Anthropic's names."""
-
 to_json = msgspec.json.Encoder().encode
 _tools_decoder = msgspec.json.Decoder(list[Tool])
 
@@ -64,13 +62,16 @@ def messages_body(
             raise unsupported(name)
     if request.choices_count > 1:
         raise unsupported("n")
-    messages = request.prompt.messages
+    marks = "cache_control" in extra_parameters
+    instructions, conversation = _split(request.prompt.messages)
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens,
         "stream": True,
-        "system": [{"type": "text", "text": text} for text in _instructions(messages)],
-        "messages": list(_turns(messages)),
+        "system": [
+            block for message in instructions for block in _part_blocks(_parts(message.content), marks)
+        ],
+        "messages": list(_turns(conversation, marks)),
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stop_sequences": request.stop_sequences,
@@ -78,7 +79,8 @@ def messages_body(
         "output_config": _output_config(request),
     }
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in _tools_decoder.decode(request.tools)]
+        tool_marks = request.tool_cache_marks if marks else {}
+        body["tools"] = [_tool(tool, tool_marks) for tool in _tools_decoder.decode(request.tools)]
         body["tool_choice"] = _tool_choice(request)
     extras = _FORWARDED_EXTRAS & extra_parameters
     body |= {name: value for name, value in request.extras.items() if name in extras}
@@ -87,53 +89,85 @@ def messages_body(
     return {name: value for name, value in body.items() if value or value == 0}
 
 
-def _instructions(messages: Sequence[Message]) -> Iterator[str]:
-    """Yield the texts of all instructions: Anthropic has them before the conversation."""
-    for message in messages:
-        if isinstance(message, SystemMessage | DeveloperMessage):
-            yield from _texts(message.content)
+def _split(messages: Sequence[Message]) -> tuple[Sequence[Any], Sequence[Message]]:
+    """Return the instructions before the conversation, and the conversation."""
+    conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
+    return messages[: len(messages) - len(conversation)], conversation
 
 
-def _turns(messages: Sequence[Message]) -> Iterator[dict[str, Any]]:
+def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]:
     """Yield the conversation; tool results and what a user says behind them are one turn."""
-    told = [each for each in messages if not isinstance(each, SystemMessage | DeveloperMessage)]
-    for is_assistant, group in groupby(told, key=lambda each: isinstance(each, AssistantMessage)):
-        blocks = [block for message in group for block in _blocks(message)]
-        yield {"role": "assistant" if is_assistant else "user", "content": blocks}
+    for role, group in groupby(messages, key=_role):
+        yield {
+            "role": role,
+            "content": [block for message in group for block in _blocks(message, marks)],
+        }
 
 
-def _blocks(message: Message) -> Iterator[dict[str, Any]]:
+def _role(message: Message) -> str:
     match message:
-        case UserMessage() | AssistantMessage():
-            content = message.content
-            yield from _part_blocks([TextPart(content)] if isinstance(content, str) else content or ())
-            for call in (isinstance(message, AssistantMessage) and message.tool_calls) or ():
-                yield _call(call)
+        case SystemMessage() | DeveloperMessage():
+            return "system"
+        case AssistantMessage():
+            return "assistant"
+    return "user"
+
+
+def _blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
+    match message:
         case ToolMessage():
-            text = "".join(_texts(message.content))
-            yield {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": text}
-        case _:
+            text = "".join(part.text for part in _parts(message.content))
+            block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": text}
+            error = {"is_error": True} if message.is_error else {}
+            yield block | error | _mark(message.cache_control, marks)
+        case AssistantMessage():
+            blocks = [*_assistant_blocks(message, marks)]
+            blocks[-1:] = [block | _mark(message.cache_control, marks) for block in blocks[-1:]]
+            yield from blocks
+        case FunctionMessage():
             raise unsupported("messages")
+        case _:
+            yield from _part_blocks(_parts(message.content), marks)
 
 
-def _texts(content: str | list[TextPart]) -> list[str]:
-    return [content] if isinstance(content, str) else [part.text for part in content]
+def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a turn; thoughts that Anthropic has not signed would be refused."""
+    for thought in message.thoughts or ():
+        if thought.data:
+            yield {"type": "redacted_thinking", "data": thought.data}
+        elif thought.signature:
+            yield {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
+    yield from _part_blocks(_parts(message.content or ""), marks)
+    for call in message.tool_calls or ():
+        yield _call(call)
 
 
-def _part_blocks(parts: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def _parts(content: Any) -> Sequence[Any]:
+    return [TextPart(content)] if isinstance(content, str) else content
+
+
+def _mark(mark: CacheControl | None, marks: bool) -> dict[str, Any]:
+    return {"cache_control": mark} if marks and mark is not None else {}
+
+
+def _part_blocks(parts: Iterable[Any], marks: bool) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of content parts, each with its mark of a cache if `marks`."""
     for part in parts:
+        block: dict[str, Any]
         match part:
+            case TextPart(text=""):
+                continue
             case TextPart():
-                if part.text:
-                    yield {"type": "text", "text": part.text}
+                block = {"type": "text", "text": part.text}
             case RefusalPart():
-                yield {"type": "text", "text": part.refusal}
+                block = {"type": "text", "text": part.refusal}
             case ImagePart():
-                yield {"type": "image", "source": _source(part.image_url.url)}
+                block = {"type": "image", "source": _source(part.image_url.url)}
             case FilePart() if (data := part.file.file_data) and _DATA_URL.match(data):
-                yield {"type": "document", "source": _source(data), "title": part.file.filename}
+                block = {"type": "document", "source": _source(data), "title": part.file.filename}
             case _:
                 raise unsupported("messages")
+        yield block | _mark(getattr(part, "cache_control", None), marks)
 
 
 def _source(url: str) -> dict[str, Any]:
@@ -153,7 +187,7 @@ def _call(call: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 
-def _tool(tool: Any) -> dict[str, Any]:
+def _tool(tool: Any, marks: dict[str, CacheControl]) -> dict[str, Any]:
     if not isinstance(tool, FunctionTool):
         raise unsupported("tools")
     function = tool.function
@@ -162,6 +196,7 @@ def _tool(tool: Any) -> dict[str, Any]:
         "description": function.description,
         "input_schema": function.parameters or {"type": "object"},
         "strict": function.strict,
+        "cache_control": marks.get(function.name),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -205,6 +240,8 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     text: str = ""
     thinking: str = ""
+    data: str = ""
+    """Of thinking that is encrypted."""
     id: str | None = None
     name: str | None = None
 
@@ -213,6 +250,7 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     text: str = ""
     thinking: str = ""
+    signature: str = ""
     partial_json: str = ""
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -274,6 +312,8 @@ class MessagesParser:
             call = {"index": self._calls_count, "id": block.id, "function": {"name": block.name}}
             self._calls_count += 1
             yield _chunk({"tool_calls": [call]})
+        elif block.data:
+            yield _chunk({"redacted_thinking": block.data})
         elif block.text or block.thinking:
             yield _chunk({"content": block.text, "reasoning_content": block.thinking})
 
@@ -283,6 +323,8 @@ class MessagesParser:
                 yield _chunk({"content": delta.text})
             case "thinking_delta":
                 yield _chunk({"reasoning_content": delta.thinking})
+            case "signature_delta":
+                yield _chunk({"thinking_signature": delta.signature})
             case "input_json_delta":
                 function = {"arguments": delta.partial_json}
                 yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
@@ -290,7 +332,7 @@ class MessagesParser:
     def _end(self, told: _Told) -> Iterator[Event]:
         reason = told.delta.stop_reason
         if reason is not None:
-            yield _chunk({}, _FINISH_REASONS.get(reason, reason), told.delta.stop_sequence)
+            yield _chunk({}, "content_filter" if reason == "refusal" else reason, told.delta.stop_sequence)
         self._usage |= {name: value for name, value in told.usage.items() if value is not None}
         details = self._usage.get("output_tokens_details")
         if isinstance(details, dict):

@@ -1,6 +1,5 @@
 """What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ _BASE64 = {"encoding_format": "base64"}
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
-    | {"state", "is_background", "announces_prompt_tokens"}
+    | {"state", "is_background", "announces_prompt_tokens", "tool_cache_marks"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
 REASONING: Final = "reasoning_content"
@@ -61,14 +60,31 @@ def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozens
         if name == "prompt":
             del value["kind"]
             body |= value
-            if REASONING not in extra_parameters:
-                _drop_reasoning(body.get("messages", ()))
+            for message in body.get("messages", ()):
+                _translate(message, extra_parameters)
         elif name in _FORWARDED:
             body[name] = value
     extras = {name: value for name, value in request.extras.items() if name in extra_parameters}
     return body | extras | {"model": model}
 
 
-def _drop_reasoning(messages: Iterable[dict[str, Any]]) -> None:
-    for message in messages:
+def _translate(message: dict[str, Any], extra_parameters: frozenset[str]) -> None:
+    """Write in OpenAI's words what only Anthropic's API has, and drop what the deployment does not take."""
+    if thoughts := [each["thinking"] for each in message.pop("thoughts", ()) if "thinking" in each]:
+        message.setdefault(REASONING, "\n\n".join(thoughts))
+    if REASONING not in extra_parameters:
         message.pop(REASONING, None)
+    content = message.get("content")
+    if message.pop("is_error", False) and isinstance(content, str):
+        message["content"] = f"Error: {content}"
+    if "cache_control" not in extra_parameters:
+        _drop_marks(message, content)
+
+
+def _drop_marks(message: dict[str, Any], content: Any) -> None:
+    message.pop("cache_control", None)
+    if not isinstance(content, list):
+        return
+    marks = [part.pop("cache_control", None) for part in content]
+    if any(marks) and len(content) == 1 and content[0].keys() == {"type", "text"}:
+        message["content"] = content[0]["text"]

@@ -1,11 +1,12 @@
 """The people for whom a client sends requests: where their names come from, and who sees them."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from tests.chatapi.http_client import HELLO, Client
+from tests.chatapi.http_client import HELLO, Answer, Client
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -59,6 +60,42 @@ def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> N
     assert end_user(client, path, user="ü" * 128) == "ü" * 128
     if "chat" in path:
         assert end_user(client, path, user="ann", safety_identifier="hashed-ann") == "hashed-ann"
+
+
+def message(client: Client, user_id: str, **headers: str) -> Answer:
+    """The answer to a request of Anthropic's Messages for this person."""
+    body = {"model": "five", "max_tokens": 9, "messages": HELLO, "metadata": {"user_id": user_id}}
+    return client.send("POST", "/v1/messages", json.dumps(body).encode(), **headers)
+
+
+def test_messages_name_the_end_user_in_their_metadata(clients: dict[str, Client]) -> None:
+    answer = message(clients["plain"], "ann@example.com")
+    path = f"/v1/generations/{answer.headers['x-generation-id']}"
+    assert clients["plain"].send("GET", path).json["end_user"] == "ann@example.com"
+    refused = message(clients["counting"], "ann")
+    assert (refused.status, refused.json["error"]["type"]) == (402, "billing_error")
+    assert "The end user's budget" in refused.json["error"]["message"]
+
+
+def test_limits_are_told_in_anthropics_headers_too(clients: dict[str, Client]) -> None:
+    answers = [message(clients["counting"], "mia") for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    for answer, remaining in zip(answers, ("1", "0", "0"), strict=True):
+        found = {
+            name: answer.headers[f"anthropic-ratelimit-requests-{name}"] or ""
+            for name in ("limit", "remaining", "reset")
+        }
+        assert (found["limit"], found["remaining"]) == ("2", remaining)
+        assert datetime.fromisoformat(found["reset"]) > datetime.now(UTC)
+        assert answer.headers["x-ratelimit-remaining-requests"] == remaining
+
+
+def test_a_header_names_the_end_user(installation: Installation, clients: dict[str, Client]) -> None:
+    with installation.another_web(CHATAPI_END_USER_HEADER="x-person") as another:
+        client = Client(another.url, clients["plain"].key)
+        answer = message(client, "body", x_person="header")
+        path = f"/v1/generations/{answer.headers['x-generation-id']}"
+        assert client.send("GET", path).json["end_user"] == "header"
 
 
 def test_a_name_that_is_long_or_unprintable_or_to_be_hidden_is_a_digest(clients: dict[str, Client]) -> None:

@@ -99,10 +99,10 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
         ("Bash", {"command": "echo second", "description": "Say second"}),
     ]
     agent(installation, tmp_path, commands, prompt_tokens=20_000)
+    folder = programs.node_packages("agents")
     lines = run(
         [
-            # The package's own script would copy this file to `.bin/claude`; no script of a package runs.
-            programs.node_packages("agents") / "node_modules/@anthropic-ai/claude-code-linux-x64/claude",
+            *(programs.NODE, folder / "node_modules" / "@anthropic-ai" / "claude-code" / "cli-wrapper.cjs"),
             *("-p", "Run the two commands.", "--output-format", "json", "--allowedTools", "Bash"),
         ],
         tmp_path,

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -263,3 +264,98 @@ def test_another_method_and_another_type_are_refused_in_the_same_envelope(http: 
     ]
     assert [answer.status for answer in refused] == [405, 415]
     assert {answer.json["error"]["type"] for answer in refused} == {"invalid_request_error"}
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/models/unknown", "not_found_error"),
+        ("/v1/models?limit=x", "invalid_request_error"),
+        ("/messages", "not_found_error"),
+        ("/anthropic/messages", "not_found_error"),
+    ],
+)
+def test_shared_routes_refuse_in_the_clients_envelope(http: Client, path: str, kind: str) -> None:
+    answer = http.send("GET", path, anthropic_version="2023-06-01")
+    assert (answer.json["type"], answer.json["error"]["type"]) == ("error", kind)
+    assert answer.json["request_id"] == answer.headers["request-id"]
+    if "models" in path:
+        assert "param" in http.send("GET", path).json["error"]
+    else:
+        assert "Did you mean" in answer.json["error"]["message"]
+
+
+# ---- an Anthropic upstream
+
+UPSTREAM = """
+[[models]]
+id = "{name}"
+context_window = 200000
+max_output_tokens = 8192
+[models.price]
+input_per_mtok = "{prices[0]}"
+cached_input_per_mtok = "{prices[1]}"
+cache_write_per_mtok = "{prices[2]}"
+cache_write_1h_per_mtok = "{prices[3]}"
+output_per_mtok = "{prices[4]}"
+[[models.deployments]]
+engine = "anthropic"
+base_url = "{url}/v1"
+upstream_model = "{name}"
+extra_parameters = ["cache_control"]
+"""
+SONNET, OPUS = (3, 0.3, 3.75, 6, 15), (5, 0.5, 6.25, 10, 25)
+
+
+@pytest.mark.parametrize(
+    ("prices", "tokens", "amount_nanodollars"),
+    [
+        (SONNET, (3, 0, 12_304, 0, 550), 54_399_000),
+        (OPUS, (6, 0, 159_217, 0, 2_745), 1_063_761_250),
+        (SONNET, (10, 1_000, 2_000, 500, 30), 30_000 + 300_000 + 7_500_000 + 3_000_000 + 450_000),
+    ],
+)
+def test_every_kind_of_input_is_billed_at_its_price(
+    installation: Installation,
+    tmp_path: Path,
+    prices: tuple[float, ...],
+    tokens: tuple[int, ...],
+    amount_nanodollars: int,
+) -> None:
+    """Numbers of an Anthropic upstream: uncached, read, written for 5 minutes, for an hour, output."""
+    name, (uncached, read, written, written_1h, output) = f"billed-{amount_nanodollars}", tokens
+    used = {
+        "input_tokens": uncached,
+        "cache_read_input_tokens": read,
+        "cache_creation_input_tokens": written + written_1h,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": written,
+            "ephemeral_1h_input_tokens": written_1h,
+        },
+        "output_tokens": output,
+    }
+    told: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"usage": used | {"output_tokens": 1}}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "the of" * output}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": output}},
+        {"type": "message_stop"},
+    ]
+    raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in told)
+    installation.script(name, raw=raw)
+    catalog = tmp_path / "catalog.toml"
+    catalog.write_text(UPSTREAM.format(name=name, url=installation.upstream_url, prices=prices))
+    loaded = installation.manage("loadcatalog", str(catalog))
+    assert loaded.returncode == 0, loaded.stderr
+
+    mark: Any = {"type": "ephemeral", "ttl": "1h"}
+    prompt: Any = {"type": "text", "text": "the " * (uncached + read + written), "cache_control": mark}
+    with Anthropic(
+        base_url=installation.url, api_key=installation.keys["live"], max_retries=0, timeout=60
+    ) as client:
+        message = client.messages.create(model=name, max_tokens=8_192, system=[prompt], messages=HELLO)
+    receipt = installation.receipt(message.id)
+    assert message.usage.to_dict() | used == message.usage.to_dict()
+    assert receipt["amount_nanodollars"] == amount_nanodollars
+    assert sum(line["amount_nanodollars"] for line in receipt["line_items"]) == amount_nanodollars
+    assert receipt["usage"]["prompt_tokens"] == uncached + read + written + written_1h
+    assert installation.calls(name)[-1]["body"]["system"][0]["cache_control"] == mark

@@ -35,6 +35,14 @@ def asked(**members: Any) -> GenerationRequest:
     return requests.from_bytes(parsed.content)  # valid for a worker, too
 
 
+def upstream_messages(request: GenerationRequest, *extra_parameters: str) -> Any:
+    """What an OpenAI-compatible upstream gets of the conversation."""
+    body = upstream_body(
+        request, model="up", max_output_tokens=9, extra_parameters=frozenset(extra_parameters)
+    )
+    return body["messages"]
+
+
 def refused(**members: Any) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as raised:
         asked(**members)
@@ -163,7 +171,16 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
 @pytest.mark.parametrize("case", CONVERSATIONS)
 def test_a_conversation_is_the_chats(case: str) -> None:
     turns, messages = CONVERSATIONS[case]
-    assert asked(messages=turns).prompt == chat(messages=messages).prompt
+    assert upstream_messages(asked(messages=turns)) == upstream_messages(chat(messages=messages))
+
+
+def test_thinking_is_reasoning_content_where_the_deployment_takes_it() -> None:
+    turns = CONVERSATIONS["thinking, and what Anthropic's servers did, are dropped"][0]
+    assert upstream_messages(asked(messages=turns), "reasoning_content") == [
+        USER,
+        assistant("a") | {"reasoning_content": "t"},
+        USER,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -274,14 +291,13 @@ def test_what_nobody_can_receive_is_named() -> None:
     assert (set(request.ignored), len(json.loads(bytes(request.tools)))) == (named, 1)
 
 
-def test_the_last_mark_of_a_cache_is_one_for_the_whole_prompt() -> None:
-    old, new = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
-    system = [text("a") | {"cache_control": old}]
-    assert asked(system=system).extras == {"cache_control": old}
-    assert asked(system=system, messages=[turn(text("a") | {"cache_control": new})]).extras == {
-        "cache_control": new
-    }
-    assert asked(system=system, cache_control=new).extras == {"cache_control": new}
+def test_marks_of_a_cache_are_for_deployments_that_take_them() -> None:
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    request = asked(system=[text("a") | mark], tools=[TOOL | mark])
+    assert (request.extras, request.extra_names) == ({}, ("cache_control",))
+    assert upstream_messages(request)[0] == turn("a", role="system")
+    assert upstream_messages(request, "cache_control")[0] == turn(text("a") | mark, role="system")
+    assert (asked(**mark).extras, asked().extra_names) == (mark, ())
 
 
 def test_a_remote_picture_has_the_clients_path() -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,11 +79,12 @@ def test_every_kind_of_input_is_told() -> None:
 def test_why_it_ended() -> None:
     ends = {
         case: [delta for delta in read(stream(CASES[case])) if isinstance(delta, Finished)]
-        for case in ("text", "length", "tool-call", "refusal", "stop-sequence")
+        for case in ("text", "length", "window-full", "tool-call", "refusal", "stop-sequence")
     }
     assert ends == {
         "text": [Finished("stop")],
         "length": [Finished("length")],
+        "window-full": [Finished("length", is_window_full=True)],
         "tool-call": [Finished("tool_calls")],
         "refusal": [Finished("content_filter")],
         "stop-sequence": [Finished("stop", stop_sequence="3")],
@@ -98,7 +100,7 @@ def test_what_is_new_or_nothing_is_passed_over() -> None:
         [
             event("message_start", message={"usage": {"input_tokens": 3, "cache_read_input_tokens": 2}}),
             event("ping"),
-            event("content_block_start", index=0, content_block={"type": "redacted_thinking", "data": "x"}),
+            event("content_block_start", index=0, content_block={"type": "server_tool_use", "id": "x"}),
             event("content_block_start", index=1, content_block={"type": "text", "text": ""}),
             event("content_block_delta", index=1, delta={"type": "text_delta", "text": "a"}),
             event("content_block_delta", index=1, delta={"type": "citations_delta", "citation": {}}),
@@ -130,6 +132,8 @@ def test_calls_and_thinking() -> None:
     body = b"".join(
         [
             event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "hm"}),
+            event("content_block_delta", index=0, delta={"type": "signature_delta", "signature": "s"}),
+            event("content_block_start", index=0, content_block={"type": "redacted_thinking", "data": "x"}),
             event("content_block_start", index=1, content_block={"type": "tool_use", "id": "a", "name": "f"}),
             event("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": "{}"}),
             event("content_block_start", index=2, content_block={"type": "tool_use", "id": "b", "name": "g"}),
@@ -139,6 +143,8 @@ def test_calls_and_thinking() -> None:
     )
     assert read(body)[1:] == [
         Reasoning("hm"),
+        Reasoning("", signature="s"),
+        Reasoning("", redacted="x"),
         ToolCall(0, "", "a", "f"),
         ToolCall(0, "{}"),
         ToolCall(1, "", "b", "g"),
@@ -154,12 +160,36 @@ def test_a_conversation_comes_through(case: str) -> None:
     """What a client of Messages asks is asked of an Anthropic upstream again."""
     asked = {"model": "m", "max_tokens": 9, "messages": CONVERSATIONS[case][0]}
     once = parse_messages(json.dumps(asked).encode())
-    body = messages_body(once, **OPTIONS)
-    again = parse_messages(json.dumps(body).encode())
-    if case == "instructions between turns":
-        assert body["system"] == [{"type": "text", "text": "be brief"}]
-    else:
-        assert again.prompt == once.prompt
+    again = parse_messages(msgspec.json.encode(messages_body(once, **OPTIONS)))
+    assert again.prompt == once.prompt
+
+
+MARK = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
+def test_marks_stay_where_they_were() -> None:
+    def text(content: str) -> dict[str, Any]:
+        return {"type": "text", "text": content}
+
+    use = {"type": "tool_use", "id": "1", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "no", "is_error": True}
+    thinking = {"type": "thinking", "thinking": "t", "signature": "s"}
+    redacted = {"type": "redacted_thinking", "data": "x"}
+    asked = {
+        "system": [text("a") | MARK, text("b")],
+        "tools": [{"name": "get_weather", "input_schema": SCHEMA} | MARK],
+        "messages": [
+            {"role": "user", "content": [text("c") | MARK, text("d")]},
+            {"role": "assistant", "content": [thinking, redacted, text("e"), use | MARK]},
+            {"role": "user", "content": [result | MARK, text("f")]},
+            {"role": "system", "content": [text("g") | MARK]},
+        ],
+    }
+    request = parse_messages(json.dumps({"model": "m", "max_tokens": 9} | asked).encode())
+    body = json.loads(msgspec.json.encode(messages_body(request, **OPTIONS)))
+    assert {name: body[name] for name in asked} == asked
+    without = messages_body(request, **OPTIONS | {"extra_parameters": frozenset()})
+    assert b"cache_control" not in msgspec.json.encode(without)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ a row for its own time with `monkeypatch.setitem(PROTOCOLS, protocol.name, proto
 """
 
 import re
+from collections.abc import Container
 
 from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
@@ -22,18 +23,28 @@ PROTOCOLS: dict[str, Protocol] = {
         *(RESPONSES, COUNT_INPUT, MESSAGES, COUNT_TOKENS),
     )
 }
-_FIRST_SEGMENT = re.compile(r"/(?:[^/]+/)?v1/([^/?]+)")
+_FIRST_SEGMENT = re.compile(r"/(?:[^/]+/)?(?:v1/)?([^/?]+)")
 
 
 def protocol_of_path(path: str) -> Protocol:
-    """Return the protocol that is named by the path's first segment behind `/v1/`, else chat completions."""
+    """Return the protocol that is named by the path's first segment behind `/v1/` (which clients may have
+    left out), else chat completions.
+    """
     found = _FIRST_SEGMENT.match(path)
     return PROTOCOLS.get(found[1], CHAT) if found else CHAT
 
 
-def error_answer(path: str, failure: Failed, request_id: str) -> ErrorAnswer:
-    """Return the answer to a request that failed before its protocol's code ran."""
+def error_answer(
+    path: str, failure: Failed, request_id: str, header_names: Container[str] = ()
+) -> ErrorAnswer:
+    """Return the answer to a request that failed before its protocol's code ran.
+
+    On a route that all protocols share, the names of its headers tell the client's protocol.
+    """
     protocol = protocol_of_path(path)
+    if protocol is CHAT:
+        own = (each for each in PROTOCOLS.values() if each.client_header in header_names)
+        protocol = next(own, CHAT)
     answer = protocol.dialect("").envelope(failure, request_id=request_id)
     ids = ((name, request_id.encode()) for name in protocol.request_id_headers)
     length = (b"content-length", b"%d" % len(answer.body))

@@ -3,12 +3,13 @@
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.protocols.envelope import ErrorAnswer
+from chatapi.wire.protocols.envelope import ErrorAnswer, Header
 from chatapi.wire.sse import PING, PING_LINE
 
 
@@ -89,6 +90,15 @@ class Envelope(typing.Protocol):
         ...
 
 
+LimitHeaders = Callable[[str, int, int, datetime], list[Header]]
+"""Takes `requests` or `tokens`, the limit, what remains of it, and the time when all of it is back."""
+
+
+def no_limit_headers(counts: str, most: int, remaining: int, reset_at: datetime) -> list[Header]:
+    """Return no headers."""
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """How one dialect of a protocol writes its answers."""
@@ -158,6 +168,10 @@ class Protocol:
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""
+    client_header: str = ""
+    """The name of a request header that only its clients send."""
+    limit_headers: LimitHeaders = no_limit_headers
+    """Makes the headers about a rate limit that the protocol has beside OpenAI's `x-ratelimit-*`."""
 
     def dialect(self, name: str) -> Dialect:
         """Return the dialect of that name, or the first one of a protocol that does not have it."""

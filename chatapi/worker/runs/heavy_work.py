@@ -143,7 +143,7 @@ def _parts(delta: AnyDelta) -> list[AnyDelta]:
                 ToolCall(delta.call_index, part, index=delta.index, kind=delta.kind) for part in rest
             ]
             return [replace(delta, arguments=first), *following]
-        case Reasoning():
+        case Reasoning() if delta.text:
             return [replace(delta, text=part) for part in _cut(delta.text)]
         case Text() | Refusal() if delta.logprobs is None:
             return [replace(delta, text=part) for part in _cut(delta.text)]

@@ -207,7 +207,9 @@ def _chars(delta: AnyDelta) -> int:
     match delta:
         case Text() | Refusal():
             return len(delta.text) + LOGPROB_CHARS * len(delta.logprobs or ())
-        case Reasoning(text=content) | ToolCall(arguments=content) | Vector(values=content):
+        case Reasoning():
+            return len(delta.text) + len(delta.signature) + len(delta.redacted)
+        case ToolCall(arguments=content) | Vector(values=content):
             return len(content)
         case Audio():
             return len(delta.data) + len(delta.transcript)

@@ -140,6 +140,8 @@ class OpenAI:
         )
 
     def _reasoning(self, delta: Reasoning) -> bytes:
+        if not delta.text:
+            return b""
         return self._chunk(delta.index, b'{"reasoning_content":' + to_json(delta.text) + b"}")
 
     def _refusal(self, delta: Refusal) -> bytes:

@@ -9,7 +9,7 @@ from chatapi.wire.protocols.messages.encoder import (
     MessagesFolder,
     public_id,
 )
-from chatapi.wire.protocols.messages.envelope import envelope
+from chatapi.wire.protocols.messages.envelope import envelope, limit_headers
 from chatapi.wire.protocols.messages.reference import COUNT, CREATE
 from chatapi.wire.protocols.messages.request import COUNT_NAME, NAME, parse, parse_count
 from chatapi.wire.protocols.protocol import Dialect, Protocol
@@ -31,6 +31,8 @@ MESSAGES = Protocol(
     id_prefixes=("msg_",),
     operations=(CREATE,),
     request_id_headers=_REQUEST_IDS,
+    client_header="anthropic-version",
+    limit_headers=limit_headers,
 )
 COUNT_TOKENS = Protocol(
     name=COUNT_NAME,
@@ -40,4 +42,5 @@ COUNT_TOKENS = Protocol(
     counts_tokens=True,
     operations=(COUNT,),
     request_id_headers=_REQUEST_IDS,
+    limit_headers=limit_headers,
 )

@@ -10,20 +10,13 @@ from msgspec import Meta
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS
 from chatapi.wire.invalid_request import Violation
-from chatapi.wire.messages import File, FilePart, Id, ImagePart, ImageUrl, TextPart
+from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, TextPart, Thought
 
 _Text = Annotated[str, Meta(max_length=256)]
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """The root of blocks and sources."""
-
-
-class CacheControl(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A mark: up to here, the prompt is to be cached."""
-
-    type: Annotated[str, Meta(max_length=16)]
-    ttl: Annotated[str, Meta(max_length=16)] | None = None
 
 
 class TextBlock(_Tagged, frozen=True, tag="text"):
@@ -65,6 +58,7 @@ class ImageBlock(_Tagged, frozen=True, tag="image"):
     """A picture."""
 
     source: Base64Image | URLImage
+    cache_control: CacheControl | None = None
 
 
 class Base64Document(_Tagged, frozen=True, tag="base64"):
@@ -103,6 +97,7 @@ class DocumentBlock(_Tagged, frozen=True, tag="document"):
     source: Base64Document | TextDocument | ContentDocument
     title: _Text | None = None
     context: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class SearchResultBlock(_Tagged, frozen=True, tag="search_result"):
@@ -111,6 +106,7 @@ class SearchResultBlock(_Tagged, frozen=True, tag="search_result"):
     source: str
     title: str
     content: Annotated[list[TextBlock], Meta(max_length=MAX_CONTENT_PARTS)]
+    cache_control: CacheControl | None = None
 
 
 class ToolReferenceBlock(_Tagged, frozen=True, tag="tool_reference"):
@@ -135,18 +131,30 @@ class ToolUseBlock(_Tagged, frozen=True, tag="tool_use"):
     id: Id
     name: Id
     input: dict[str, Any]
+    cache_control: CacheControl | None = None
 
 
 class ThinkingBlock(_Tagged, frozen=True, tag="thinking"):
-    """What the model thought in an earlier turn. It is dropped, like all of the following."""
+    """What the model thought in an earlier turn."""
+
+    thinking: str = ""
+    signature: str = ""
+
+    def thought(self) -> Thought:
+        return Thought(self.thinking, self.signature)
 
 
 class RedactedThinkingBlock(_Tagged, frozen=True, tag="redacted_thinking"):
-    pass
+    """The same, encrypted."""
+
+    data: str = ""
+
+    def thought(self) -> Thought:
+        return Thought(data=self.data)
 
 
 class ServerToolUseBlock(_Tagged, frozen=True, tag="server_tool_use"):
-    pass
+    """A call that Anthropic's servers made. It is dropped, like all of the following."""
 
 
 class WebSearchToolResultBlock(_Tagged, frozen=True, tag="web_search_tool_result"):
@@ -184,9 +192,7 @@ class MCPToolResultBlock(_Tagged, frozen=True, tag="mcp_tool_result"):
 
 
 DroppedBlock = (
-    ThinkingBlock
-    | RedactedThinkingBlock
-    | ServerToolUseBlock
+    ServerToolUseBlock
     | WebSearchToolResultBlock
     | WebFetchToolResultBlock
     | CodeExecutionToolResultBlock
@@ -197,7 +203,7 @@ DroppedBlock = (
     | MCPToolResultBlock
 )
 UserBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
-AssistantBlock = TextBlock | ToolUseBlock | DroppedBlock
+AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | DroppedBlock
 
 
 class _Turn(msgspec.Struct, frozen=True, tag_field="role"):

@@ -10,11 +10,13 @@ from itertools import groupby
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS, MAX_TOOL_CALLS
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.messages import (
     AssistantMessage,
+    CacheControl,
     CalledFunction,
     FunctionCall,
     Message,
@@ -26,15 +28,16 @@ from chatapi.wire.messages import (
 from chatapi.wire.protocols.messages.blocks import (
     AssistantTurn,
     Base64Document,
-    CacheControl,
     ContentDocument,
     DocumentBlock,
     ImageBlock,
     Part,
+    RedactedThinkingBlock,
     SearchResultBlock,
     SystemTurn,
     TextBlock,
     TextDocument,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     Turn,
@@ -76,18 +79,6 @@ def to_messages(
     return messages
 
 
-def last_cache_mark(system: str | Sequence[TextBlock], turns: Sequence[Turn]) -> CacheControl | None:
-    """Return the last mark of what is to be cached."""
-    blocks = [
-        *(() if isinstance(system, str) else system),
-        *(block for turn in turns for block in _blocks(turn)),
-    ]
-    marks = (
-        block.cache_control for block in reversed(blocks) if isinstance(block, TextBlock | ToolResultBlock)
-    )
-    return next(filter(None, marks), None)
-
-
 def remote_pictures(turns: Sequence[Turn]) -> Iterator[str]:
     """Yield the path of the URL of each picture that an upstream would have to fetch."""
     for number, turn in enumerate(turns):
@@ -126,7 +117,8 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
         if isinstance(block, ToolResultBlock):
             parts = [part for each in _blocks(block) for part in _block_parts(each)]
             text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
-            yield ToolMessage(f"Error: {text}" if block.is_error else text, block.tool_use_id)
+            mark = _last_mark([*_blocks(block), block])
+            yield ToolMessage(text, block.tool_use_id, is_error=block.is_error, cache_control=mark)
             rest += [part for part in parts if not isinstance(part, TextPart)]
             has_results = True
     rest += _parts(blocks)
@@ -140,8 +132,16 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
     if len(calls) > MAX_TOOL_CALLS:
         param = _param(blocks)
         raise InvalidRequest(f"Invalid value for '{param}': expected at most {MAX_TOOL_CALLS} calls.", param)
+    thoughts = [
+        block.thought() for _, block in blocks if isinstance(block, ThinkingBlock | RedactedThinkingBlock)
+    ]
     if text or calls:
-        yield AssistantMessage(content=text or None, tool_calls=[*calls] or None)
+        yield AssistantMessage(
+            content=text or None,
+            tool_calls=[*calls] or None,
+            thoughts=thoughts or None,
+            cache_control=_last_mark([block for _, block in blocks]),
+        )
 
 
 def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:
@@ -149,8 +149,18 @@ def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:
     return FunctionCall(block.id, CalledFunction(to_name(block.name), arguments))
 
 
+def _last_mark(blocks: Sequence[Any]) -> CacheControl | None:
+    marks = (getattr(block, "cache_control", None) for block in reversed(blocks))
+    return next(filter(None, marks), None)
+
+
 def _parts(blocks: Iterable[Numbered]) -> list[Part]:
-    return [part for _, block in blocks for part in _block_parts(block)]
+    """Return the content parts of the blocks; a block's mark is that of its last part."""
+    found: list[Part] = []
+    for _, block in blocks:
+        if parts := [*_block_parts(block)]:
+            found += [*parts[:-1], replace(parts[-1], cache_control=block.cache_control)]
+    return found
 
 
 def _block_parts(block: Any) -> Iterator[Part]:
@@ -178,17 +188,17 @@ def _blocks(holder: Any) -> Sequence[Any]:
 
 
 def _text_parts(text: str | Sequence[TextBlock]) -> Iterator[TextPart]:
-    texts = [text] if isinstance(text, str) else [block.text for block in text]
-    return (TextPart(each) for each in texts if each)
+    blocks = [TextBlock(text)] if isinstance(text, str) else text
+    return (TextPart(block.text, cache_control=block.cache_control) for block in blocks if block.text)
 
 
 def _content(parts: Sequence[Any], param: str) -> Any:
-    """Return the parts as a message's content: a string unless there are several, or it is no text."""
+    """Return the parts as a message's content: a string if it is one text without a mark."""
     if len(parts) > MAX_CONTENT_PARTS:
         raise InvalidRequest(
             f"Invalid value for '{param}': expected at most {MAX_CONTENT_PARTS} blocks.", param
         )
-    if len(parts) == 1 and isinstance(parts[0], TextPart):
+    if len(parts) == 1 and isinstance(parts[0], TextPart) and parts[0].cache_control is None:
         return parts[0].text
     return parts or ""
 

@@ -14,7 +14,6 @@ from chatapi.wire.deltas import (
     AnyDelta,
     Failed,
     Finished,
-    FinishReason,
     Reasoning,
     Refusal,
     Started,
@@ -55,6 +54,7 @@ class _Block:
         self.start = start
         self.pieces: list[str] = []
         """Of a call's arguments, or of what is held back."""
+        self.signature = ""
 
     @property
     def may_end(self) -> bool:
@@ -87,9 +87,11 @@ class MessagesEncoder:
 
     def _frames(self, delta: AnyDelta) -> Iterator[bytes]:
         match delta:
-            case Text() | Reasoning() | Refusal():
+            case Text() | Refusal():
                 self._has_refused |= isinstance(delta, Refusal)
-                yield from self._write("thinking" if isinstance(delta, Reasoning) else "text", delta.text)
+                yield from self._write("text", delta.text)
+            case Reasoning():
+                yield from self._think(delta)
             case ToolCall():
                 yield from self._write(delta.call_index, delta.arguments, delta)
             case Started():
@@ -114,6 +116,25 @@ class MessagesEncoder:
                 return
             yield from self._begin(block)
         yield from self._piece(text)
+
+    def _think(self, delta: Reasoning) -> Iterator[bytes]:
+        if delta.redacted:
+            yield from self._begin(_Block("redacted_thinking", {"data": delta.redacted}))
+            yield from self._stop()
+        elif delta.signature:
+            yield from self._sign(delta.signature)
+        else:
+            yield from self._write("thinking", delta.text)
+
+    def _sign(self, signature: str) -> Iterator[bytes]:
+        """Yield the frames that end a block of thinking, which may have no text."""
+        block = self._held.get("thinking") or self._open
+        if block is None or block.key != "thinking":
+            block = _Block("thinking", _STARTS["thinking"])
+            yield from self._begin(block)
+        block.signature = signature
+        if block is self._open:
+            yield from self._stop()
 
     def _call(self, delta: ToolCall) -> dict[str, Any]:
         name = delta.name or ""
@@ -142,7 +163,7 @@ class MessagesEncoder:
         if isinstance(self._open.key, int):
             self._ended_calls.add(self._open.key)
         elif self._open.key == "thinking":
-            yield self._delta("signature_delta", "signature", "")
+            yield self._delta("signature_delta", "signature", self._open.signature)
         yield event("content_block_stop", index=self._index)
         self._open = None
 
@@ -158,7 +179,7 @@ class MessagesEncoder:
         yield from self._stop()
         end = self._finished or Finished("stop")
         has_calls = bool(self._ended_calls)
-        ending = _ending(end.finish_reason, end.stop_sequence, has_calls, self._has_refused)
+        ending = _ending(end, has_calls, self._has_refused)
         yield event("message_delta", delta=ending, usage=usage_body(usage))
         yield event("message_stop")
 
@@ -170,26 +191,41 @@ class MessagesFolder(Completion):
         super().__init__()
         self._answer = answer
         self._has_refused = False
+        self._thinking: list[dict[str, Any]] = []
+        """The blocks that a signature has ended, or that are encrypted."""
+        self._thought: list[str] = []
+        """The pieces of one that has not ended."""
+        self._finished = Finished("stop")
 
     def add(self, delta: AnyDelta) -> None:
         """Fold one delta in. A refusal is text, in the order in which it came."""
-        if isinstance(delta, Refusal):
-            self._has_refused = True
-            delta = Text(delta.text)
+        match delta:
+            case Refusal():
+                self._has_refused = True
+                delta = Text(delta.text)
+            case Reasoning() if delta.redacted:
+                self._thinking.append({"type": "redacted_thinking", "data": delta.redacted})
+            case Reasoning():
+                self._thought += [delta.text] if delta.text else []
+                if delta.signature:
+                    self._thinking.append(self._thinking_block(delta.signature))
+                    self._thought = []
+            case Finished():
+                self._finished = delta
         super().add(delta)
+
+    def _thinking_block(self, signature: str = "") -> dict[str, Any]:
+        return {"type": "thinking", "thinking": "".join(self._thought), "signature": signature}
 
     def body(self) -> bytes:
         """Return the message; the usage must have come."""
         assert self.usage is not None
         choice = self.choice(0)
-        content: list[dict[str, Any]] = []
-        if choice.reasoning:
-            content.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+        content = [*self._thinking, *([self._thinking_block()] if self._thought else [])]
         if choice.text:
             content.append({"type": "text", "text": choice.text})
         content += [self._call(number, call) for number, call in sorted(choice.tool_calls.items())]
-        reason, has_calls = choice.finish_reason or "stop", bool(choice.tool_calls)
-        ending = _ending(reason, choice.stop_sequence, has_calls, self._has_refused)
+        ending = _ending(self._finished, bool(choice.tool_calls), self._has_refused)
         return to_json(_message(self._answer, content, usage=usage_body(self.usage), **ending))
 
     def _call(self, number: int, call: CollectedToolCall) -> dict[str, Any]:
@@ -253,19 +289,18 @@ def _message(
     }
 
 
-def _ending(
-    reason: FinishReason, stop_sequence: str | None, has_calls: bool, has_refused: bool
-) -> dict[str, Any]:
+def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]:
     """Return the members that tell why the answer has ended."""
-    if reason == "content_filter" or has_refused:
+    if end.finish_reason == "content_filter" or has_refused:
         details = {"type": "refusal", "category": None, "explanation": None}
         return {"stop_reason": "refusal", "stop_sequence": None, "stop_details": details}
-    if reason == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if end.finish_reason == "length":
+        reason = "model_context_window_exceeded" if end.is_window_full else "max_tokens"
+        return {"stop_reason": reason, "stop_sequence": None}
     if has_calls:
         return {"stop_reason": "tool_use", "stop_sequence": None}
-    if stop_sequence is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": stop_sequence}
+    if end.stop_sequence is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": end.stop_sequence}
     return {"stop_reason": "end_turn", "stop_sequence": None}
 
 

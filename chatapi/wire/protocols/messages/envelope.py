@@ -1,11 +1,12 @@
 """Errors of Messages (Anthropic's API reference, "Errors")."""
 
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, retry_headers
+from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, retry_headers
 
 OVERLOADED: Final = 529
 """Clients show and retry it as overload; a 503 they would not."""
@@ -35,3 +36,15 @@ def envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool =
     status = OVERLOADED if failure.status == 503 else failure.status
     headers = (*JSON_HEADERS, *retry_headers(failure))
     return ErrorAnswer(status, headers, msgspec.json.encode(error_document(failure, request_id)))
+
+
+def limit_headers(counts: str, most: int, remaining: int, reset_at: datetime) -> list[Header]:
+    """Return the headers about a rate limit; see `protocol.LimitHeaders`."""
+    figures = {
+        "limit": str(most),
+        "remaining": str(remaining),
+        "reset": f"{reset_at:%Y-%m-%dT%H:%M:%SZ}",
+    }
+    return [
+        (f"anthropic-ratelimit-{counts}-{name}".encode(), value.encode()) for name, value in figures.items()
+    ]

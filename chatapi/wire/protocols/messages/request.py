@@ -13,9 +13,10 @@ from msgspec import Meta
 from chatapi.wire import caps, parameters, request_body
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import Violation
+from chatapi.wire.messages import CacheControl
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
 from chatapi.wire.protocols.messages.blocks import TextBlock, Turn
-from chatapi.wire.protocols.messages.conversation import last_cache_mark, remote_pictures, to_messages
+from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
 
 NAME: Final = "messages"
 COUNT_NAME: Final = "messages.count_tokens"
@@ -54,6 +55,7 @@ class ToolDefinition(_Plain, frozen=True):
     description: parameters.Description | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+    cache_control: CacheControl | None = None
 
     def __post_init__(self) -> None:
         if self.type == "custom" and self.input_schema is None:
@@ -168,7 +170,7 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
             "prompt": Messages(to_messages(self.system, self.messages, _short)),
             "media_param": next(remote_pictures(self.messages), None),
             "reasoning_effort": self._effort(),
-            "extras": self._extras(),
+            "extras": self.extras | _as_extra("thinking", self.thinking),
             "ignored": (*self.ignored, *left_out),
             "context": {"tools": long_names} if long_names else {},
         }
@@ -177,15 +179,11 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
             members["response_format"] = parameters.JsonSchemaFormat(schema)
         return members | (self._tool_members() if self._own_tools else {})
 
-    def _extras(self) -> dict[str, Any]:
-        """Return the parameters of engines. Marks of a cache in the prompt become one for all of it."""
-        mark = _as_extra("cache_control", last_cache_mark(self.system, self.messages))
-        return mark | self.extras | _as_extra("thinking", self.thinking)
-
     def _tool_members(self) -> dict[str, Any]:
         choice = self.tool_choice
         tools = msgspec.json.encode([_function(tool) for tool in self._own_tools])
-        members: dict[str, Any] = {"tools": msgspec.Raw(tools)}
+        marks = {_short(tool.name): tool.cache_control for tool in self._own_tools if tool.cache_control}
+        members: dict[str, Any] = {"tools": msgspec.Raw(tools), "tool_cache_marks": marks}
         match choice:
             case AutoChoice():
                 members["tool_choice"] = "auto"

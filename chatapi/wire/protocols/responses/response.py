@@ -209,7 +209,7 @@ class Response:
                 yield from self._say("message", "output_text", delta.text, logprobs)
             case Refusal():
                 yield from self._say("message", "refusal", delta.text)
-            case Reasoning():
+            case Reasoning() if delta.text:
                 has_summary = "has_summary" in self._context
                 yield from self._say(
                     "reasoning", "summary_text" if has_summary else "reasoning_text", delta.text
