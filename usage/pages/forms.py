@@ -68,7 +68,7 @@ def end_user_field() -> forms.CharField:
         max_length=512,
         widget=UnfoldAdminTextInputWidget,
         help_text="An exception for one person of the project above: the name as requests send it, such as "
-        "alice@example.org. It replaces the usual limit of a person.",
+        "customer-4711. It replaces the usual limit of a person.",
     )
 
 
