@@ -37,7 +37,7 @@ async def created(attacker: Attacker, **members: Any) -> str:
 async def responses_of_tiny_items(attacker: Attacker) -> None:
     """Inputs of 130,000 empty items, of 2,048 messages, and of one message of 2,048 parts."""
     part = {"type": "input_text", "text": "a"}
-    inputs = ([{}] * 130_000, messages("a") * 2_048, messages([part] * 2_048))
+    inputs: tuple[list[Any], ...] = ([{}] * 130_000, messages("a") * 2_048, messages([part] * 2_048))
     payloads = [post(attacker, RESPONSES, input=items) for items in inputs]
     await asyncio.gather(*(attacker.flood(payload, connections=1) for payload in payloads))
 
