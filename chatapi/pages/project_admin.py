@@ -27,6 +27,7 @@ class ProjectAdmin(TenantAdmin, ModelAdmin):
         (None, {"fields": ["organization", "name", "is_active"]}),
         ("Names of models", {"fields": ["model_aliases"]}),
         ("End users and metadata", {"fields": ["counts_end_users", "hashes_end_users", "stores_metadata"]}),
+        ("Responses", {"fields": ["stores_responses_days"]}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

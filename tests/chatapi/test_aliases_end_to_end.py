@@ -6,7 +6,7 @@ import pytest
 
 from chatapi.wire.dialects import DIALECTS
 from tests.chatapi.http_client import HELLO, Client
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
@@ -35,7 +35,9 @@ print(json.dumps({"limited": secret} | {name: secret for name, (_, secret) in ke
 def clients(installation: Installation) -> dict[str, Client]:
     done = installation.manage("shell", "--no-imports", "-c", MAKE)
     assert done.returncode == 0, done.stderr
-    return {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+    clients = {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+    wait_for(lambda: clients["free"].complete("gpt-5.6").headers["deprecation"] is not None, "the catalog")
+    return clients
 
 
 @pytest.mark.parametrize("stream", [False, True])

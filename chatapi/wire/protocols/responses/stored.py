@@ -109,7 +109,7 @@ def _item_id(answer_id: str, number: int, kind: str) -> str:
 
 def _input_item(answer_id: str, number: int, raw: msgspec.Raw) -> dict[str, Any]:
     """Return an item with an id and the parts that clients expect."""
-    item = msgspec.json.decode(raw, type=dict[str, Any])
+    item: dict[str, Any] = msgspec.json.decode(raw)
     whole = {"id": _item_id(answer_id, number, item["type"]), "status": "completed"} | item
     if item["type"] == "message" and isinstance(item["content"], str):
         kind = "output_text" if item["role"] == "assistant" else "input_text"
