@@ -60,8 +60,8 @@ class Caller:
             raise PermissionDenied(f"This API key may not do this: it lacks the scope '{scope}'.")
 
 
+# The request headers `authorization` and `x-api-key`.
 KeyHeaders = tuple[str | None, str | None]
-"""The request headers `authorization` and `x-api-key`."""
 
 
 def sent_key(headers: KeyHeaders) -> str:

@@ -18,8 +18,8 @@ class Counts(StrEnum):
     RUNNING = "running"
 
 
+# What headers tell of.
 _TOLD = (Counts.REQUESTS, Counts.TOKENS)
-"""What headers tell of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,12 +26,12 @@ from accounts.redis_time_limit import in_time
 
 log = logging.getLogger(__name__)
 
+# How long a request counts as running after its process was last heard of.
 LEASE_MS = 15_000
-"""How long a request counts as running after its process was last heard of."""
+# Waits before attempts to release: a Redis that restarts is away for a moment.
 RELEASE_AFTER_S = (0, 0.5, 1, 2, 5)
-"""Waits before attempts to release: a Redis that restarts is away for a moment."""
+# The wait that a concurrency limit tells: nobody knows when another request will end.
 RUNNING_RETRY_MS = 1_000
-"""The wait that a concurrency limit tells: nobody knows when another request will end."""
 
 _SCRIPT = Path(__file__).with_suffix(".lua").read_text()
 _NOBODY = UUID(int=0)

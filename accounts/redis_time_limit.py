@@ -8,8 +8,8 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from accounts import loop_clock
 
+# The time limit of a command, blocking reads included; a frozen Redis counts as unavailable.
 REPLY_TIMEOUT_S = 3.0
-"""The time limit of a command, blocking reads included; a frozen Redis counts as unavailable."""
 
 
 @asynccontextmanager

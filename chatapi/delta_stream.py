@@ -134,8 +134,8 @@ local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1
 for _, id in ipairs(due) do redis.call('ZADD', KEYS[1], now + ARGV[2], id) end
 return due
 """
+# How long the responses to be stored are left to the process that has asked for them.
 STORING_MS = 2_000
-"""How long the responses to be stored are left to the process that has asked for them."""
 
 
 class Cancellation(Enum):

@@ -42,8 +42,8 @@ def created(generation_id: UUID) -> int:
     return (generation_id.int >> 80) // 1_000
 
 
+# The header `openai-version`, which SDKs show. OpenAI's API has never had another version.
 OPENAI_VERSION = "2020-10-01"
-"""The header `openai-version`, which SDKs show. OpenAI's API has never had another version."""
 
 _ECHOED = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 

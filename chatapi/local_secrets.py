@@ -8,8 +8,8 @@ from pathlib import Path
 from django.core.exceptions import ImproperlyConfigured
 
 NAMES = ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER")
+# The least length of a secret: 16 bytes in hexadecimal digits can't be guessed.
 MIN_CHARACTERS = 32
-"""The least length of a secret: 16 bytes in hexadecimal digits can't be guessed."""
 _LINE = re.compile(r"\s*(?:#.*|(?:export\s+)?(?P<name>\w+)\s*=\s*(?P<value>\S.*))?")
 
 

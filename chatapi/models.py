@@ -13,21 +13,21 @@ from chatapi.wire.parameters import ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
 
+# The largest number in the catalog, for every database.
 MAX_NUMBER = 2**31 - 1
-"""The largest number in the catalog, for every database."""
 MAX_BASE_URL_CHARS = 500
 MAX_NAME_CHARS = 128
 MAX_OWNER_CHARS = 100
+# Of a model, and of a project.
 MAX_ALIASES = 100
-"""Of a model, and of a project."""
+# The names of a deployment's timeouts.
 TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
-"""The names of a deployment's timeouts."""
+# The jobs and logs in Redis live longer (`delta_stream.RUN_TTL_MS`).
 MAX_TIMEOUT_MS = 24 * 3_600_000
-"""The jobs and logs in Redis live longer (`delta_stream.RUN_TTL_MS`)."""
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
+# The beginnings of this server's variables, none of which may be sent to an upstream as its key.
 _OWN_VARIABLES = ("CHATAPI_", "DATABASE_URL", "REDIS_URL")
-"""The beginnings of this server's variables, none of which may be sent to an upstream as its key."""
 _at_most = MaxValueValidator(MAX_NUMBER)
 _positive = [MinValueValidator(1), _at_most]
 

@@ -28,8 +28,8 @@ from chatapi.redis_client import connect_from_thread
 
 log = logging.getLogger(__name__)
 
+# How long the inbox of a dead web process lives; a living process renews it.
 INBOX_TTL_MS = 60_000
-"""How long the inbox of a dead web process lives; a living process renews it."""
 
 
 class Signs(NamedTuple):

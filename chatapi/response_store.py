@@ -28,8 +28,8 @@ from usage.models import Generation
 log = logging.getLogger(__name__)
 
 MAX_RESPONSES = 100_000
+# Of an organization, like `MAX_RESPONSES`; responses that run when it is reached are still stored.
 MAX_BYTES = 1 << 30
-"""Of an organization, like `MAX_RESPONSES`; responses that run when it is reached are still stored."""
 MAX_RESPONSE_BYTES = 16 << 20
 DELETED_AT_ONCE = 500
 _NONCE_BYTES = 12

@@ -196,8 +196,8 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
     "URL_FORMAT_OVERRIDE": None,
 }
+# Writes the ids of requests as clients know them (`usage/public_ids.py`).
 PUBLIC_ID = "chatapi.identity.public_id"
-"""Writes the ids of requests as clients know them (`usage/public_ids.py`)."""
 SPECTACULAR_SETTINGS = {
     # Only the page /docs is drf-spectacular's; the document is chatapi.api.openapi's.
     "SERVE_AUTHENTICATION": [],

@@ -18,6 +18,7 @@ from accounts.redis_time_limit import in_time
 
 ARGUMENTS_VERSION = 1
 
+# kombu's options for a worker's broker connection; a lost connection is noticed within seconds.
 BROKER_OPTIONS: Final[dict[str, Any]] = {
     # Early acknowledgement does not need kombu's bookkeeping, which triples the cost of a message.
     "ack_emulation": False,
@@ -29,10 +30,9 @@ BROKER_OPTIONS: Final[dict[str, Any]] = {
     "socket_keepalive": True,
     "health_check_interval": 5,
 }
-"""kombu's options for a worker's broker connection; a lost connection is noticed within seconds."""
 
+# The least time between two repeated enqueueings of one generation, by any worker.
 REPEAT_MS = 2_000
-"""The least time between two repeated enqueueings of one generation, by any worker."""
 
 # KEYS: the queue, then one flag per generation. ARGV: how long a flag lasts in ms, then one message per
 # generation. Returns the positions of the messages that were enqueued; none while the queue holds any

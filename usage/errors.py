@@ -84,10 +84,9 @@ class DatabaseUnavailable(UsageError):
     """The database could not be reached or did not answer in time."""
 
 
+# From PostgreSQL's documentation, appendix A. The server is a standby or was made read-only because its disk
+# is full, or it ended a transaction that stood still. psycopg reports these as internal errors.
 READ_ONLY, IDLE_TOO_LONG, TRANSACTION_TOO_LONG = "25006", "25P03", "25P04"
-"""From PostgreSQL's documentation, appendix A. The server is a standby or was made read-only because its disk
-is full, or it ended a transaction that stood still. psycopg reports these as internal errors.
-"""
 
 
 def is_unavailable(error: Exception) -> bool:

@@ -41,14 +41,14 @@ class Price:
         return {name: getattr(self, name) for name in PRICE_COLUMNS}
 
 
+# The columns in which tables keep a price.
 PRICE_COLUMNS = tuple(field.name for field in fields(Price))
-"""The columns in which tables keep a price."""
+# The columns that may be None, and the column whose price is charged then.
 FALLBACKS = {
     "reasoning_per_mtok_nanodollars": "output_per_mtok_nanodollars",
     "cache_write_per_mtok_nanodollars": "input_per_mtok_nanodollars",
     "cache_write_1h_per_mtok_nanodollars": "cache_write_per_mtok_nanodollars",
 }
-"""The columns that may be None, and the column whose price is charged then."""
 
 FREE = Price(0, 0, 0)
 
@@ -78,8 +78,8 @@ class Tokens:
         return {name: getattr(self, name) for name in TOKEN_COLUMNS}
 
 
+# The columns in which tables keep token counts.
 TOKEN_COLUMNS = tuple(field.name for field in fields(Tokens))
-"""The columns in which tables keep token counts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, error_answer
 
+# Any prefix but the admin's, so that a misspelled dialect gets an envelope, too.
 _CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
-"""Any prefix but the admin's, so that a misspelled dialect gets an envelope, too."""
 _WITHOUT_VERSION = re.compile(rf"((?:/(?:{'|'.join(DIALECTS)}))?)(/[^/]+.*)")
+# The first segments of routes behind `/v1/`.
 _ROOTS = {"models", "key", "generations", "organization", *(name.partition(".")[0] for name in PROTOCOLS)}
-"""The first segments of routes behind `/v1/`."""
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "You may not do this."),

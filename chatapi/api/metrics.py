@@ -30,10 +30,10 @@ from usage.pricing import NANODOLLARS
 
 log = logging.getLogger(__name__)
 
+# Of the numbers; the books are read at most once in this time.
 MAX_AGE_S = 1.0
-"""Of the numbers; the books are read at most once in this time."""
+# The number of budgets that are looked at, the fullest first.
 MAX_BUDGETS = 1_000
-"""The number of budgets that are looked at, the fullest first."""
 
 
 @csrf_exempt  # another method is a 405, and not a 403 for want of a token

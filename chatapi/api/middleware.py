@@ -10,8 +10,8 @@ from accounts import client_ip
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
 
+# Pages outside the API that open no session and make no links.
 WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
-"""Pages outside the API that open no session and make no links."""
 
 
 class AnyHostMiddleware(MiddlewareMixin):

@@ -29,8 +29,8 @@ _ERRORS = {
     504: "The upstream took too long. Nothing was charged unless the receipt says so.",
     529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
 }
+# Errors of every route; those of `_operation` are what a route has besides.
 _ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)
-"""Errors of every route; those of `_operation` are what a route has besides."""
 _STREAM = (402, 404, 409, 502, 504)
 _COMPLETION = (*_STREAM, 415, 422)
 

@@ -12,8 +12,8 @@ from chatapi.wire.protocols import PROTOCOLS
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
+# Members of the requests' types that no client sends.
 _NOT_SENT = ("request", "extras", "ignored", "resolved")
-"""Members of the requests' types that no client sends."""
 
 
 def ref(name: str) -> Schema:

@@ -18,8 +18,8 @@ from usage.database.clock import Width
 from usage.insights.buckets import WIDTHS, BucketQuery
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# A year before the year 10000, in which Python's dates end; the longest page has 180 days.
 _MAX_TIME = 253_402_300_799 - 366 * 86_400
-"""A year before the year 10000, in which Python's dates end; the longest page has 180 days."""
 _PAGE = re.compile(r"page_([0-9a-f]{1,10})", re.ASCII)
 
 

@@ -19,8 +19,8 @@ from usage import pricing
 from usage.books import prices
 from usage.errors import sqlstate
 
+# Error codes after a wait for a lock (PostgreSQL's documentation, appendix A).
 LOCK_NOT_AVAILABLE, QUERY_CANCELED = "55P03", "57014"
-"""Error codes after a wait for a lock (PostgreSQL's documentation, appendix A)."""
 
 
 class CatalogChanged(CatalogError):

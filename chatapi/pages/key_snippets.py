@@ -111,6 +111,7 @@ class Snippet:
     text: str
 
 
+# The id, title and text of each snippet, by the kind of model that it needs.
 _FORMS = {
     ModelKind.CHAT: (
         ("curl", "Chat with curl", _CHAT_WITH_CURL),
@@ -124,7 +125,6 @@ _FORMS = {
         ("embeddings-python", "Embeddings with Python", _EMBEDDINGS_WITH_PYTHON),
     ),
 }
-"""The id, title and text of each snippet, by the kind of model that it needs."""
 
 
 def usable_models(row: APIKey) -> dict[ModelKind, str]:

@@ -22,6 +22,7 @@ from usage.formatting import money, usd
 from usage.models import Price
 
 MAX_PRICES = 100
+# The parts of a price.
 NAMES = {
     "input_per_mtok_nanodollars": "Input",
     "cached_input_per_mtok_nanodollars": "Cached input",
@@ -30,14 +31,13 @@ NAMES = {
     "cache_write_per_mtok_nanodollars": "Cache write",
     "cache_write_1h_per_mtok_nanodollars": "Cache write, 1 h",
 }
-"""The parts of a price."""
 assert tuple(NAMES) == tuple(field.name for field in fields(pricing.Price)), "each part has a name"
+# The share of the time shown that follows the start of the last price, so that it can be seen.
 _AIR = 0.08
-"""The share of the time shown that follows the start of the last price, so that it can be seen."""
+# The end of Python's calendar: a price may start on its last day.
 _NEVER = datetime.max.replace(tzinfo=UTC)
-"""The end of Python's calendar: a price may start on its last day."""
+# The width of a date on a phone, in percent of the plot's width.
 _LABEL_WIDTH = 32.0
-"""The width of a date on a phone, in percent of the plot's width."""
 
 
 @require_safe

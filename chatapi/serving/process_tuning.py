@@ -13,10 +13,9 @@ YOUNG_OBJECTS = 50_000
 # wait.
 SWITCH_INTERVAL_S = 0.000_5
 
+# glibc's settings for the processes that `serve` starts: the memory of a large request goes back to the
+# system as soon as it is freed. By default glibc keeps up to 64 MiB of it, in each of a process's arenas.
 MALLOC_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": str(512 << 10), "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
-"""glibc's settings for the processes that `serve` starts: the memory of a large request goes back to the
-system as soon as it is freed. By default glibc keeps up to 64 MiB of it, in each of a process's arenas.
-"""
 
 
 def tune_process() -> None:

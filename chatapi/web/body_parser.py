@@ -21,10 +21,10 @@ from chatapi.wire.parser_process import LENGTH, Outcome, Task
 
 log = logging.getLogger(__name__)
 
+# The CPU time limit for one body: ten times that of the slowest known body of 8 MiB.
 CPU_LIMIT_S = 5.0
-"""The CPU time limit for one body: ten times that of the slowest known body of 8 MiB."""
+# The wall-clock limit for one body; the machine may be busy or suspended.
 ANSWER_TIMEOUT_S = 30.0
-"""The wall-clock limit for one body; the machine may be busy or suspended."""
 _COMMAND = (sys.executable, "-m", "chatapi.wire.parser_process")
 _ROOT = Path(__file__).parent.parent.parent
 _outcome_decoder = msgspec.msgpack.Decoder(Outcome)

@@ -9,17 +9,17 @@ from typing import Final
 
 from chatapi.fair_room import FairRoom, Room
 
+# A body of more than this is large: it needs room, and is parsed by another process.
 LARGE_BYTES: Final = 64 * 1024
-"""A body of more than this is large: it needs room, and is parsed by another process."""
+# The least room that a large body takes: it bounds how many wait to be parsed.
 LEAST_BYTES: Final = 1024 * 1024
-"""The least room that a large body takes: it bounds how many wait to be parsed."""
+# How many bodies of the greatest length have room, of all organizations and of one.
 BODIES, BODIES_EACH = 4, 2
-"""How many bodies of the greatest length have room, of all organizations and of one."""
+# Requests of one organization that may wait: each holds a connection and up to `LARGE_BYTES`.
 MOST_WAITING_EACH: Final = 64
-"""Requests of one organization that may wait: each holds a connection and up to `LARGE_BYTES`."""
 WAIT_S: Final = 20.0
+# A body has `HOLD_S`, and a second per `LEAST_BYTES_PER_S`, to arrive; then it gives way if others wait.
 HOLD_S, LEAST_BYTES_PER_S = 5.0, 1024 * 1024
-"""A body has `HOLD_S`, and a second per `LEAST_BYTES_PER_S`, to arrive; then it gives way if others wait."""
 
 
 class BodyRoom:

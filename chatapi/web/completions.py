@@ -47,10 +47,10 @@ from usage.pricing import FREE, Price
 
 log = logging.getLogger(__name__)
 
+# Characters of a header's value that an error repeats.
 MAX_ECHO_CHARS: Final = 32
-"""Characters of a header's value that an error repeats."""
+# How often a body that arrives slowly is asked to give way.
 GIVE_WAY_CHECK_S: Final = 1.0
-"""How often a body that arrives slowly is asked to give way."""
 
 
 @dataclass(slots=True)

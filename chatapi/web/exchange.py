@@ -29,8 +29,8 @@ from usage.failpoints import failpoint
 
 OPENAI_VERSION: Final = (b"openai-version", identity.OPENAI_VERSION.encode())
 MAX_LENGTH_DIGITS: Final = 19
+# The cost of a request before its stream begins, in deltas (`fair_turns.py`).
 REQUEST_UNITS: Final = 64
-"""The cost of a request before its stream begins, in deltas (`fair_turns.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

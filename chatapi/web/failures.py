@@ -26,10 +26,10 @@ _AWAY: Final[dict[type[Exception], str]] = {
     ParserUnavailable: "The service can't read large requests right now.",
     NoRoom: "Too many large requests arrive at the same time.",
 }
+# The books begin with what is admitted: nothing else has a record of these refusals' reasons.
 _LOGGED: Final = frozenset({402, 403, 429})
-"""The books begin with what is admitted: nothing else has a record of these refusals' reasons."""
+# Refusals whose message repeats what the client has sent, which is not logged.
 _QUOTING: Final = frozenset({"model_not_allowed"})
-"""Refusals whose message repeats what the client has sent, which is not logged."""
 
 
 async def send_failure(exchange: Exchange, error: Exception) -> None:

@@ -15,16 +15,15 @@ from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
 
 POLL_S = 0.05
+# Added between two reads of a log for each log that the same organization follows: beyond 50, more logs cost
+# no more than 50 do.
 POLL_S_EACH = 0.001
-"""Added between two reads of a log for each log that the same organization follows: beyond 50, more logs cost
-no more than 50 do.
-"""
+# How long Redis may take to answer when it has just failed to.
 PROBE_S = 1.0
-"""How long Redis may take to answer when it has just failed to."""
+# About how many deltas of a log are read at once.
 PAGE_DELTAS = 128
-"""About how many deltas of a log are read at once."""
+# The most entries of a log that are read at once.
 PAGE_ENTRIES = 64
-"""The most entries of a log that are read at once."""
 
 Answer = TypeVar("Answer")
 
@@ -48,8 +47,8 @@ class Follower:
         self._organization_id = organization_id
         self._stream = stream
         self._turns = turns
+        # The name of the last log entry handed out.
         self._read_up_to = b""
-        """The name of the last log entry handed out."""
         self._page_entries = 1
         self._failing_since: float | None = None
 

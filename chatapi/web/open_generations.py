@@ -11,8 +11,8 @@ from typing import Final
 from chatapi import errors
 from chatapi.concurrency import CachedValue
 
+# How old a count may be that decides: generations that have ended since still count.
 MAX_COUNT_AGE_S: Final = 0.05
-"""How old a count may be that decides: generations that have ended since still count."""
 
 
 class OpenGenerations:
@@ -24,8 +24,8 @@ class OpenGenerations:
         self._most = most
         self._counts = CachedValue(self._read)
         self._open: dict[int, int] = {}
+        # By organization, since the last count.
         self._admitted: Counter[int] = Counter()
-        """By organization, since the last count."""
 
     async def add(self, organization_id: int) -> None:
         """Count one more generation; raise a 429 if the organization has as many as it may.

@@ -54,20 +54,19 @@ class Refusal:
 
 
 BAD_REQUEST = Refusal(HTTPStatus.BAD_REQUEST, "The request is not well-formed HTTP/1.1.")
+# Routers differ in what they make of `//v1`, and we are no proxy for `http://somewhere/v1` (RFC 9112 section
+# 3.2).
 NOT_A_PATH = Refusal(
     HTTPStatus.BAD_REQUEST, "The request's target must be a path that begins with one slash."
 )
-"""Routers differ in what they make of `//v1`, and we are no proxy for `http://somewhere/v1` (RFC 9112 section
-3.2).
-"""
+# RFC 9112 section 3.2.
 NOT_ONE_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request must have one Host header.")
-"""RFC 9112 section 3.2."""
+# Daphne would join the values with a comma.
 REPEATED_KEY = Refusal(
     HTTPStatus.BAD_REQUEST, "The headers Authorization and x-api-key may each be sent only once."
 )
-"""Daphne would join the values with a comma."""
+# RFC 6455 section 4.1.
 NOT_A_HANDSHAKE = Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket begins with a GET request.")
-"""RFC 6455 section 4.1."""
 CHUNKS_TOO_SMALL = Refusal(
     HTTPStatus.BAD_REQUEST,
     "The request body is sent in chunks that are too small, or with too much between them: "
@@ -75,13 +74,13 @@ CHUNKS_TOO_SMALL = Refusal(
 )
 REQUEST_TIMEOUT = Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request took too long to arrive.")
 REQUEST_TOO_LARGE = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request body is too large.")
+# RFC 9112 section 3. The number is Twisted's.
 URI_TOO_LONG = Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "The request line is too long: at most 16,384 bytes.")
-"""RFC 9112 section 3. The number is Twisted's."""
+# RFC 6585 section 5. The numbers are Twisted's.
 HEADERS_TOO_LARGE = Refusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
     "The request's headers are too large: at most 500 of them, and 16,384 bytes with the request line.",
 )
-"""RFC 6585 section 5. The numbers are Twisted's."""
 TOO_MUCH_AT_ONCE = Refusal(
     HTTPStatus.SERVICE_UNAVAILABLE,
     "Too many large requests arrive at the same time. Try again in a moment.",

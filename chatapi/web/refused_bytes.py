@@ -17,8 +17,8 @@ class RefusedBytes:
     def __init__(self, max_bytes: int) -> None:
         """`max_bytes` is the bound per minute; 0 means no bound."""
         self._max_bytes = max_bytes
+        # By key: its bytes, and when they were counted by `time.monotonic`.
         self._counted: dict[int, tuple[float, float]] = {}
-        """By key: its bytes, and when they were counted by `time.monotonic`."""
 
     def add(self, api_key_id: int, n_bytes: int) -> None:
         if not self._max_bytes:

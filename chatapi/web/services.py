@@ -44,26 +44,25 @@ from usage.rollups.refused_requests import refused_requests
 
 log = logging.getLogger(__name__)
 
+# How often a follower without news wakes up, for its keep-alives.
 TICK_MS = 1_000
-"""How often a follower without news wakes up, for its keep-alives."""
+# The age at which a catalog that lacks a model is refreshed: a new model is served soon, and requests for
+# models that do not exist cost little.
 NEW_MODEL_S = 0.1
-"""The age at which a catalog that lacks a model is refreshed: a new model is served soon, and requests for
-models that do not exist cost little.
-"""
 MEBIBYTE = 1 << 20
+# How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`.
 MAX_STATES_BYTES = 64 * MEBIBYTE
-"""How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`."""
+# How long it may go unnoticed that an organization's store of responses is full.
 FULL_STORE_S = 10.0
-"""How long it may go unnoticed that an organization's store of responses is full."""
+# How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold.
 MAX_TICKET_BODIES = 4
-"""How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold."""
 MAX_ANSWER_BYTES = caps.MAX_VECTOR_VALUES * 4
+# How many of the largest embeddings, 96 MiB, are collected at the same time.
 MAX_ANSWERS = 8
-"""How many of the largest embeddings, 96 MiB, are collected at the same time."""
+# How long after the admission the admitting process may still enqueue a generation.
 ENQUEUES_WITHIN_MS = 1_000
-"""How long after the admission the admitting process may still enqueue a generation."""
+# Waits between attempts to cancel a generation in Redis: without that it runs on, and is charged.
 RETRY_S = (0.5, 1, 2)
-"""Waits between attempts to cancel a generation in Redis: without that it runs on, and is charged."""
 
 
 class Services:

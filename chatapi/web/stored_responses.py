@@ -34,15 +34,15 @@ from usage.books import reports
 from usage.models import Generation
 from usage.models import State as RowState
 
+# The most responses that the item references of one request may lead to.
 MAX_REFERENCED: Final = 64
-"""The most responses that the item references of one request may lead to."""
 MAX_PAGE_ITEMS: Final = 100
+# Of a state: to read as many takes as long as a delta (`fair_turns.py`).
 STATE_UNIT_BYTES: Final = 4_096
-"""Of a state: to read as many takes as long as a delta (`fair_turns.py`)."""
+# How long a cancellation waits for the end that it brings.
 CANCEL_WAIT_S: Final = 5.0
-"""How long a cancellation waits for the end that it brings."""
+# The most deltas that are encoded at once.
 PIECE_DELTAS: Final = 256
-"""The most deltas that are encoded at once."""
 _ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 

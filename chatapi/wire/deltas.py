@@ -20,10 +20,9 @@ import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+# The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
+# id.
 ToolKind = Literal["function", "custom", "function_call"]
-"""The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
-id.
-"""
 
 
 class TopLogprob(msgspec.Struct, frozen=True, gc=False):

@@ -4,10 +4,10 @@ from typing import Final
 
 from chatapi.wire.protocols import PROTOCOLS
 
+# The names that clients may choose; a protocol without that dialect answers in its first one.
 DIALECTS: Final = tuple(
     dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.dialects if name)
 )
-"""The names that clients may choose; a protocol without that dialect answers in its first one."""
 
 
 class UnknownDialect(Exception):

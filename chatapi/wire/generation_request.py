@@ -31,8 +31,8 @@ _MESSAGE_TOKENS_BOUND: Final = 16
 _REQUEST_TOKENS_BOUND: Final = 64
 _TOOLS_TOKENS_BOUND: Final = 512
 _TEXT_TOKENS_BOUND: Final = 16
+# Engine parameters that chat templates write into the prompt.
 _TEMPLATE_PARAMETERS: Final = ("documents", "chat_template_kwargs")
-"""Engine parameters that chat templates write into the prompt."""
 
 TokenId = Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Meta(min_length=1)]

@@ -45,6 +45,10 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 Level = Literal["low", "medium", "high"]
 PromptCacheRetention = Literal["in_memory", "24h"]
 
+# Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here nor
+# OpenAI's is not even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`,
+# `headers`) reaches no queue and no upstream. Left out on purpose: what runs code or templates
+# (`chat_template`, `logits_processors`), and what costs more than is held (`n_predict`, `use_beam_search`).
 ENGINE_PARAMETERS: Final = frozenset(
     """
     add_generation_prompt allowed_token_ids bad_words cache_control cache_prompt cache_salt
@@ -60,11 +64,6 @@ ENGINE_PARAMETERS: Final = frozenset(
     top_k top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
     """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
-"""Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here
-nor OpenAI's is not even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`,
-`headers`) reaches no queue and no upstream. Left out on purpose: what runs code or templates
-(`chat_template`, `logits_processors`), and what costs more than is held (`n_predict`, `use_beam_search`).
-"""
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):

@@ -16,8 +16,8 @@ from chatapi.wire import caps, json_guard
 from chatapi.wire.invalid_request import InvalidRequest, explain
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 
+# Fields that every protocol's struct has, and that no client can set.
 _OWN_FIELDS: Final = frozenset({"extras", "ignored"})
-"""Fields that every protocol's struct has, and that no client can set."""
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.\-\[\]]")
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 _encoder = msgspec.json.Encoder()

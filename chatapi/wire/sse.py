@@ -10,21 +10,19 @@ next by its line only: Bitseek's documents print streams without blank lines, an
 
 import msgspec
 
+# Room for a delta of 1 MiB, what its JSON escapes, and the chunk around it.
 MAX_EVENT_BYTES = 2 << 20
-"""Room for a delta of 1 MiB, what its JSON escapes, and the chunk around it."""
 DEFAULT_TYPE = "message"
 PING = b": ping\n\n"
+# A keep-alive for streams with ids: without the blank line, which OpenAI's SDKs take for an empty event once
+# they have seen an id.
 PING_LINE = b": ping\n"
-"""A keep-alive for streams with ids: without the blank line, which OpenAI's SDKs take for an empty event once
-they have seen an id.
-"""
 """A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
 
 _BOM = b"\xef\xbb\xbf"
+# With a bracket after it, it is between two JSON documents: no comma parts what would else be a value and the
+# next.
 _SEAM = b"}\ndata: "
-"""With a bracket after it, it is between two JSON documents: no comma parts what would else be a value and
-the next.
-"""
 
 
 class EventTooLargeError(ValueError):

@@ -45,14 +45,13 @@ QUOTA_EXHAUSTED = Failed(
     "The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503
 )
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
+# What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends
+# again by itself.
 STOPPED = Failed(
     "An operator stopped this request. What was generated is charged; see the receipt.",
     code="stopped_by_operator",
     status=403,
 )
-"""What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends
-again by itself.
-"""
 RATE_LIMITED = Failed(
     "The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429
 )

@@ -70,9 +70,9 @@ def _vector_reader(request: GenerationRequest, max_output_tokens: int) -> Reader
     return VectorReader(request.prompt.count)
 
 
+# By the type of the prompt.
 UPSTREAM_KINDS: Final = {
     Messages: UpstreamKind("/chat/completions", upstream_body, _chat_reader),
     Texts: UpstreamKind("/completions", upstream_body, _text_reader),
     Inputs: UpstreamKind("/embeddings", embeddings_body, _vector_reader),
 }
-"""By the type of the prompt."""

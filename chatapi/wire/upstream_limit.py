@@ -8,12 +8,11 @@ from itertools import islice
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Reasoning, Refusal, Text, ToolCall
 
+# A text that is longer is rarely one token.
 MAX_TOKEN_CHARACTERS = 16
-"""A text that is longer is rarely one token."""
+# Our tokens need not be the upstream's: it is only beyond its limit for sure when we count so many times as
+# many.
 TOLERANCE = 2
-"""Our tokens need not be the upstream's: it is only beyond its limit for sure when we count so many times as
-many.
-"""
 
 
 class OutputLimit:

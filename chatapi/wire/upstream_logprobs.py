@@ -9,12 +9,11 @@ import msgspec
 
 from chatapi.wire.deltas import TokenLogprob, TopLogprob
 
+# OpenAI's limit of `top_logprobs`; alternatives beyond it were not requested and are left out.
 MAX_ALTERNATIVES = 20
-"""OpenAI's limit of `top_logprobs`; alternatives beyond it were not requested and are left out."""
+# OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt
+# has.
 UNKNOWN_LOGPROB = -9999.0
-"""OpenAI's own value for "too unlikely to tell"; stands for the null that the first token of an echoed prompt
-has.
-"""
 
 
 class Token(msgspec.Struct, gc=False):

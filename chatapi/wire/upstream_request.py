@@ -7,8 +7,8 @@ import msgspec
 from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+# A third of the length of numbers, and exact. A server that does not know it answers with numbers.
 _BASE64 = {"encoding_format": "base64"}
-"""A third of the length of numbers, and exact. A server that does not know it answers with numbers."""
 # The first of them are sent with our own values; the others are for us.
 _NOT_FORWARDED: Final = frozenset(
     {"model", "stream", "max_tokens", "prompt"}
@@ -16,15 +16,15 @@ _NOT_FORWARDED: Final = frozenset(
     | {"state", "is_background", "announces_prompt_tokens", "tool_cache_marks"}
 )
 _FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
+# An extra parameter that is a member of assistant messages.
 REASONING: Final = "reasoning_content"
-"""An extra parameter that is a member of assistant messages."""
+# All members that a body may have, beside the parameters of engines.
 PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens", *_BASE64),
     *Messages.__struct_encode_fields__,
     *Texts.__struct_encode_fields__,
     *Inputs.__struct_encode_fields__,
 }
-"""All members that a body may have, beside the parameters of engines."""
 
 
 def upstream_body(

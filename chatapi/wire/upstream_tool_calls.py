@@ -14,8 +14,8 @@ import msgspec
 from chatapi.wire.deltas import ToolCall, ToolKind
 from chatapi.wire.upstream_errors import INVALID_RESPONSE, UpstreamError
 
+# Calls of one choice; each takes memory until its answer ends.
 MAX_CALLS = 1_024
-"""Calls of one choice; each takes memory until its answer ends."""
 
 
 class Function(msgspec.Struct, gc=False):

@@ -30,8 +30,8 @@ import msgspec
 
 from chatapi.wire.deltas import Annotations, AnyDelta, Finished, Started, Text, Usage
 
+# So many of a choice may come in no chunk: the one that ends it.
 HIDDEN_TOKENS = 1
-"""So many of a choice may come in no chunk: the one that ends it."""
 
 
 class _CacheWrites(msgspec.Struct, gc=False):
@@ -110,18 +110,17 @@ class UsageReader:
     def __init__(self, *, choices_per_prompt: int) -> None:
         self._choices_per_prompt = choices_per_prompt
         self._latest: Usage | None = None
+        # By the choice that had just ended when it was told, in that order.
         self._pieces: dict[int, Usage] = {}
-        """By the choice that had just ended when it was told, in that order."""
+        # The choice that the last chunk has ended, while no usage was told for it.
         self._just_ended: int | None = None
-        """The choice that the last chunk has ended, while no usage was told for it."""
+        # The latest one came where no choice's own comes.
         self._is_whole = False
-        """The latest one came where no choice's own comes."""
+        # Chunks that said something, of which each has a token at least.
         self._said = 0
-        """Chunks that said something, of which each has a token at least."""
+        # Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of all
+        # choices.
         self._fits_sum_so_far = True
-        """Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of
-        all choices.
-        """
 
     def read(self, told: UsageTold | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
         """Take in a chunk: its usage, and the deltas that it gave."""

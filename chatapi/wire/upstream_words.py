@@ -65,8 +65,8 @@ _NAMES: Final = _PARAMETERS | frozenset(
     uniqueItems url value
     """.split()  # noqa: SIM905
 )
+# Names whose values speak of the request, too.
 _PAIRED: Final = _NAMES - {"file", "id", "model", "name", "url", "user"}
-"""Names whose values speak of the request, too."""
 _BEFORE_HYPHEN: Final = frozenset(
     """
     auto built case co comma cross double empty end even fine full half high human in left length line

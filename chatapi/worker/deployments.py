@@ -12,8 +12,8 @@ from chatapi.models import Deployment, OnDisconnect
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.engines import Target, Timeouts
 
+# How long a deployment is asked last after a retryable failure.
 COOL_DOWN_S = 10.0
-"""How long a deployment is asked last after a retryable failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Route:
     allows_remote_media: bool = False
 
 
+# The only route for test keys, for every model. It fetches no media.
 SANDBOX = Route(Target(engine="sandbox", name="sandbox"), allows_remote_media=True)
-"""The only route for test keys, for every model. It fetches no media."""
 
 
 def load() -> dict[str, list[Route]]:

@@ -50,11 +50,11 @@ DATABASE_AWAY = Failed(
 )
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
+# The cost of starting a run, in deltas (`fair_turns.py`).
 START_UNITS = 64
-"""The cost of starting a run, in deltas (`fair_turns.py`)."""
 CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
+# Waits between attempts while the database is away; after the last one the reaper closes the generation.
 SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
-"""Waits between attempts while the database is away; after the last one the reaper closes the generation."""
 
 
 async def generate(services: Services, generation_id: UUID) -> None:
@@ -282,10 +282,10 @@ async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> 
     return run_usage.settlement(run.claimed, request, run.usage, end, prompt_tokens)
 
 
+# The length of a token in most texts. Only what is longer than this for each token is counted.
 TOKEN_BYTES = 4
-"""The length of a token in most texts. Only what is longer than this for each token is counted."""
+# Room for what a request says besides its prompt.
 REQUEST_OVERHEAD_BYTES = 1_024
-"""Room for what a request says besides its prompt."""
 
 
 async def _is_low(run: Run, request: GenerationRequest | None, reported: Usage) -> bool:

@@ -17,10 +17,9 @@ from usage.models import Budget, Period, Scope
 from usage.models.budgets import BudgetKey
 
 EVER = date(1970, 1, 1)
+# The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
+# floating point and PostgreSQL fail.
 MAX_NANODOLLARS = 2**63 - 1
-"""The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
-floating point and PostgreSQL fail.
-"""
 
 
 def ids_for(

@@ -15,8 +15,8 @@ from usage.database.clock import database_now
 from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, to_uuid
 from usage.errors import AlreadyAdmitted
 
+# As long as OpenAI's and Stripe's. After it, the key stands for a new request.
 KEY_LIFETIME = timedelta(hours=24)
-"""As long as OpenAI's and Stripe's. After it, the key stands for a new request."""
 
 
 @dataclass(frozen=True, slots=True)

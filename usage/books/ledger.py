@@ -257,8 +257,8 @@ def claim(now: datetime, items: Sequence[Claim]) -> list[Claimed | AlreadyResolv
     return [taken.pop(item.id) if item.id in taken else AlreadyResolved(str(item.id)) for item in items]
 
 
+# The fence that every first claim gets: nothing raises it before a claim.
 CLAIM_FENCE = 1
-"""The fence that every first claim gets: nothing raises it before a claim."""
 
 
 def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:

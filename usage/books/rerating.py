@@ -21,8 +21,8 @@ from usage.models import Generation, Kind, LedgerEntry, Price
 from usage.pricing import Tokens
 from usage.rollups import retention_horizon
 
+# Charges per transaction. Settlements of the same budgets wait meanwhile.
 PAGE = 500
-"""Charges per transaction. Settlements of the same budgets wait meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from usage.models import Kind, Outcome, UsageNote, UsageSource
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
+# The last attempts are kept, because the one that answered is among them.
 MAX_LOGGED_ATTEMPTS = 8
-"""The last attempts are kept, because the one that answered is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     return {row.id: row for row in found}
 
 
+# Outcomes after which the same request may succeed. A cancelled request is not repeated for its client.
 MAY_FARE_BETTER = {Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST}
-"""Outcomes after which the same request may succeed. A cancelled request is not repeated for its client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +172,8 @@ _COLUMNS = {
     "first_token_ms": "INTEGER",
     "last_token_ms": "INTEGER",
 }
+# The type of JSON columns in each database. SQLite gives a type named JSON numeric affinity.
 _JSON = {"sqlite": "TEXT", "postgresql": "JSONB"}
-"""The type of JSON columns in each database. SQLite gives a type named JSON numeric affinity."""
 
 
 def _update_generations(now: datetime, postings: Sequence[_Posting]) -> None:

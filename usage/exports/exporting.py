@@ -35,10 +35,10 @@ COLUMNS = (
     "completion_tokens", "reasoning_tokens", "amount_nanodollars", "amount_usd", "corrects", "reason",
     "recorded_by", "reference", "cache_write_tokens", "cache_write_1h_tokens",
 )  # fmt: skip
+# How long after its end a period may still get entries, from transactions that began within it.
 LATE_ENTRIES_WITHIN = timedelta(minutes=1)
-"""How long after its end a period may still get entries, from transactions that began within it."""
+# Columns with text that people have typed.
 USER_TEXT_COLUMNS = ("organization", "project", "api_key", "model", "reason", "recorded_by", "reference")
-"""Columns with text that people have typed."""
 Row = dict[str, Any]
 
 

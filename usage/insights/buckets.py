@@ -24,8 +24,8 @@ WIDTHS: dict[Width, timedelta] = {
     "hour": timedelta(hours=1),
     "day": timedelta(days=1),
 }
+# Ledger entries that one answer by the minute adds up at most.
 MAX_ENTRIES = 30_000
-"""Ledger entries that one answer by the minute adds up at most."""
 _TOKENS_AND_MONEY = (
     "prompt_tokens",
     "cached_tokens",

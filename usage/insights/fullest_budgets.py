@@ -12,10 +12,10 @@ from usage.database.sql import db_value, fetch_all, to_date
 from usage.database.time_limit import time_limit
 from usage.models import Period, Scope
 
+# The share of its limit from which a budget counts as near it.
 NEAR_LIMIT = 0.8
-"""The share of its limit from which a budget counts as near it."""
+# Budgets that are read at most: in some time zones, their period may be over already.
 _MAX_CANDIDATES = 1_000
-"""Budgets that are read at most: in some time zones, their period may be over already."""
 
 
 @dataclass(frozen=True, slots=True)

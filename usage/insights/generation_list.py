@@ -24,16 +24,15 @@ from usage.models import Generation
 from usage.models.outcomes import ANY_ERROR, FAILED
 
 MAX_LIMIT = 500
+# Rows that one page looks at to apply filters without an index; the next page continues there.
 SEARCHED = 20_000
-"""Rows that one page looks at to apply filters without an index; the next page continues there."""
+# Requests that are read for percentiles of days that are not closed.
 SAMPLE = 5_000
-"""Requests that are read for percentiles of days that are not closed."""
+# How much the time in an id may differ from the admission's, which is the database's time.
 _CLOCK_SLACK = timedelta(minutes=5)
-"""How much the time in an id may differ from the admission's, which is the database's time."""
+# How long before the range the search for requests that were settled in it begins; one that was open for
+# longer is not found.
 _OPEN_AT_MOST = timedelta(hours=6)
-"""How long before the range the search for requests that were settled in it begins; one that was open for
-longer is not found.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,7 @@ class RequestFilters(Filters):
         return self.until and self.until.astimezone(UTC)
 
 
+# Filters without an index, and their lookups.
 _UNINDEXED = {
     "project_id": "project_id",
     "model": "model",
@@ -84,7 +84,6 @@ _UNINDEXED = {
     "min_nanodollars": "amount_nanodollars__gte",
     "max_nanodollars": "amount_nanodollars__lte",
 }
-"""Filters without an index, and their lookups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +244,12 @@ def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[G
     return rows if filters.id is None else rows.filter(id=filters.id)
 
 
+# Django's own lookups take a key of digits for the index of a list.
 _HAS_PAIR = {
     "sqlite": "EXISTS (SELECT 1 FROM json_each(usage_generation.metadata) AS pair "
     "WHERE pair.key = %s AND pair.value = %s)",
     "postgresql": "usage_generation.metadata ->> %s = %s",
 }
-"""Django's own lookups take a key of digits for the index of a list."""
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:

@@ -51,8 +51,8 @@ _SUMS = {
     "all_tokens": Sum(F("prompt_tokens") + F("completion_tokens")),
     "all_nanodollars": Sum("amount_nanodollars"),
 }
+# A key's id, a day, and its requests, tokens and amount on that day.
 _Day = tuple[int, date, int, int, int]
-"""A key's id, a day, and its requests, tokens and amount on that day."""
 
 
 def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:

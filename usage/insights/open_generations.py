@@ -10,8 +10,8 @@ from usage.database.clock import database_now
 from usage.database.time_limit import time_limit
 from usage.models import OPEN, Generation, State
 
+# Open generations that are read at most to find the oldest.
 _MAX_OPEN = 20_000
-"""Open generations that are read at most to find the oldest."""
 
 _SHOWN = (
     "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model",

@@ -9,15 +9,14 @@ from zoneinfo import ZoneInfo
 
 Bucket = Literal["hour", "day"]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+# The longest range for each bucket: charts have no room for more, and reports should not read more.
 MAX_DAYS: Mapping[Bucket, int] = {"hour": 31, "day": 400}
-"""The longest range for each bucket: charts have no room for more, and reports should not read more."""
 USUAL_DAYS = 7
+# Up to this length, ranges are divided into hours by default.
 HOURLY_UP_TO = 2 * DAY
-"""Up to this length, ranges are divided into hours by default."""
+# Away from the ends of Python's calendar, because ranges are compared with the ones before and converted to
+# other time zones.
 _YEARS = range(1000, 9000)
-"""Away from the ends of Python's calendar, because ranges are compared with the ones before and converted to
-other time zones.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from usage.insights.sources import Filters, GroupBy, Source, sources
 from usage.models import Outcome
 from usage.rollups import closed_days
 
+# Groups of a series that have their own name: nobody can tell more colours apart.
 MAX_GROUPS = 8
-"""Groups of a series that have their own name: nobody can tell more colours apart."""
 
 
 @dataclass(frozen=True, slots=True)

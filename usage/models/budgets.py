@@ -86,6 +86,7 @@ class BudgetLimit(models.Model):
         return " / ".join(names) if names else f"{self.scope} {self.scope_id}"
 
 
+# Each scope's model, and the lookups of its full name.
 _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.ORGANIZATION: (Organization, ("name",)),
     Scope.PROJECT: (Project, ("organization__name", "name")),
@@ -94,7 +95,6 @@ _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.PROJECT_END_USERS: (Project, ("organization__name", "name")),
     Scope.ORGANIZATION_END_USERS: (Organization, ("name",)),
 }
-"""Each scope's model, and the lookups of its full name."""
 
 
 class BudgetKey(NamedTuple):

@@ -17,8 +17,8 @@ class State(models.TextChoices):
     SETTLED = "settled"
 
 
+# Open generations, written as in the condition of their partial index, which is used only then.
 OPEN = ~Q(state=State.SETTLED)
-"""Open generations, written as in the condition of their partial index, which is used only then."""
 
 
 class UsageSource(models.TextChoices):

@@ -18,10 +18,10 @@ class Kind(models.TextChoices):
     REFUND = "refund"
 
 
+# The kinds that settling writes.
 CHARGED = (Kind.CHARGE, Kind.OVERAGE)
-"""The kinds that settling writes."""
+# The kinds that count in budgets and in the rollups; the others move credit.
 SPENT = (*CHARGED, Kind.CORRECTION)
-"""The kinds that count in budgets and in the rollups; the others move credit."""
 
 
 class LedgerEntry(models.Model):

@@ -13,7 +13,7 @@ class Outcome(models.TextChoices):
     NOT_STARTED = "not_started"
 
 
+# The outcomes that count as errors; a client that left does not.
 FAILED = (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)
-"""The outcomes that count as errors; a client that left does not."""
+# As a filter of requests: any of `FAILED`.
 ANY_ERROR = "any_error"
-"""As a filter of requests: any of `FAILED`."""

@@ -10,8 +10,8 @@ from usage.models import Kind
 from usage.pages.filters import words
 from usage.pages.overview_form import OverviewForm
 
+# Lines of a table of top spenders; many if the chart has the same groups.
 _FEW, _MANY = 5, 20
-"""Lines of a table of top spenders; many if the chart has the same groups."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,11 +33,11 @@ from usage.rollups import retention_horizon
 from usage.rollups.closed_days import COLUMNS, DAY, GROUP, SUMS, midnight, spans
 from usage.rollups.first_token_buckets import bucket_of
 
+# Far longer than any transaction.
 GRACE = timedelta(hours=1)
-"""Far longer than any transaction."""
 HOUR = timedelta(hours=1)
+# Requests by dimension, member and bucket.
 FirstTokens = Counter[tuple[Dimension, str, int]]
-"""Requests by dimension, member and bucket."""
 
 log = logging.getLogger(__name__)
 

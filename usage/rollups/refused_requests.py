@@ -21,12 +21,12 @@ from usage.models import RefusedRequests
 from usage.rollups import hour_of
 
 WRITE_EVERY_S = 5.0
+# Distinct refusals that a process holds in memory; requests beyond them count per key under `OTHER`.
 MAX_ENTRIES = 5_000
-"""Distinct refusals that a process holds in memory; requests beyond them count per key under `OTHER`."""
 MAX_ROWS_PER_STATEMENT = 1_000
 OTHER = "other"
+# As long as generations are kept at least.
 KEPT = timedelta(days=35)
-"""As long as generations are kept at least."""
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +74,8 @@ class RefusedRequestCounter:
             await self.write(commits)
 
 
+# The counter of this process.
 refused_requests = RefusedRequestCounter()
-"""The counter of this process."""
 
 
 def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:

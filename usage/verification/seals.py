@@ -40,8 +40,8 @@ COLUMNS = (
     "amount_nanodollars", "corrects_id", "is_rerating", "reason", "recorded_by", "reference",
     "cache_write_tokens", "cache_write_1h_tokens",
 )  # fmt: skip
+# The first of the columns that are left out while all of them are zero.
 _ADDED = COLUMNS.index("cache_write_tokens")
-"""The first of the columns that are left out while all of them are zero."""
 _AMOUNT = COLUMNS.index("amount_nanodollars")
 _EXTENT = ("first_id", "last_id", "entries_count", "sum_nanodollars")
 

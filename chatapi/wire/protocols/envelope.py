@@ -19,8 +19,8 @@ STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"x-accel-buffering", b"no"),
 )
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
+# Codes that no retry changes, though SDKs retry some of their statuses.
 _FINAL = {"insufficient_quota", STOPPED.code, "cancelled"}
-"""Codes that no retry changes, though SDKs retry some of their statuses."""
 
 
 class ErrorAnswer(NamedTuple):

@@ -90,8 +90,8 @@ class Envelope(typing.Protocol):
         ...
 
 
+# Takes `requests` or `tokens`, the limit, what remains of it, and the time when all of it is back.
 LimitHeaders = Callable[[str, int, int, datetime], list[Header]]
-"""Takes `requests` or `tokens`, the limit, what remains of it, and the time when all of it is back."""
 
 
 def no_limit_headers(counts: str, most: int, remaining: int, reset_at: datetime) -> list[Header]:

@@ -30,25 +30,25 @@ from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside, party
 from usage.failpoints import failpoint
 
+# An answer in one piece that is larger needs room: it is in memory until its end.
 SMALL_ANSWER_BYTES = 1 << 20
-"""An answer in one piece that is larger needs room: it is in memory until its end."""
+# How many large answers have room in a worker, of all organizations and of one; the others are not read.
 ANSWERS, ANSWERS_EACH = 4, 2
-"""How many large answers have room in a worker, of all organizations and of one; the others are not read."""
 MAX_ERROR_BYTES = 64 << 10
+# The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither.
 USAGE_GRACE_S = 5.0
-"""The wait for usage and `[DONE]` after all choices have ended: some upstreams send neither."""
+# The wait for the body of an error.
 ERROR_GRACE_S = 5.0
-"""The wait for the body of an error."""
+# The most by which a timeout, or a connection that broke silently, is noticed late.
 WATCH_S = 1.0
-"""The most by which a timeout, or a connection that broke silently, is noticed late."""
+# Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
-"""Bytes that are read before other tasks run: data that is there already never makes a read wait."""
+# The most that is read at once; its deltas are in memory while they wait for their turn.
 READ_BYTES = 16 << 10
-"""The most that is read at once; its deltas are in memory while they wait for their turn."""
+# Bytes of one answer that may wait here, and in the kernel (which takes twice as much).
 READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
-"""Bytes of one answer that may wait here, and in the kernel (which takes twice as much)."""
+# The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection.
 REUSE_GRACE_S = 0.05
-"""The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection."""
 
 
 _answers = FairRoom(ANSWERS, ANSWERS_EACH)

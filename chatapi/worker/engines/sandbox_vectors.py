@@ -18,10 +18,10 @@ from chatapi.worker.engines.sandbox_request import prompt_text
 from chatapi.worker.engines.sandbox_script import without_markers
 
 DIMENSIONS: Final = 1_536
+# Words of all inputs that count: nobody pays for them, hence a bound.
 MAX_WORDS: Final = 100_000
-"""Words of all inputs that count: nobody pays for them, hence a bound."""
+# What a word adds to or takes from each of its eight places; the whole text adds from -4 to 4 to all.
 WORD_WEIGHT: Final = 128.0
-"""What a word adds to or takes from each of its eight places; the whole text adds from -4 to 4 to all."""
 
 _WORD = re.compile(r"\w+")
 

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 BATCH = 100
+# How long after a settlement its terminal delta may still come.
 PUBLISHING_MS = 5_000
-"""How long after a settlement its terminal delta may still come."""
 
 
 async def store_responses(commits: GroupCommit, stream: DeltaStream) -> None:

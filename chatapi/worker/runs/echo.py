@@ -7,10 +7,9 @@ is generated.
 from chatapi.wire import tokens
 from chatapi.wire.generation_request import Texts
 
+# How much white space an echo may have beyond the prompt's: tokenizers add some. It is bounded, because a
+# model may generate only white space.
 ADDED_SPACES = 8
-"""How much white space an echo may have beyond the prompt's: tokenizers add some. It is bounded, because a
-model may generate only white space.
-"""
 
 
 class _Echoing(tokens.Counter):

@@ -22,18 +22,18 @@ from usage.failpoints import failpoint
 log = logging.getLogger(__name__)
 
 TICK_S_PER_ENTRY = 0.000_25
+# The pause after a call grows with its entries: under load a call carries more, at rest nothing waits.
 MAX_TICK_S = 0.005
-"""The pause after a call grows with its entries: under load a call carries more, at rest nothing waits."""
+# About what one script call writes: it blocks Redis for 2 to 5 ms. A single entry may be larger.
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
-"""About what one script call writes: it blocks Redis for 2 to 5 ms. A single entry may be larger."""
+# The most in one entry, unless a single delta is larger: a reader handles an entry in one step.
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
-"""The most in one entry, unless a single delta is larger: a reader handles an entry in one step."""
+# The length of one token with twenty alternatives.
 LOGPROB_CHARS = 1_000
-"""The length of one token with twenty alternatives."""
+# Up to this number of generations there are no turns: one call nearly always holds them all.
 MOST_IN_ORDER = 16
-"""Up to this number of generations there are no turns: one call nearly always holds them all."""
+# A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas.
 GIVE_UP_S = 4.0
-"""A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas."""
 ATTEMPT_S = 2.0
 
 

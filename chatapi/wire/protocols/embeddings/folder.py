@@ -10,8 +10,8 @@ import msgspec
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage, Vector
 from chatapi.wire.protocols.protocol import Answer
 
+# About what is encoded at once: 12 MiB of vectors are up to 70 MiB of JSON.
 PIECE_BYTES: Final = 64 << 10
-"""About what is encoded at once: 12 MiB of vectors are up to 70 MiB of JSON."""
 CANCELLED: Final = Failed(
     "The request was cancelled before all embeddings were made. Nothing was charged.",
     code="cancelled",

@@ -45,8 +45,8 @@ from chatapi.wire.protocols.messages.blocks import (
     UserTurn,
 )
 
+# A block, and the number of its turn.
 Numbered = tuple[int, Any]
-"""A block, and the number of its turn."""
 
 
 def to_messages(

@@ -42,8 +42,8 @@ def public_id(id: str) -> str:
 
 _STARTS: dict[str, dict[str, Any]] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
 _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
+# The type of a block's deltas, and their member with the text.
 _CALL_DELTA = ("input_json_delta", "partial_json")
-"""The type of a block's deltas, and their member with the text."""
 
 
 class _Block:
@@ -70,8 +70,8 @@ class MessagesEncoder:
         self._long_names: dict[str, str] = {}
         self._index = -1
         self._open: _Block | None = None
+        # What came while a call was incomplete.
         self._held: dict[str | int, _Block] = {}
-        """What came while a call was incomplete."""
         self._ended_calls: set[int] = set()
         self._has_refused = False
         self._finished: Finished | None = None
@@ -191,10 +191,10 @@ class MessagesFolder(Completion):
         super().__init__()
         self._answer = answer
         self._has_refused = False
+        # The blocks that a signature has ended, or that are encrypted.
         self._thinking: list[dict[str, Any]] = []
-        """The blocks that a signature has ended, or that are encrypted."""
+        # The pieces of one that has not ended.
         self._thought: list[str] = []
-        """The pieces of one that has not ended."""
         self._finished = Finished("stop")
 
     def add(self, delta: AnyDelta) -> None:

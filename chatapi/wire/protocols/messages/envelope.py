@@ -8,8 +8,8 @@ import msgspec
 from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.envelope import JSON_HEADERS, ErrorAnswer, Header, retry_headers
 
+# Clients show and retry it as overload; a 503 they would not.
 OVERLOADED: Final = 529
-"""Clients show and retry it as overload; a 503 they would not."""
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",

@@ -22,17 +22,17 @@ NAME: Final = "messages"
 COUNT_NAME: Final = "messages.count_tokens"
 
 MIN_THINKING_TOKENS: Final = 1_024
+# The least `budget_tokens` of each `reasoning_effort`.
 _EFFORTS: Final[tuple[tuple[int, parameters.ReasoningEffort], ...]] = (
     (10_000, "high"),
     (5_000, "medium"),
     (2_000, "low"),
     (0, "minimal"),
 )
-"""The least `budget_tokens` of each `reasoning_effort`."""
+# How the types of the tools begin that Anthropic's servers run.
 _SERVER_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_", "tool_search_tool_")
-"""How the types of the tools begin that Anthropic's servers run."""
+# OpenAI's limit for the name of a tool, and for `user`.
 MAX_UPSTREAM_NAME_CHARS: Final = 64
-"""OpenAI's limit for the name of a tool, and for `user`."""
 MAX_TOOL_NAME_CHARS: Final = 128
 
 _ToolName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME_CHARS}}}\Z")]

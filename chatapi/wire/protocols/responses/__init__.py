@@ -18,6 +18,7 @@ from chatapi.wire.protocols.responses.stored import accepted
 
 _WORD = {"type": "string"}
 _LIST = {"type": "array", "items": {"type": "object"}}
+# What the API's reference says of the answers.
 SCHEMAS = {
     "Response": {
         "type": "object",
@@ -58,7 +59,6 @@ SCHEMAS = {
         "properties": {"id": _WORD, "object": {"const": "response"}, "deleted": {"const": True}},
     },
 }
-"""What the API's reference says of the answers."""
 
 _DIALECT = Dialect(
     name="openai",

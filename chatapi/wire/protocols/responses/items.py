@@ -31,8 +31,8 @@ from chatapi.wire.messages import (
 from chatapi.wire.parameters import ToolName
 from chatapi.wire.protocols.responses.tools import flat_name
 
+# What a tool message says whose output is pictures or files, which only a user message can hold.
 OUTPUT_BEHIND: Final = "The output is in the next message."
-"""What a tool message says whose output is pictures or files, which only a user message can hold."""
 _BETWEEN_MESSAGES: Final = "\n\n"
 
 
@@ -87,8 +87,8 @@ class ReasoningText(_Tagged, frozen=True, tag="reasoning_text"):
     text: str
 
 
+# A model may call a tool that does not exist, by a name that no tool has.
 CalledName = Annotated[str, Meta(min_length=1, max_length=2 * caps.MAX_NAME_CHARS)]
-"""A model may call a tool that does not exist, by a name that no tool has."""
 InputPart = InputText | InputImage | InputFile
 InputParts = Annotated[list[InputPart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
 MessageParts = Annotated[

@@ -10,15 +10,15 @@ import msgspec
 
 from chatapi.wire.deltas import TokenLogprob, ToolCall
 
+# An event's type, and its members but for `type` and `sequence_number`.
 Event = tuple[str, dict[str, Any]]
-"""An event's type, and its members but for `type` and `sequence_number`."""
 Status = Literal["in_progress", "completed", "incomplete"]
 _to_json = msgspec.json.Encoder().encode
 PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 
 
+# Of log probabilities in an event that repeats them, as JSON: the last event has them all.
 MAX_REPEATED_BYTES: Final = 65_536
-"""Of log probabilities in an event that repeats them, as JSON: the last event has them all."""
 
 
 class _Form(NamedTuple):

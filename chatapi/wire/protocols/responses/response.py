@@ -29,6 +29,7 @@ from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.output import Call, Event, Item, PartKind, Spoken, Status
 
 ID_PREFIX: Final = "resp_"
+# The members of a response object that repeat the request, as they are if nothing was sent.
 DEFAULTS: Final[dict[str, Any]] = {
     "background": False,
     "instructions": None,
@@ -49,19 +50,17 @@ DEFAULTS: Final[dict[str, Any]] = {
     "truncation": "disabled",
     "user": None,
 }
-"""The members of a response object that repeat the request, as they are if nothing was sent."""
 _NO_PENALTIES: Final = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+# Calls and parts of an output that are told as they come. What would begin another one is held back and
+# joined, because the last event repeats them all.
 MAX_PARTS: Final = 1_024
-"""Calls and parts of an output that are told as they come. What would begin another one is held back and
-joined, because the last event repeats them all.
-"""
+# The kinds of parts that a delta may belong to.
 _PARTS: Final[dict[type[AnyDelta], tuple[PartKind, ...]]] = {
     Text: ("output_text",),
     Annotations: ("output_text",),
     Refusal: ("refusal",),
     Reasoning: ("reasoning_text", "summary_text"),
 }
-"""The kinds of parts that a delta may belong to."""
 _CONTENT: Final = (ToolCall, *_PARTS)
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]

@@ -11,8 +11,8 @@ from chatapi.wire import parameters as chat
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parameters import Description, ToolName
 
+# Between a namespace and a tool's name, where an upstream sees both as one name.
 SEPARATOR: Final = "__"
-"""Between a namespace and a tool's name, where an upstream sees both as one name."""
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):

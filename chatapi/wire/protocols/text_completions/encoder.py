@@ -29,8 +29,8 @@ from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.protocols.chat.opentoken import OpenToken
 from chatapi.wire.protocols.protocol import Answer
 
+# How many characters may have been told in tokens that are parts of characters, one after the other.
 _CHARACTER_TOKENS = 8
-"""How many characters may have been told in tokens that are parts of characters, one after the other."""
 
 
 class LogprobLists:
