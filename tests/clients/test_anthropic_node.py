@@ -1,0 +1,55 @@
+"""Anthropic's TypeScript SDK, whose reader of streams is the strictest; anthropic_node/messages.mjs is the
+program.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.clients import programs
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(180)]
+STOP_REASONS = {
+    "five": "end_turn",
+    "calls-tools": "tool_use",
+    "sandbox-reasoning": "end_turn",
+    "sandbox-refusal": "refusal",
+    "sandbox-length": "max_tokens",
+    "sandbox-content-filter": "refusal",
+}
+
+
+@pytest.fixture(scope="module")
+def told(installation: Installation) -> dict[str, Any]:
+    script = programs.node_packages("anthropic_node") / "messages.mjs"
+    return programs.told(installation, [programs.NODE, script])
+
+
+def test_streams_end_with_their_reason_and_are_charged_as_told(
+    told: dict[str, Any], installation: Installation
+) -> None:
+    for model, message in told["streamed"].items():
+        assert message["stop_reason"] == STOP_REASONS[model]
+        usage = installation.receipt(message["id"])["usage"]
+        tokens = [message["usage"][kind] for kind in ("input_tokens", "output_tokens")]
+        assert tokens == [usage["prompt_tokens"], usage["completion_tokens"]]
+
+
+def test_a_stream_and_an_object_have_the_same_blocks(told: dict[str, Any]) -> None:
+    for model, message in told["whole"].items():
+        kinds = [block["type"] for block in message["content"]]
+        assert kinds == [block["type"] for block in told["streamed"][model]["content"]]
+        texts = [block["text"] for block in message["content"] if block["type"] == "text"]
+        assert texts == [
+            block["text"] for block in told["streamed"][model]["content"] if block["type"] == "text"
+        ]
+    calls = told["streamed"]["calls-tools"]["content"]
+    assert [(block["type"], block["name"]) for block in calls] == [("tool_use", "lookup")] * 2
+
+
+def test_errors_counts_and_models(told: dict[str, Any]) -> None:
+    assert told["broken"] is not None
+    assert told["unknown"] == ["NotFoundError", 404]
+    assert told["counted"] > 0
+    assert len(told["models"]) == len(set(told["models"])) > 3
