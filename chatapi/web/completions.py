@@ -341,7 +341,6 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     is_later = is_later or bool(background_state)
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
     admission = _admission(exchange, request, key)
-    await _take_room_for_state(services, request)
     try:
         reservation = await _take_from_limits(exchange, services, request, admission)
         if request.room is not None:
@@ -369,24 +368,6 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         await services.enqueue_again(row.id, Job("", request.content, runs_on=True))
     request.content = request.state = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
-
-
-async def _take_room_for_state(services: Services, request: ValidatedRequest) -> None:
-    """Drop the state if its organization has stored too much; raise 429 in the background, which needs it."""
-    if not request.state:
-        return
-    caller = request.caller
-    if caller.stores_responses_days and await services.has_full_store(caller.organization_id):
-        if request.summary.is_background:
-            raise errors.too_many_responses(response_store.MAX_RESPONSES, response_store.MAX_BYTES)
-        request.state, request.is_not_kept = b"", True
-        return
-    try:
-        await services.states.take(caller.organization_id, len(request.state))
-    except WindowFull as error:
-        if request.summary.is_background:
-            raise errors.too_much_state(services.states.max_bytes, error.retry_after_ms) from None
-        request.state, request.is_not_kept = b"", True
 
 
 def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
@@ -466,7 +447,13 @@ async def _admit(
     This runs to its end even if the client leaves meanwhile, so that no hold is left behind.
     """
     try:
-        await services.commits.write(ledger.admit, admission)
+        counter = await _take_room_for_state(services, request)
+        try:
+            await services.commits.write(ledger.admit, admission)
+        except BaseException:
+            if counter is not None:
+                await services.states.give_back(counter, len(request.state))
+            raise
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox
         job = Job(inbox, request.content, runs_on, is_not_kept=request.is_not_kept)
@@ -477,6 +464,28 @@ async def _admit(
     finally:
         if request.room is not None:
             request.room.release()
+
+
+async def _take_room_for_state(services: Services, request: ValidatedRequest) -> str | None:
+    """Count the bytes of the state, and return the key of their counter.
+
+    If its organization has stored too much, drop the state, or raise 429 in the background, which needs it.
+    """
+    if not request.state:
+        return None
+    caller = request.caller
+    if caller.stores_responses_days and await services.has_full_store(caller.organization_id):
+        if request.summary.is_background:
+            raise errors.too_many_responses(response_store.MAX_RESPONSES, response_store.MAX_BYTES)
+        request.state, request.is_not_kept = b"", True
+        return None
+    try:
+        return await services.states.take(caller.organization_id, len(request.state))
+    except WindowFull as error:
+        if request.summary.is_background:
+            raise errors.too_much_state(services.states.max_bytes, error.retry_after_ms) from None
+        request.state, request.is_not_kept = b"", True
+        return None
 
 
 async def _release(

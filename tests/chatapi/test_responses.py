@@ -266,8 +266,14 @@ def test_an_organization_stores_so_many_bytes(client: Client, installation: Inst
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
 
 
-def test_a_repeated_request_gets_the_first_ones_answer(client: Client) -> None:
-    first, again = (ask(client, idempotency_key="responses-1") for _ in range(2))
+def test_a_repeated_request_gets_the_first_ones_answer_and_stores_nothing(
+    client: Client, installation: Installation
+) -> None:
+    first = ask(client, idempotency_key="responses-1")
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        stored = {counter: redis.get(counter) for counter in redis.keys("*states:*")}
+        again = ask(client, idempotency_key="responses-1")
+        assert {counter: redis.get(counter) for counter in stored} == stored
     assert again.headers["idempotent-replayed"] == "true"
     assert again.body == first.body
 
