@@ -26,11 +26,12 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
 slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
-	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py presence.py rate_limits_end_to_end.py serve.py watchdog.py) \
+	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py presence.py rate_limits_end_to_end.py serve.py \
+	stored_responses.py watchdog.py) \
 	tests/chatapi/worker/test_pool.py \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
-	overlapping_faults.py \
+	overlapping_faults.py protocols.py \
 	reaper_in_every_worker.py rolling_restart.py signals.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
 	tests/test_docs.py
