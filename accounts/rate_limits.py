@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LEASE_MS = 15_000
 # Waits before attempts to release: a Redis that restarts is away for a moment.
 RELEASE_AFTER_S = (0, 0.5, 1, 2, 5)
-# The wait that a concurrency limit tells: nobody knows when another request will end.
+# The wait that a concurrency limit tells: it is unknown when another request will end.
 RUNNING_RETRY_MS = 1_000
 
 _SCRIPT = Path(__file__).with_suffix(".lua").read_text()

@@ -270,7 +270,7 @@ async def _take_room(exchange: Exchange, services: Services, caller: Caller, max
     """Return room in memory for a large request, once there is some; raises 413 or `NoRoom`."""
     if max_bytes > settings.MAX_BODY_BYTES:
         raise errors.body_too_large()
-    if caller.is_test:  # nobody pays for it, so it has a bound of its own, and keeps that room until its end
+    if caller.is_test:  # it is free, so it has its own bound, and keeps that room until its end
         exchange.rooms.append(await services.test_room.acquire(caller.organization_id, max_bytes))
     room = await services.room.acquire(caller.organization_id, max_bytes)
     exchange.rooms.append(room)

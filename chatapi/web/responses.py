@@ -51,7 +51,7 @@ async def respond(
         used_tokens = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
         if used_tokens is not None and dialect.encoder is None and admission.idempotency is None:
-            services.forget(admission.id)  # without a stream, nobody can ask for it again
+            services.forget(admission.id)  # without a stream, it can't be asked for again
         return used_tokens
     finally:
         services.inbox.leave(follower)

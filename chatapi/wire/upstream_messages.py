@@ -260,7 +260,7 @@ class _Head(msgspec.Struct, frozen=True, gc=False):
     usage: dict[str, Any] = {}
 
 
-class _Told(msgspec.Struct, gc=False):
+class _MessageEvent(msgspec.Struct, gc=False):
     type: str
     message: _Head = _Head()
     content_block: _Block = _Block()
@@ -268,7 +268,7 @@ class _Told(msgspec.Struct, gc=False):
     usage: dict[str, Any] = {}
 
 
-_decoder = msgspec.json.Decoder(_Told)
+_decoder = msgspec.json.Decoder(_MessageEvent)
 
 
 class MessagesParser:
@@ -289,21 +289,21 @@ class MessagesParser:
 
     def _chunks(self, event: Event) -> Iterator[Event]:
         try:
-            told = _decoder.decode(event.data)
+            sent = _decoder.decode(event.data)
         except msgspec.MsgspecError:
             yield Event(b"{")  # which the reader refuses
             return
-        match told.type:
+        match sent.type:
             case "error":
                 yield Event(event.data, "error")
             case "message_start":
-                self._usage = told.message.usage
+                self._usage = sent.message.usage
             case "content_block_start":
-                yield from self._start(told.content_block)
+                yield from self._start(sent.content_block)
             case "content_block_delta":
-                yield from self._piece(told.delta)
+                yield from self._piece(sent.delta)
             case "message_delta":
-                yield from self._end(told)
+                yield from self._end(sent)
             case "message_stop":
                 yield DONE
 
@@ -329,11 +329,11 @@ class MessagesParser:
                 function = {"arguments": delta.partial_json}
                 yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
 
-    def _end(self, told: _Told) -> Iterator[Event]:
-        reason = told.delta.stop_reason
+    def _end(self, sent: _MessageEvent) -> Iterator[Event]:
+        reason = sent.delta.stop_reason
         if reason is not None:
-            yield _chunk({}, "content_filter" if reason == "refusal" else reason, told.delta.stop_sequence)
-        self._usage |= {name: value for name, value in told.usage.items() if value is not None}
+            yield _chunk({}, "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence)
+        self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
         details = self._usage.get("output_tokens_details")
         if isinstance(details, dict):
             reasoning_tokens = details.get("thinking_tokens")

@@ -84,7 +84,7 @@ class VectorReader:
         return []
 
     def read(self, events: Iterable[Event]) -> list[AnyDelta]:
-        """Return the deltas of the first event with data: a server may stream whatever it is asked for."""
+        """Return the deltas of the first event with data: some servers stream whether asked to or not."""
         return next((self.read_answer(event.data) for event in events if event.data), [])
 
     def read_rest(self, events: Iterable[Event]) -> list[AnyDelta]:

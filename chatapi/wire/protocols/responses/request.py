@@ -63,7 +63,7 @@ _Summary = Literal["auto", "concise", "detailed"]
 
 
 class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the model reasons, and what of it is told."""
+    """How the model reasons, and what of it is sent."""
 
     effort: parameters.ReasoningEffort | None = None
     summary: _Summary | None = None
@@ -266,7 +266,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     def _echo(self) -> str:
         """Return the members that the response object repeats, as JSON: it takes a tenth of their memory.
 
-        What is large is told as its default: the object is sent three times in a stream.
+        Large members are sent as their defaults: the object is sent three times in a stream.
         """
         sent: dict[str, Any] = {
             name: value for name in DEFAULTS if (value := getattr(self, name)) is not None

@@ -51,7 +51,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "user": None,
 }
 _NO_PENALTIES: Final = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
-# Calls and parts of an output that are told as they come. What would begin another one is held back and
+# Calls and parts of an output that are sent as they come. What would begin another one is held back and
 # joined, because the last event repeats them all.
 MAX_PARTS: Final = 1_024
 # The kinds of parts that a delta may belong to.

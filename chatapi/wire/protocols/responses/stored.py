@@ -29,7 +29,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def is_background(self) -> bool:
-        """Whether nobody waited for the response."""
+        """Whether the client did not wait for the response."""
         return "is_background" in self.context
 
 
