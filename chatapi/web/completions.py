@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 from django.conf import settings
+from redis.exceptions import RedisError
 
 from accounts import authentication, end_users
 from accounts.authentication import Caller
@@ -450,9 +451,11 @@ async def _admit(
         counter = await _take_room_for_state(services, request)
         try:
             await services.commits.write(ledger.admit, admission)
-        except BaseException:
-            if counter is not None:
-                await services.states.give_back(counter, len(request.state))
+        except Exception:
+            # The client gets this error, not that of a Redis that is away; the counter expires by itself.
+            with suppress(RedisError):
+                if counter is not None:
+                    await services.states.give_back(counter, len(request.state))
             raise
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox
