@@ -517,7 +517,7 @@ async def test_the_inbox_says_when_valkey_stays_away(
 
 
 async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatapi.delta_stream.PAGE_ENTRIES", 8)
+    monkeypatch.setattr("chatapi.delta_stream.stream.PAGE_ENTRIES", 8)
     generation_id = uuid4()
     assert await stream.last_seq(generation_id) == 0
     for seq in range(1, 41):
