@@ -1,7 +1,7 @@
 """The Redis side of all generations: one method for each thing that a process does with a stream."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
 from accounts.redis_time_limit import in_time
+from chatapi import presence
 from chatapi.delta_stream import scripts
 from chatapi.delta_stream.entries import (
     Batch,
@@ -25,6 +26,7 @@ from chatapi.delta_stream.entries import (
 )
 from chatapi.delta_stream.jobs import Cancellation, Job
 from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.presence import Presence, Signs
 from chatapi.redis_client import Command, DedicatedConnection
 from chatapi.wire.deltas import AnyDelta
 
@@ -42,8 +44,8 @@ class DeltaStream:
 
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
         """`ttl_ms`: how long a log outlives its generation's end, for clients that resume."""
-        self.redis = redis
-        self.prefix = prefix
+        self._redis = redis
+        self._prefix = prefix
         self._ttl_ms = ttl_ms
         # A connection each: a read that waits must not hold up what is published.
         self._publishing, self._reading, self._asking = (
@@ -55,7 +57,11 @@ class DeltaStream:
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 
     def key(self, kind: str, name: str) -> str:
-        return f"{self.prefix}{kind}:{name}"
+        return f"{self._prefix}{kind}:{name}"
+
+    async def close(self) -> None:
+        """Close the connections, and those of all others that share this Redis client."""
+        await self._redis.aclose()
 
     # ---- the request
 
@@ -67,7 +73,7 @@ class DeltaStream:
         """Keep the job if Redis has none; return whether it had none. Raises `RedisError`."""
         command, key, encoded, *ttl = self.keeping(generation_id, job)
         async with in_time():
-            kept = await cast(Any, self.redis).execute_command(command, key, encoded, *ttl, "NX")
+            kept = await cast(Any, self._redis).execute_command(command, key, encoded, *ttl, "NX")
         return kept is not None
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
@@ -96,13 +102,13 @@ class DeltaStream:
     async def state(self, generation_id: UUID) -> bytes | None:
         """Return the generation's state, if there is one."""
         async with in_time():
-            return cast(bytes | None, await self.redis.get(self.key("state", generation_id.hex)))
+            return cast(bytes | None, await self._redis.get(self.key("state", generation_id.hex)))
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
         """Delete the generation's state, and its log if it has ended; it is not to be stored any more."""
         kinds = ("state", "log") if has_ended else ("state",)
-        async with in_time(), self.redis.pipeline(transaction=True) as pipe:
-            pipe.zrem(f"{self.prefix}unstored", generation_id.hex)
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.zrem(f"{self._prefix}unstored", generation_id.hex)
             pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
             await pipe.execute()
 
@@ -110,18 +116,18 @@ class DeltaStream:
 
     def remembering_to_store(self, generation_id: UUID) -> Command:
         """Return the command that lists the generation's response as one to be stored."""
-        return "ZADD", f"{self.prefix}unstored", 0, generation_id.hex
+        return "ZADD", f"{self._prefix}unstored", 0, generation_id.hex
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
         """Return responses that are to be stored, and leave them to this caller for `STORING_MS`."""
         async with in_time():
-            found = await self.redis.eval(scripts.TO_STORE, 1, f"{self.prefix}unstored", limit, STORING_MS)
+            found = await self._redis.eval(scripts.TO_STORE, 1, f"{self._prefix}unstored", limit, STORING_MS)
         return [UUID(id_hex.decode()) for id_hex in found]
 
     async def forget_to_store(self, generation_id: UUID) -> bool:
         """Take the response off that list; return whether it was there: a deletion takes it off, too."""
         async with in_time():
-            return bool(await self.redis.zrem(f"{self.prefix}unstored", generation_id.hex))
+            return bool(await self._redis.zrem(f"{self._prefix}unstored", generation_id.hex))
 
     # ---- deltas
 
@@ -132,7 +138,7 @@ class DeltaStream:
             frames.setdefault(entry.inbox, []).append(entry.frame())
         # One argument for all frames: redis-py's cost is by the argument.
         arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
-        command = "EVALSHA", scripts.PUBLISH_SHA1, 0, self.prefix, self._ttl_ms, *arguments
+        command = "EVALSHA", scripts.PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
         try:
             refused = await self._publishing.call(*command)
         except NoScriptError:
@@ -148,10 +154,20 @@ class DeltaStream:
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
 
+    def presence(
+        self, url: str, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
+    ) -> Presence:
+        """Return the signs of life of the process that reads this inbox; see `Presence`."""
+        return Presence(url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
+
+    async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
+        """Return the signs of life of the processes that read these inboxes; raises `RedisError`."""
+        return await presence.signs(self._redis, self._prefix, inboxes)
+
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
         """Close the log for every older fence; return what it holds, which clients may have seen."""
         key = self.key("log", generation_id.hex)
-        async with in_time(), self.redis.pipeline(transaction=True) as pipe:
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             # A seal that is repeated is refused by its name, and harmless.
             # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
             pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
@@ -192,7 +208,7 @@ class DeltaStream:
         """
         key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
         async with in_time():
-            entries = cast(list[LogEntry], await self.redis.xrange(key, start, "+", most_entries))
+            entries = cast(list[LogEntry], await self._redis.xrange(key, start, "+", most_entries))
         return (entries[-1][0] if entries else after), deltas_behind(seq, batches_of(entries))
 
     async def last_seq(self, generation_id: UUID) -> int:
@@ -208,7 +224,7 @@ class DeltaStream:
         """Yield all entries of the log, page by page, in the order read."""
         # To read a long log at once would hold up Redis and this process's event loop.
         key, start = self.key("log", generation_id.hex), b"+" if is_backwards else b"-"
-        end, read = (b"-", self.redis.xrevrange) if is_backwards else (b"+", self.redis.xrange)
+        end, read = (b"-", self._redis.xrevrange) if is_backwards else (b"+", self._redis.xrange)
         while start:
             async with in_time():
                 page = cast(list[LogEntry], await read(key, start, end, PAGE_ENTRIES))
@@ -225,7 +241,7 @@ class DeltaStream:
 
     async def _has(self, kind: str, generation_id: UUID) -> bool:
         async with in_time():
-            return bool(await self.redis.exists(self.key(kind, generation_id.hex)))
+            return bool(await self._redis.exists(self.key(kind, generation_id.hex)))
 
     # ---- garbage collection
 
@@ -234,14 +250,14 @@ class DeltaStream:
         cursor = None
         while cursor != b"0":
             async with in_time():
-                cursor, found = await self.redis.eval(
-                    scripts.LASTING, 0, cursor or 0, self.prefix, self._ttl_ms
+                cursor, found = await self._redis.eval(
+                    scripts.LASTING, 0, cursor or 0, self._prefix, self._ttl_ms
                 )
             yield {UUID(id_hex.decode()) for id_hex in found}
 
     async def forget(self, after_ms: Mapping[UUID, int]) -> None:
         """Delete the jobs of these generations, and their logs after that time unless they expire sooner."""
-        async with in_time(), self.redis.pipeline(transaction=False) as pipe:
+        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
             for generation_id, log_ms in after_ms.items():
                 pipe.unlink(self.key("job", generation_id.hex))
                 for kind in ("log", "state"):
@@ -253,16 +269,18 @@ class DeltaStream:
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
         """Tell the worker that runs the generation, or will, to stop it."""
         key = self.key("cancelled", generation_id.hex)
-        async with in_time(), self.redis.pipeline(transaction=False) as pipe:
+        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
             # A client that asks to stop often leaves at once: that must not replace its request.
             pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
-            pipe.publish(f"{self.prefix}cancel", generation_id.bytes + why.value)
+            pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
             await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
         """Return those that are cancelled, for workers that the channel's message did not reach."""
         async with in_time():
-            found = await self.redis.mget([self.key("cancelled", generation_id.hex) for generation_id in ids])
+            found = await self._redis.mget(
+                [self.key("cancelled", generation_id.hex) for generation_id in ids]
+            )
         return {
             generation_id: Cancellation(flag)
             for generation_id, flag in zip(ids, found, strict=True)
@@ -273,14 +291,14 @@ class DeltaStream:
         """Yield generations as they are cancelled; raises `RedisError` when the connection is lost."""
         # The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
         # the process dies.
-        async with self.redis.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(f"{self.prefix}cancel", f"{self.prefix}worker:{worker}")
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
             async for message in channel.listen():
                 yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
 
     async def connected_workers(self) -> set[str]:
         """Return the names of all workers that listen for cancellations."""
-        prefix = f"{self.prefix}worker:"
+        prefix = f"{self._prefix}worker:"
         async with in_time():
-            channels = cast(list[bytes], await self.redis.pubsub_channels(f"{prefix}*"))
+            channels = cast(list[bytes], await self._redis.pubsub_channels(f"{prefix}*"))
         return {channel.decode().removeprefix(prefix) for channel in channels}

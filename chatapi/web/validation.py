@@ -1,4 +1,4 @@
-"""The first half of the way in: from a request's bytes to a `ValidatedRequest`, or to the reason for its refusal."""
+"""The first half of the way in: from a request's bytes to a `ValidatedRequest`, or to its refusal."""
 
 import asyncio
 import logging
