@@ -96,8 +96,9 @@ class Completions(OrganizationRoute):
     spec, page_type, bucket_type = COMPLETIONS, UsagePage, UsageBucket
 
     def narrowed(self, query: BucketQuery) -> BucketQuery:
-        """Leave out the models for embeddings. A model has one kind for ever, so the books need no other."""
-        return replace(query, but_models=_embedding_models())
+        """Leave out the models of other routes. A model has one kind for ever, so the books need none."""
+        others = [kind for kind in ModelKind if kind.has_own_usage_route]
+        return replace(query, but_models=_models_of(*others))
 
     def result(self, sums: Sums, page: PageRequest) -> CompletionsUsage:
         """Return the group's usage."""
@@ -122,7 +123,8 @@ class Embeddings(OrganizationRoute):
 
     def narrowed(self, query: BucketQuery) -> BucketQuery:
         """Leave only the models for embeddings, of those that the query names."""
-        wanted = [name for name in _embedding_models() if query.models is None or name in query.models]
+        known = _models_of(ModelKind.EMBEDDINGS)
+        wanted = [name for name in known if query.models is None or name in query.models]
         return replace(query, models=tuple(wanted))
 
     def result(self, sums: Sums, page: PageRequest) -> EmbeddingsUsage:
@@ -161,8 +163,8 @@ routes = [
 ]
 
 
-def _embedding_models() -> tuple[str, ...]:
-    return tuple(ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("id", flat=True))
+def _models_of(*kinds: ModelKind) -> tuple[str, ...]:
+    return tuple(ServedModel.objects.filter(kind__in=kinds).values_list("id", flat=True))
 
 
 def _names_of(found: list[Bucket]) -> dict[int | None, str]:
