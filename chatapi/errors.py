@@ -176,9 +176,9 @@ def too_many_refused_bytes(retry_after_ms: int) -> APIError:
     return APIError(_rate_limited(message, retry_after_ms))
 
 
-def unsupported_media_type() -> APIError:
-    """Return a 415 for another type than JSON."""
-    message = "Send the body with one header 'Content-Type: application/json'."
+def unsupported_media_type(allowed: str) -> APIError:
+    """Return a 415 for a body of another type."""
+    message = f"Send the body with one header 'Content-Type: {allowed}'."
     return APIError(Failed(message, INVALID, "unsupported_media_type", status=415))
 
 

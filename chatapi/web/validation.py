@@ -71,8 +71,8 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     exchange.allow("POST")
     caller, dialect = await authenticate(exchange, services)
     media_type = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise errors.unsupported_media_type()
+    if media_type != exchange.protocol.media_type:
+        raise errors.unsupported_media_type(exchange.protocol.media_type)
     if (coding := exchange.header(b"content-encoding")) and coding.strip().lower() != "identity":
         exchange.response_headers.append((b"accept-encoding", b"identity"))
         raise errors.unsupported_content_coding(coding[:MAX_ECHO_CHARS])
