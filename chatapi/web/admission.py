@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from accounts import end_users
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import Limit
+from accounts.limits import Counts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.delta_stream import Job
@@ -110,7 +110,11 @@ async def _take_from_limits(
         await services.open_generations.add(request.caller.organization_id)
         more = await _end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(
-            request.caller, exchange.id, model=request.model.id, tokens=admission.most_tokens, more=more
+            request.caller,
+            exchange.id,
+            model=request.model.id,
+            amounts={Counts.TOKENS: admission.most_tokens},
+            more=more,
         )
     except (RateLimited, errors.APIError) as error:
         if admission.idempotency is None:
@@ -192,4 +196,5 @@ async def _release(
     """Release what the request took from limits and did not use: all of it if it never ran."""
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
-    await services.rates.release(reservation, 0 if has_failed(admitting) else used_tokens)
+    used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+    await services.rates.release(reservation, {} if has_failed(admitting) else used)

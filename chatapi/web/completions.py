@@ -38,9 +38,9 @@ async def count_tokens(exchange: Exchange) -> None:
     services = await Services.get()
     request = await validate(exchange, services)
     summary = request.summary
-    reservation = await services.rates.take(request.caller, exchange.id, model=request.model.id, tokens=0)
+    reservation = await services.rates.take(request.caller, exchange.id, model=request.model.id, amounts={})
     exchange.is_counted = True
-    services.in_background(services.rates.release(reservation, 0))
+    services.in_background(services.rates.release(reservation, {}))
     exchange.add_limits(reservation)
     folder = request.dialect.folder(Answer(exchange.id.hex, identity.created(exchange.id), summary.model))
     folder.add(Usage(summary.prompt_tokens or 0, 0))
