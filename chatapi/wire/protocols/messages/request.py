@@ -133,7 +133,7 @@ class Metadata(_Plain, frozen=True):
     user_id: parameters.User | None = None
 
 
-class CountTokensRequest(_Plain, frozen=True, kw_only=True):
+class CountTokensRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The body of `POST /v1/messages/count_tokens`. Do not reorder fields: the digest has their order."""
 
     model: parameters.ModelName

@@ -37,7 +37,7 @@ _BETWEEN_MESSAGES: Final = "\n\n"
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of items and content parts."""
+    """The root of content parts."""
 
 
 class InputText(_Tagged, frozen=True, tag="input_text"):
@@ -96,7 +96,7 @@ MessageParts = Annotated[
 ]
 
 
-class _Item(_Tagged, frozen=True, kw_only=True):
+class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
     """The root of items."""
 
     id_prefix: ClassVar[str]
