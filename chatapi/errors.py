@@ -221,11 +221,6 @@ def _rate_limited(message: str, retry_after_ms: int | None, code: str = "rate_li
     return Failed(message, "rate_limit_error", code, status=429, retry_after_ms=retry_after_ms)
 
 
-def _two_keys(_: TwoKeys) -> Failed:
-    message = "The headers Authorization and x-api-key hold different keys. Send one key."
-    return Failed(message, INVALID, "ambiguous_api_key", "x-api-key", 400)
-
-
 _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     TooManyFieldsSent: lambda _: Failed(
         "Too many query parameters.", INVALID, "request_too_large", status=400
@@ -234,7 +229,13 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     NotAuthenticated: lambda error: not_authenticated().failure,
     # It is also `NotAuthenticated`, which has other words.
     KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,
-    TwoKeys: _two_keys,
+    TwoKeys: lambda _: Failed(
+        "The headers Authorization and x-api-key hold different keys. Send one key.",
+        INVALID,
+        "ambiguous_api_key",
+        "x-api-key",
+        400,
+    ),
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),

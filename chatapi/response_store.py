@@ -84,12 +84,11 @@ def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
 
     Its result is whether there may be more of them.
     """
-    counts = [_expired(project, now).delete()[0] for project in _storing_projects()]
+    projects = Project.objects.filter(
+        Exists(StoredResponse.objects.filter(project=OuterRef("pk")))
+    ).order_by()
+    counts = [_expired(project, now).delete()[0] for project in projects]
     return [DELETED_AT_ONCE in counts] * len(items)
-
-
-def _storing_projects() -> QuerySet[Project]:
-    return Project.objects.filter(Exists(StoredResponse.objects.filter(project=OuterRef("pk")))).order_by()
 
 
 def _expired(project: Project, now: datetime) -> QuerySet[StoredResponse]:

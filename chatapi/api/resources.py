@@ -250,13 +250,11 @@ def key(
         created_at=_rfc3339(row.created_at),
         expires_at=_rfc3339(row.expires_at) if row.expires_at else None,
         budgets=[_budget(each) for each in budgets],
-        credit=_credit(balance) if balance.is_required else None,
+        credit=Credit(to_usd(balance.available_nanodollars), balance.available_nanodollars)
+        if balance.is_required
+        else None,
         rate_limits=[_rate_limit(each) for each in rate_limits],
     )
-
-
-def _credit(balance: credit.Balance) -> Credit:
-    return Credit(to_usd(balance.available_nanodollars), balance.available_nanodollars)
 
 
 def _rate_limit(limit: Limit) -> RateLimit:

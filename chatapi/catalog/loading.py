@@ -133,7 +133,7 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
             _wait_for_others()
             return _apply(catalog, deactivate_missing, expected_digest)
     except OperationalError as error:
-        if _is_locked(error):
+        if sqlstate(error) in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or "locked" in str(error):
             raise CatalogBusy(
                 "Someone else is changing the catalog, and nothing is loaded. Try again in a moment."
             ) from error
@@ -164,10 +164,6 @@ def _wait_for_others() -> None:
                 f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} "
                 "IN SHARE ROW EXCLUSIVE MODE"
             )
-
-
-def _is_locked(error: OperationalError) -> bool:
-    return sqlstate(error) in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or "locked" in str(error)
 
 
 def _plan_model(

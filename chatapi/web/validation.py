@@ -91,7 +91,12 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
         if room is None and sum(map(len, pieces)) > LARGE_BYTES:
             room = await _take_room(exchange, services, caller, sum(map(len, pieces)))
         parsed = await _parse(exchange, services, caller, dialect, pieces, is_resolved=True)
-    parsed = msgspec.structs.replace(parsed, summary=_with_end_user(exchange, caller, parsed.summary))
+    # The setting's header comes before the body's parameters: a proxy may set it.
+    end_user = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
+    stored = end_users.stored_name(end_user or parsed.summary.end_user, is_hashed=caller.hashes_end_users)
+    if stored != parsed.summary.end_user:
+        summary = msgspec.structs.replace(parsed.summary, end_user=stored)
+        parsed = msgspec.structs.replace(parsed, summary=summary)
     request = await _with_price(exchange, services, caller, dialect, parsed)
     request.room = room
     if (answer_bytes := request.summary.answer_bytes) > LARGE_BYTES:
@@ -125,13 +130,6 @@ async def _parse(
     if n_bytes > LARGE_BYTES:
         return await services.parser.parse(pieces, protocol, default_model, **flags)
     return parsed_request.parse(b"".join(pieces), protocol, default_model, **flags)
-
-
-def _with_end_user(exchange: Exchange, caller: Caller, summary: RequestSummary) -> RequestSummary:
-    """Return the summary with the end user's name as rows have it; the setting's header comes first."""
-    name = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
-    stored = end_users.stored_name(name or summary.end_user, is_hashed=caller.hashes_end_users)
-    return summary if stored == summary.end_user else msgspec.structs.replace(summary, end_user=stored)
 
 
 async def redeem(exchange: Exchange, services: Services, secret: str) -> ValidatedRequest:

@@ -339,9 +339,7 @@ class GenerationRequest(
         """Upper bound of the prompt's tokens, media left out: no token is shorter than a byte of UTF-8."""
         tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
         # Summed, because a large prompt must not be in memory three times.
-        text_bytes = sum(_utf8_bytes(part) + len("\n") for part in self._prompt_parts())
+        text_bytes = sum(
+            len(part if part.isascii() else part.encode()) + len("\n") for part in self._prompt_parts()
+        )
         return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

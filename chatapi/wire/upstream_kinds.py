@@ -72,13 +72,11 @@ def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
     )
 
 
-def _vector_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
-    return VectorReader(request.prompt.count)
-
-
 # By the type of the prompt.
 UPSTREAM_KINDS: Final = {
     Messages: UpstreamKind("/chat/completions", upstream_body, _chat_reader),
     Texts: UpstreamKind("/completions", upstream_body, _text_reader),
-    Inputs: UpstreamKind("/embeddings", embeddings_body, _vector_reader),
+    Inputs: UpstreamKind(
+        "/embeddings", embeddings_body, lambda request, _: VectorReader(request.prompt.count)
+    ),
 }

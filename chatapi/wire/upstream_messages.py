@@ -65,7 +65,9 @@ def messages_body(
     if request.choices_count > 1:
         raise unsupported("n")
     marks = "cache_control" in extra_parameters
-    instructions, conversation = _split(request.prompt.messages)
+    messages = request.prompt.messages
+    conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
+    instructions: Sequence[Any] = messages[: len(messages) - len(conversation)]
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens,
@@ -93,12 +95,6 @@ def messages_body(
         body["output_config"].pop("effort", None)  # it was made of the budget
     # A temperature of 0 is a value; None and empty lists were not sent.
     return {name: value for name, value in body.items() if value or value == 0}
-
-
-def _split(messages: Sequence[Message]) -> tuple[Sequence[Any], Sequence[Message]]:
-    """Return the instructions before the conversation, and the conversation."""
-    conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
-    return messages[: len(messages) - len(conversation)], conversation
 
 
 def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]:

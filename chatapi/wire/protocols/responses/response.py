@@ -140,7 +140,8 @@ class Response:
             "created_at": self.answer.created,
             "completed_at": None,
             "status": self.status,
-            "error": self._error(),
+            "error": self.failure
+            and {"code": self.failure.code or "server_error", "message": self.failure.message},
             "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
             "model": self.answer.model,
             "output": self.output,
@@ -153,11 +154,6 @@ class Response:
 
     def _told(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(self.object())}
-
-    def _error(self) -> dict[str, str] | None:
-        if self.failure is None:
-            return None
-        return {"code": self.failure.code or "server_error", "message": self.failure.message}
 
     # ---- beginning and end
 
