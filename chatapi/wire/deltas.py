@@ -165,6 +165,8 @@ class Usage(Delta, tag=7, frozen=True):
     """
     cache_write_1h_tokens: int | None = None
     """The part of the written tokens that the cache keeps for an hour, and not for 5 minutes."""
+    completed_at: int | None = None
+    """When the row was settled, in Unix seconds. The log has it, so that each replay has the same time."""
 
     @property
     def uncached_tokens(self) -> int:

@@ -69,9 +69,9 @@ MUTATIONS = (
     Mutation(
         "the end is told before the commit",
         "chatapi/worker/generate.py",
-        "        await _settle(services, settlement)\n",
-        "        tokens = settlement.tokens\n"
-        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count)\n"
+        "        settled_at = await _settle(services, settlement)\n",
+        "        settled_at, tokens = datetime.now().astimezone(), settlement.tokens\n"
+        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count, settled_at)\n"
         "        run.publish(services.publisher, terminal)\n"
         "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",

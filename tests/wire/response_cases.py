@@ -40,7 +40,7 @@ FOLDER = TRANSCRIPTS / "responses"
 DIALECT = PROTOCOLS["responses"].dialect("")
 FUNCTION = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": False}
 SPACE = {"type": "namespace", "name": "town", "tools": [FUNCTION]}
-END: list[AnyDelta] = [Finished("stop"), Usage(12, 18)]
+END: list[AnyDelta] = [Finished("stop"), Usage(12, 18, completed_at=ANSWER.created + 2)]
 TIME = ToolCall(1, "{}", "call_2", "get_time")
 PATCH = ToolCall(0, "*** Begin", "call_1", "apply_patch", kind="custom")
 

@@ -137,7 +137,7 @@ class Response:
             "id": ID_PREFIX + self.answer.id,
             "object": "response",
             "created_at": self.answer.created,
-            "completed_at": None,
+            "completed_at": self._completed_at,
             "status": self.status,
             "error": self._error(),
             "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
@@ -149,6 +149,13 @@ class Response:
             **_NO_PENALTIES,
         }
         return _to_json(head)[:-1] + b"," + self._echo[1:]
+
+    @property
+    def _completed_at(self) -> int | None:
+        """When it was completed; not before it was created, though these are times of two clocks."""
+        if self.usage is None or self.usage.completed_at is None or self.status != "completed":
+            return None
+        return max(self.usage.completed_at, self.answer.created)
 
     def _told(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(self.object())}
