@@ -252,9 +252,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    terminal = run_usage.terminal(
-        end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at
-    )
+    terminal = run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at)
     run.publish(services.publisher, terminal)
 
 
