@@ -98,7 +98,10 @@ async def count_tokens(exchange: Exchange) -> None:
     services = await Services.get()
     request = await validate(exchange, services)
     summary = request.summary
-    reservation = await services.rates.take(request.caller, exchange.id, model=request.model.id, tokens=0)
+    more = await _end_user_limits(services, request.caller, summary.end_user)
+    reservation = await services.rates.take(
+        request.caller, exchange.id, model=request.model.id, tokens=0, more=more
+    )
     exchange.is_counted = True
     services.in_background(services.rates.release(reservation, 0))
     exchange.add_limits(reservation)
