@@ -70,8 +70,8 @@ MUTATIONS = (
         "the end is told before the commit",
         "chatapi/worker/generate.py",
         "        settled_at = await _settle(services, settlement)\n",
-        "        settled_at, tokens = datetime.now().astimezone(), settlement.tokens\n"
-        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count, settled_at)\n"
+        "        now, tokens = datetime.now().astimezone(), settlement.tokens\n"
+        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count, now)\n"
         "        run.publish(services.publisher, terminal)\n"
         "        await services.publisher.flushed(run)\n"
         "        await _settle(services, settlement)\n",

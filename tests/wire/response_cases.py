@@ -70,6 +70,7 @@ CASES: dict[str, list[AnyDelta]] = {
     "cache": [Started(), Text("Hi"), Finished("stop"), Usage(12, 18, 4, 6, cache_write_tokens=5)],
     "failure": [Started(), Text("Packets "), FAILURE],
     "failure-in-a-call": [Started(), *WEATHER[:2], FAILURE],
+    "failure-behind-a-call": [Started(), *WEATHER[:2], TIME, Text("Wait."), FAILURE],
 }
 ASKED: dict[str, dict[str, Any]] = {
     "tool-call": {

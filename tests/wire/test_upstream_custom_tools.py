@@ -1,6 +1,7 @@
 """Custom tools as functions, for upstreams that know nothing else: there and back."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -180,7 +181,7 @@ def test_the_input_is_the_string(arguments: str, text: str) -> None:
 def test_any_text_in_any_pieces(text: str, is_ascii: bool, cuts: list[int]) -> None:
     arguments = json.dumps({"input": text}, ensure_ascii=is_ascii)
     places = sorted({0, len(arguments), *(cut % (len(arguments) + 1) for cut in cuts)})
-    assert input_of(*(arguments[a:b] for a, b in zip(places, places[1:], strict=False))) == text
+    assert input_of(*(arguments[begin:end] for begin, end in pairwise(places))) == text
 
 
 def test_the_input_comes_as_it_is_written() -> None:

@@ -75,9 +75,8 @@ class OpenAICompatibleEngine:
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
-                if batch := await exchange.read():
-                    if translated := exchange.custom_calls.translate(batch):
-                        yield translated
+                if batch := exchange.custom_calls.translate(await exchange.read()):
+                    yield batch
                     exchange.restart_clock()
             if end := exchange.custom_calls.translate(exchange.reader.end()):
                 yield end
