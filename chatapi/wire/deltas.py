@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 # The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
 # id.
 ToolKind = Literal["function", "custom", "function_call"]

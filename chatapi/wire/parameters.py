@@ -41,7 +41,7 @@ _MetadataValue = Annotated[str, Meta(max_length=caps.MAX_METADATA_VALUE_CHARS)]
 Metadata = Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=caps.MAX_METADATA_PAIRS)]
 Modalities = Annotated[list[Literal["text", "audio"]], Meta(min_length=1, max_length=2)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 Level = Literal["low", "medium", "high"]
 PromptCacheRetention = Literal["in_memory", "24h"]
 

@@ -1,13 +1,13 @@
 """Custom tools for upstreams that know only functions: vLLM, llama-server, Ollama, Anthropic and others.
 
 Such an upstream gets a function with one string. What it calls becomes a call of the custom tool again, while
-its arguments come.
+its arguments come. Nor do they know a choice of allowed tools: they get those only.
 """
 
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -16,10 +16,10 @@ from chatapi.wire.deltas import AnyDelta, Finished, ToolCall
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.messages import AssistantMessage, CustomCall, Message
 from chatapi.wire.parameters import (
+    AllowedTools,
     AllowedToolsChoice,
     CustomChoice,
     FunctionChoice,
-    ToolChoice,
     custom_tools,
     with_functions_only,
 )
@@ -41,8 +41,12 @@ def as_functions(request: GenerationRequest) -> GenerationRequest:
         prompt = Messages([_with_functions(message) for message in prompt.messages])
     if not request.tools:
         return replace(request, prompt=prompt)
-    tools = msgspec.Raw(with_functions_only(msgspec.json.encode(request.tools)))
-    return replace(request, prompt=prompt, tools=tools, tool_choice=_choice(request.tool_choice))
+    tools, choice = with_functions_only(msgspec.json.encode(request.tools)), request.tool_choice
+    if isinstance(choice, CustomChoice):
+        choice = FunctionChoice(choice.custom)
+    elif isinstance(choice, AllowedToolsChoice) and (allowed := _allowed(tools, choice.allowed_tools)):
+        tools, choice = allowed, choice.allowed_tools.mode
+    return replace(request, prompt=prompt, tools=msgspec.Raw(tools), tool_choice=choice)
 
 
 def _with_functions(message: Message) -> Message:
@@ -52,19 +56,25 @@ def _with_functions(message: Message) -> Message:
     return replace(message, tool_calls=calls)
 
 
-def _choice(choice: ToolChoice | None) -> ToolChoice | None:
-    if isinstance(choice, CustomChoice):
-        return FunctionChoice(choice.custom)
-    if isinstance(choice, AllowedToolsChoice):
-        allowed = [_allowed(entry) for entry in choice.allowed_tools.tools]
-        return AllowedToolsChoice(replace(choice.allowed_tools, tools=allowed))
-    return choice
+class _Named(msgspec.Struct):
+    name: str
 
 
-def _allowed(entry: dict[str, Any]) -> dict[str, Any]:
-    if entry.get("type") != "custom":
-        return entry
-    return {"type": "function", "function": entry.get("custom")}
+class _Tool(msgspec.Struct):
+    function: _Named
+
+
+def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
+    """Return the functions that may be called; nothing if the choice names none of them."""
+    called = [entry.get("function") or entry.get("custom") for entry in choice.tools]
+    names = {each.get("name") for each in called if isinstance(each, dict)}
+    every = zip(
+        msgspec.json.decode(tools, type=list[_Tool]),
+        msgspec.json.decode(tools, type=list[msgspec.Raw]),
+        strict=True,
+    )
+    allowed = [raw for tool, raw in every if tool.function.name in names]
+    return msgspec.json.encode(allowed) if allowed else b""
 
 
 class CustomCalls:

@@ -300,6 +300,28 @@ def test_a_search_that_agents_always_offer_is_left_out_and_named() -> None:
     assert sent("responses", input="hi", tools=offered)["tools"] == [CHAT_FUNCTION]
 
 
+@pytest.mark.parametrize(
+    "kind", ["web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11"]
+)
+def test_other_versions_of_the_search_are_left_out_too(kind: str) -> None:
+    assert request("responses", input="hi", tools=[{"type": kind}]).ignored == ("tools[0]",)
+
+
+@pytest.mark.parametrize(
+    ("choice", "plain"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "required"}, "required"),
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "f"}, {"type": "function", "name": "f"}),
+    ],
+)
+def test_choices_in_the_words_of_other_clients(choice: Any, plain: Any) -> None:
+    members: dict[str, Any] = {"input": "hi", "tools": [FUNCTION]}
+    assert sent("responses", **members, tool_choice=choice) == sent("responses", **members, tool_choice=plain)
+
+
 # ---- items of OpenAI's own tools
 
 

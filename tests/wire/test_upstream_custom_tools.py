@@ -103,21 +103,21 @@ def test_replayed_calls_are_calls_of_the_function() -> None:
             {"type": "custom", "name": "apply_patch"},
             {"type": "function", "function": {"name": "apply_patch"}},
         ),
-        (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "apply_patch"}]},
-            {
-                "type": "allowed_tools",
-                "allowed_tools": {
-                    "mode": "auto",
-                    "tools": [{"type": "function", "function": {"name": "apply_patch"}}],
-                },
-            },
-        ),
         ("required", "required"),
     ],
 )
 def test_the_choice_of_a_tool_names_the_function(choice: Any, expected: Any) -> None:
     assert forwarded(tool_choice=choice)["tool_choice"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("apply_patch", "custom"), ("get_weather", "function")], ids=["custom", "function"]
+)
+def test_of_allowed_tools_the_others_are_not_sent(name: str, kind: str) -> None:
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": kind, "name": name}]}
+    sent = forwarded(tool_choice=choice)
+    assert [tool["function"]["name"] for tool in sent["tools"]] == [name]
+    assert sent["tool_choice"] == "required"
 
 
 def test_chat_completions_are_the_same() -> None:

@@ -205,8 +205,9 @@ class PromptRequest(_Plain, frozen=True, kw_only=True):
 
 
 class CountTokensRequest(PromptRequest, frozen=True, kw_only=True):
-    """The body of `POST /v1/messages/count_tokens`. Anthropic's has no `metadata`; here it names the end user,
-    whose limits count the request.
+    """The body of `POST /v1/messages/count_tokens`.
+
+    Anthropic's has no `metadata`; here it names the end user, whose limits count the request.
     """
 
     metadata: Metadata = Metadata()

@@ -26,6 +26,7 @@ from chatapi.wire.protocols.responses.tools import (
     chat_tools,
     left_out,
     namespaces,
+    plain_choice,
 )
 
 NAME: Final = "responses"
@@ -341,6 +342,7 @@ def _of_client(found: dict[str, Any]) -> None:
 
 def _add_types(found: dict[str, Any]) -> None:
     """Give the items without a type theirs, and refuse those of OpenAI's own tools."""
+    found |= {"tool_choice": plain_choice(found["tool_choice"])} if "tool_choice" in found else {}
     items = found.get("input")
     if not isinstance(items, list) or len(items) > caps.MAX_MESSAGES:
         return
