@@ -9,7 +9,7 @@ from chatapi.wire.deltas import Annotations, AnyDelta, Text, ToolCall
 
 
 class Held:
-    """Deltas in the order of their items; those of one item are joined, because its last event repeats them."""
+    """Deltas in the order of their items. Those of one item are joined: its last event has them all."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[type[AnyDelta], int], list[AnyDelta]] = {}
