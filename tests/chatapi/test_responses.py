@@ -164,6 +164,35 @@ def test_a_tool_loop_by_references(client: Client, installation: Installation) -
     assert len(sent[1]["tool_calls"]) == len(calls)
 
 
+def test_a_tool_loop_with_a_custom_tool(client: Client, installation: Installation) -> None:
+    """As Codex does. The upstream knows functions only."""
+    tools = [{"type": "custom", "name": "apply_patch", "format": {"type": "text"}}]
+    found = events(ask(client, model="patches", input="patch", tools=tools, stream=True))
+    (call,) = found[-1]["response"]["output"]
+    assert (call["type"], call["name"], call["input"]) == (
+        "custom_tool_call",
+        "apply_patch",
+        "*** Begin\nPatch",
+    )
+    pieces = [event["delta"] for event in found if event["type"] == "response.custom_tool_call_input.delta"]
+    assert "".join(pieces) == call["input"]
+    asked = installation.calls("patches")[-1]["body"]["tools"]
+    assert [tool["type"] for tool in asked] == ["function"]
+    output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
+    replayed = [{"role": "user", "content": "patch"}, call, output]
+    for request in (
+        {"input": replayed},
+        {"input": [output], "previous_response_id": found[-1]["response"]["id"]},
+    ):
+        assert text_of(ask(client, model="patches", tools=tools, **request).json)
+        _, turn, _ = installation.calls("patches")[-1]["body"]["messages"]
+        (sent,) = turn["tool_calls"]
+        assert (sent["type"], json.loads(sent["function"]["arguments"])) == (
+            "function",
+            {"input": call["input"]},
+        )
+
+
 def test_a_large_conversation_goes_on(client: Client, installation: Installation) -> None:
     first = ask(client, input="a" * 100_000).json
     assert ask(client, input="two", previous_response_id=first["id"]).status == 200
