@@ -175,7 +175,7 @@ class _Input:
         self._has_ended = self._rest.startswith('"')
         # Models write escapes that JSON does not have, and control characters without any.
         literal = _ESCAPE.sub(lambda escape: escape[1] or r"\\", match[0])
-        text = self._high + json.loads(f'"{literal}"', strict=False)
+        text: str = self._high + json.loads(f'"{literal}"', strict=False)
         self._high = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not self._has_ended else ""
         text = text.removesuffix(self._high)
         if _SURROGATE.search(text):

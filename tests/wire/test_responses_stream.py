@@ -240,12 +240,17 @@ def test_only_a_completed_response_has_the_time_of_its_end() -> None:
     times = [event["response"]["completed_at"] for event in (first, last)]
     assert times == [None, ANSWER.created + 2]
     for finish in (Finished("length"), Finished("stop", is_cancelled=True)):
-        cut = [Started(), Text("a"), finish, Usage(1, 1, completed_at=ANSWER.created + 2)]
+        cut: list[AnyDelta] = [Started(), Text("a"), finish, Usage(1, 1, completed_at=ANSWER.created + 2)]
         assert json.loads(body(cut))["completed_at"] is None
 
 
 def test_it_never_completes_before_it_was_created() -> None:
-    early = [Started(), Text("a"), Finished("stop"), Usage(1, 1, completed_at=ANSWER.created - 1)]
+    early: list[AnyDelta] = [
+        Started(),
+        Text("a"),
+        Finished("stop"),
+        Usage(1, 1, completed_at=ANSWER.created - 1),
+    ]
     assert json.loads(body(early))["completed_at"] == ANSWER.created
 
 
