@@ -74,7 +74,7 @@ MUTATIONS = (
         "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count, now)\n"
         "        run.publish(services.publisher, terminal)\n"
         "        await services.publisher.flushed(run)\n"
-        "        await _settle(services, settlement)\n",
+        "        settled_at = await _settle(services, settlement)\n",
         (
             "tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",
         ),
