@@ -32,6 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "reasons": {"reasoning": 3},
     "refuses": {"refusal": True},
     "calls-tools": {"tool_calls": 2},
+    "patches": {"turns": [["apply_patch", '{"input":"*** Begin\\nPatch"}']]},
     "tells-no-usage": {"no_usage": True},
     "tells-zero-usage": {"zero_usage": True},
     "tells-usage-always": {"usage_every_chunk": True},

@@ -73,6 +73,7 @@ CASES: dict[str, list[AnyDelta]] = {
     ],
     "failure": [STARTED, Text("Packets "), FAILURE],
     "failure-in-a-tool-call": [STARTED, *WEATHER[:2], TIME[0], FAILURE],
+    "failure-behind-a-tool-call": [STARTED, *WEATHER[:2], *TIME, Text("Wait."), FAILURE],
 }
 
 

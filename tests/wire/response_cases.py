@@ -40,7 +40,7 @@ FOLDER = TRANSCRIPTS / "responses"
 DIALECT = PROTOCOLS["responses"].dialect("")
 FUNCTION = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": False}
 SPACE = {"type": "namespace", "name": "town", "tools": [FUNCTION]}
-END: list[AnyDelta] = [Finished("stop"), Usage(12, 18)]
+END: list[AnyDelta] = [Finished("stop"), Usage(12, 18, completed_at=ANSWER.created + 2)]
 TIME = ToolCall(1, "{}", "call_2", "get_time")
 PATCH = ToolCall(0, "*** Begin", "call_1", "apply_patch", kind="custom")
 
@@ -70,6 +70,7 @@ CASES: dict[str, list[AnyDelta]] = {
     "cache": [Started(), Text("Hi"), Finished("stop"), Usage(12, 18, 4, 6, cache_write_tokens=5)],
     "failure": [Started(), Text("Packets "), FAILURE],
     "failure-in-a-call": [Started(), *WEATHER[:2], FAILURE],
+    "failure-behind-a-call": [Started(), *WEATHER[:2], TIME, Text("Wait."), FAILURE],
 }
 ASKED: dict[str, dict[str, Any]] = {
     "tool-call": {

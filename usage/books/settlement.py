@@ -68,6 +68,7 @@ class Charge:
     id: UUID
     tokens: Tokens
     amount_nanodollars: int
+    settled_at: datetime
 
 
 def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyResolved]:
@@ -83,7 +84,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         del rows[item.id]  # the same generation twice in one batch is settled once
         posting = _Posting.of(row, item)
         postings.append(posting)
-        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars))
+        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars, now))
     if not postings:
         return results
     _update_generations(now, postings)
