@@ -101,7 +101,7 @@ def _begins_with_verb(docstring: str) -> bool:
 
 
 def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
-    """Return the longest chain of classes of this project, exceptions and models left out, less one."""
+    """Return the longest chain of classes of this project, exceptions left out, less one."""
     bases = {
         node.name: [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
         for tree in trees
@@ -112,7 +112,10 @@ def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
     def depth(name: str) -> int:
         return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
 
-    return max(depth(name) for name in bases if not re.search(r"Error|Exception", name)) - 1
+    def is_exception(name: str) -> bool:
+        return bool(re.search(r"Error|Exception", name)) or any(map(is_exception, bases.get(name, ())))
+
+    return max(depth(name) for name in bases if not is_exception(name)) - 1
 
 
 def _percent(part: int, whole: int) -> str:

@@ -20,6 +20,7 @@ from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidg
 
 from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Role
+from accounts.pages.admin_mixins import ChoosesRows
 from accounts.pages.tenant_admin import TenantAdmin
 
 MAX_SUGGESTIONS = 200
@@ -112,7 +113,7 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 
 @admin.register(Member)
-class MemberAdmin(TenantAdmin, ModelAdmin):
+class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."

@@ -18,7 +18,7 @@ from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin  # noqa: F401  registers its pages
 from accounts.pages.admin_mixins import ConstrainedForm
-from accounts.pages.tenant_admin import RolesDecide, TenantAdmin
+from accounts.pages.tenant_admin import TenantAdmin
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -60,7 +60,7 @@ class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
         return bool(request.user.is_superuser)
 
 
-class MemberInline(RolesDecide, TabularInline):
+class MemberInline(TenantAdmin, TabularInline):
     """An organization's members, who have pages of their own for changes."""
 
     model = Member
@@ -83,7 +83,7 @@ class MemberInline(RolesDecide, TabularInline):
         return False
 
 
-class ProjectInline(RolesDecide, TabularInline):
+class ProjectInline(TenantAdmin, TabularInline):
     """An organization's projects."""
 
     model = Project
