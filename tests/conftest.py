@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.contrib.auth.models import User
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+from django.test import Client
 from pytest_django import DjangoDbBlocker
 
 from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
+from tests.admin_pages import client_of
 from tests.cast import PRICE, Person, join
 from tests.usage.emptying import let_tests_empty_tables
 from usage.books import prices
@@ -72,6 +75,12 @@ def bob(acme: Organization) -> Person:
 def charlie(db: None) -> Person:
     """A stranger."""
     return join("charlie", Role.OWNER, Organization.objects.create(name="Umbrella"), "default")
+
+
+@pytest.fixture
+def root(db: None) -> Client:
+    """A client that is signed in as a superuser."""
+    return client_of(User.objects.create_superuser("root"))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
@@ -13,14 +12,6 @@ from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import RateLimit
 from chatapi.models import ServedModel
 from tests.cast import Person
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def test_a_row_is_as_many_limits_as_it_has_numbers(alice: Person) -> None:

@@ -37,12 +37,6 @@ def admin(acme: Organization) -> Person:
     return join("dora", Role.ADMIN, acme, "default")
 
 
-@pytest.fixture
-def root(db: None) -> Client:
-    """The operator."""
-    return client_of(User.objects.create_superuser("root"))
-
-
 def invitation(
     organization: Organization, name: str, role: str = Role.MEMBER, email: str = ""
 ) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What belongs to others does not exist.
 
 Isolation of every route of the management API belongs to that API. Lists and receipts of a colleague:
-tests/chatapi/test_api.py.
+tests/chatapi/test_api_receipts.py.
 """
 
 import json

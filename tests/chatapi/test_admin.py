@@ -17,7 +17,7 @@ from accounts.models import APIKey, Project
 from chatapi import response_store
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.response_store import Content
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, page, text
 from tests.cast import Person, admit, run
 from usage.database.clock import database_now
 from usage.models import (
@@ -37,14 +37,6 @@ from usage.rollups.refused_requests import Refusal
 MODELS = sorted((model for model in admin.site._registry), key=lambda model: model._meta.label)
 LISTS = [reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") for model in MODELS]
 RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests, StoredResponse]
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.fixture
@@ -71,17 +63,6 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
     for person in (alice, charlie):
         type(person.project).objects.filter(pk=person.project.pk).update(stores_responses_days=1)
         response_store.write(run(person).pk, Content(b'{"items":[],"context":{}}', []))
-
-
-def page(row: Any, action: str = "change") -> str:
-    """The address of a row's page."""
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_{action}", args=[row.pk])
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    assert response.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 # ---- who gets in

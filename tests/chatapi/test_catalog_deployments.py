@@ -19,17 +19,10 @@ from chatapi.models import TIMEOUTS, Deployment, ServedModel
 from chatapi.pages import deployment_pages
 from chatapi.worker.engines import Timeouts
 from tests import fake_upstream
+from tests.admin_pages import text
 from tests.fake_completion import Script
 from tests.fake_upstream import Upstream
 from usage.models import Generation, LedgerEntry
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.fixture
@@ -49,11 +42,6 @@ def upstream() -> Iterator[Upstream]:
     yield server
     loop.call_soon_threadsafe(over.set)
     thread.join()
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 # ---- what may be typed

@@ -15,6 +15,7 @@ from chatapi import catalog
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS, MAX_FILE_BYTES
 from tests import locked_database
+from tests.admin_pages import text
 from usage.models import Price
 
 IMPORT, EXPORT, LIST = "/admin/catalog/import", "/admin/catalog/export", "/admin/chatapi/servedmodel/"
@@ -29,14 +30,6 @@ engine = "openai_compatible"
 name = "<b>vllm</b>"
 base_url = "http://127.0.0.1:8080/v1"
 """
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def upload(client: Client, text: str | bytes, **more: str) -> Any:
@@ -54,11 +47,6 @@ def agreed(preview: Any) -> dict[str, str]:
     }
     (text,) = re.findall(r'<textarea name="text" hidden readonly>\n(.*?)</textarea>', page, re.DOTALL)
     return sent | {"text": html.unescape(text).replace("\n", "\r\n")}
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 # ---- import

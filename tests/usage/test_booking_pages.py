@@ -12,19 +12,12 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from accounts.models import Organization
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, shown
 from tests.cast import Person, run
 from usage.books import credit
 from usage.books.credit import Note
 from usage.models import Credit, Generation, LedgerEntry
 from usage.verification import verify
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.fixture
@@ -35,13 +28,6 @@ def charged(alice: Person) -> Generation:
 
 def address(row: Generation) -> str:
     return f"/admin/ledger/{row.ledger_entries.get(kind='charge').pk}/correct"
-
-
-def shown(response: Any, status: int = 200) -> str:
-    """The page, without its tags."""
-    assert response.status_code == status, response.status_code
-    _, _, body = response.content.decode().partition('<div class="operator')
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
 
 def token(response: Any) -> str:

@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -14,13 +13,6 @@ from tests.cast import Person, join, run
 from usage.pages import filters
 
 REQUESTS = "/admin/requests/"
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.db.models import Sum
@@ -286,13 +285,6 @@ def test_a_check_takes_no_longer_than_reads_may(
 
 
 # ---- the Overview
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.mark.parametrize(

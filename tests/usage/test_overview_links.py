@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -19,12 +18,6 @@ from usage.books.settlement import Attempt
 from usage.database.clock import database_now
 from usage.formatting import Change
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Allowed everything."""
-    return client_of(User.objects.create_superuser("root"))
 
 
 def listed(client: Client, url: str) -> set[Any]:

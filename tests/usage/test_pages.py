@@ -9,20 +9,13 @@ from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
+from tests.admin_pages import shown
 from tests.cast import Person, admit, run
 from usage import formatting
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Tokens
 
 PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.fixture
@@ -42,13 +35,6 @@ def house(alice: Person, bob: Person, charlie: Person, small: Any) -> Generation
         scope="organization", scope_id=alice.project.organization_id, period="month", limit_nanodollars=10**8
     )
     return admit(bob)
-
-
-def shown(response: Any, status: int = 200) -> str:
-    """The page, without its tags and its head."""
-    assert response.status_code == status
-    _, _, body = response.content.decode().partition('<div class="operator')
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
 
 def links(response: Any) -> list[str]:

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -26,14 +25,6 @@ from usage.models import Generation, LedgerEntry, Outcome
 from usage.rollups import closing
 
 TABLES = ("usage_generation", "usage_ledgerentry")
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.fixture
