@@ -20,7 +20,7 @@ Payload = Callable[[str], bytes]
 
 
 async def three_at_once(attacker: Attacker, payload: bytes) -> None:
-    """The request over three connections, again and again, until the time is over."""
+    """Send the request over three connections, again and again, until the time is over."""
     await attacker.flood(payload, connections=3)
 
 
@@ -31,12 +31,12 @@ async def over_limit(attacker: Attacker, payload: Payload) -> None:
 
 
 def slow_floats(n_bytes: int) -> bytes:
-    """A JSON array of numbers that take microseconds each to read."""
+    """Return a JSON array of numbers that take microseconds each to read."""
     return b"[" + (SLOW_FLOAT * (n_bytes // len(SLOW_FLOAT)))[:-1] + b"]"
 
 
 def two_names_alike(count: int) -> bytes:
-    """A JSON object of so many names, of which the first is there again at the end."""
+    """Return a JSON object with this number of names, the first of which is repeated at the end."""
     return b"{" + b",".join(b'"n%d":0' % number for number in range(count)) + b',"n0":1}'
 
 

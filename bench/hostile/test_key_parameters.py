@@ -41,7 +41,7 @@ async def tools_in_parallel(attacker: Attacker) -> None:
 
 
 def schema_request(key: str, schema: dict[str, Any]) -> bytes:
-    """A chat whose answer is to follow this JSON schema."""
+    """Return a chat whose answer is to follow this JSON schema."""
     return chat(key, response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": schema}})
 
 

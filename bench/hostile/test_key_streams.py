@@ -165,7 +165,7 @@ async def respond_async(attacker: Attacker) -> None:
 
 
 async def _begun(attacker: Attacker, text: str) -> str:
-    """The id of a stream that this attacker has begun and left to itself; blank if it was refused."""
+    """Begin a stream, leave it, and return its id; blank if it was refused."""
     payload = chat(
         attacker.keys.test, extra={"Prefer": "respond-async"}, stream=True, messages=messages(text)
     )
@@ -218,7 +218,7 @@ async def receipts(attacker: Attacker) -> None:
 
 
 def embeddings(key: str) -> bytes:
-    """A small request for 12 MiB of vectors, as up to 70 MiB of numbers."""
+    """Return a small request for 12 MiB of vectors, as up to 70 MiB of numbers."""
     inputs = [str(number) for number in range(2_048)]
     body = json.dumps({"model": "sandbox-embedding", "input": inputs}).encode()
     return request("POST", EMBEDDINGS, bearer(key), body)

@@ -11,14 +11,14 @@ from tests.chatapi.worker.processes import Valkey
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """A server for all tests; each has a key prefix of its own."""
+    """Start one server for all tests; each test has a key prefix of its own."""
     with Valkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 
 @pytest.fixture
 async def redis(valkey: Valkey) -> AsyncIterator[Redis]:
-    """A client as the web has it."""
+    """Yield a client like that of a web process."""
     redis = connect(f"unix://{valkey.socket}")
     yield redis
     await redis.aclose()

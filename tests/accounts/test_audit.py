@@ -24,13 +24,13 @@ from usage.models import BudgetLimit
 
 @pytest.fixture(autouse=True)
 def quick_passwords(settings: Settings) -> None:
-    """Their hashes need not be slow here."""
+    """Use a fast password hasher."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture
 def acting(db: None) -> Iterator[None]:
-    """Root acts."""
+    """Record changes as root's."""
     with recorder.acting(lambda: Actor(7, "root", "192.0.2.1")):
         yield
 

@@ -123,13 +123,13 @@ class Database:
         self.caller = Caller(1, 1, 1, False, False, "", "UTC")
 
     async def ask(self, key: str) -> Caller:
-        """Who the key stands for."""
+        """Return the caller of the key."""
         self.questions.append(key)
         return self.caller
 
 
 async def refuse(key: str) -> Caller:
-    """Nobody."""
+    """Refuse every key."""
     raise NotAuthenticated(key)
 
 

@@ -19,17 +19,17 @@ HOUR = timedelta(hours=1)
 
 
 def narrowed(**rights: Any) -> Caller:
-    """A caller whose key has these rights."""
+    """Return a caller whose key has these rights."""
     return Caller(1, 1, 1, False, False, "", "UTC", **rights)
 
 
 def own(person: Person) -> Any:
-    """The person's key as a queryset."""
+    """Return the person's key as a queryset."""
     return APIKey.objects.filter(pk=person.api_key.pk)
 
 
 def is_let_in(secret: str) -> bool:
-    """Whether the secret stands for anybody."""
+    """Return whether the secret authenticates a caller."""
     try:
         look_up(secret)
     except NotAuthenticated:

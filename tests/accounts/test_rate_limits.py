@@ -30,7 +30,7 @@ from tests.chatapi.worker.processes import Valkey
 
 @contextmanager
 def frozen(valkey: Valkey) -> Iterator[None]:
-    """A Redis that does not answer, and then executes what it was sent meanwhile."""
+    """Stop Redis inside the block; it executes the commands that it received when it continues."""
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -26,7 +26,7 @@ LISTS = ["accounts_organization", "accounts_project", "accounts_member", "accoun
 
 
 def colleague(acme: Organization, role: Role) -> Client:
-    """Someone of Acme with this role."""
+    """Return a client of a new member of Acme with this role."""
     user = User.objects.create_user(f"some {role}")
     Member.objects.create(organization=acme, user=user, role=role)
     return client_of(user)
@@ -34,7 +34,7 @@ def colleague(acme: Organization, role: Role) -> Client:
 
 @pytest.fixture
 def house(alice: Person, bob: Person, charlie: Person) -> None:
-    """Something of every kind, in both organizations."""
+    """Make rows of every kind in both organizations."""
     for person in (alice, bob, charlie):
         run(person)
         RateLimit.objects.create(project=person.project, requests_per_minute=60)

@@ -27,25 +27,25 @@ PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correc
 
 @pytest.fixture(autouse=True)
 def quick(settings: Settings) -> None:
-    """Hashing that takes no time."""
+    """Use a fast password hasher."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture
 def admin(acme: Organization) -> Person:
-    """Dora, Acme's admin."""
+    """Return Dora, an admin of Acme."""
     return join("dora", Role.ADMIN, acme, "default")
 
 
 def invitation(
     organization: Organization, name: str, role: str = Role.MEMBER, email: str = ""
 ) -> dict[str, Any]:
-    """The form."""
+    """Return the data of the invitation form."""
     return {"organization": organization.pk, "name": name, "email": email, "role": role}
 
 
 def place(organization: Organization, name: str) -> str | None:
-    """Someone's role there."""
+    """Return the person's role in the organization."""
     return (
         Member.objects.filter(organization=organization, user__username=name)
         .values_list("role", flat=True)
@@ -54,7 +54,7 @@ def place(organization: Organization, name: str) -> str | None:
 
 
 def link_in(client: Client, organization: Organization, name: str) -> str:
-    """The link that the page after an invitation shows."""
+    """Return the link that the page after an invitation shows."""
     answer = client.post(ADD, invitation(organization, name, email=f"{name}@example.com"), follow=True)
     assert "no-store" in answer.headers["cache-control"]
     (found,) = re.findall(LINK, answer.content.decode())

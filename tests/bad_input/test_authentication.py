@@ -29,7 +29,7 @@ ROUTES = [
 
 
 def forged(key: str) -> str:
-    """A key with this one's public part, another secret and a right checksum."""
+    """Return a key with the public part of this one, another secret and a right checksum."""
     body = key[:20] + api_keys.generate(is_test=False)[20:-6]
     forged = body + api_keys._checksum(body)
     assert api_keys.parse(forged)
@@ -37,7 +37,7 @@ def forged(key: str) -> str:
 
 
 def wrong_headers(key: str) -> dict[str, bytes | None]:
-    """Authorization headers that name nobody, made from a good key."""
+    """Return Authorization headers made from a good key that authenticate no one."""
     other_environment = key.replace("ck_live_", "ck_test_")
     nobody = api_keys.generate(is_test=False)
     good = key.encode()

@@ -19,7 +19,7 @@ UNKNOWN_ID = "chatcmpl-0192f0c57e7a7cc398c4dc0c0c07398f"
 
 @pytest.fixture
 def stranger(installation: Installation) -> Client:
-    """A client of another organization."""
+    """Return a client of another organization."""
     return Client(installation.url, installation.keys["stranger"])
 
 
@@ -57,7 +57,7 @@ print(json.dumps(made))
 
 @pytest.fixture(scope="module")
 def kinds(installation: Installation) -> dict[str, Client]:
-    """Clients with each kind of key of one project."""
+    """Return clients with each kind of key of one project."""
     done = installation.manage("shell", "--no-imports", "-c", OTHER_KIND)
     assert done.returncode == 0, done.stderr
     return {name: Client(installation.url, key) for name, key in json.loads(done.stdout).items()}

@@ -18,7 +18,7 @@ BOTH_KINDS = pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("GET"
 
 
 def request_with(raw: RawClient, method: str, path: str, *headers: str | bytes) -> bytes:
-    """A request that would be right without these headers, but for its model."""
+    """Return a request that would be right without these headers, but for its model."""
     body = body_for(CHAT).replace(b"five", b"no-such-model") if method == "POST" else b""
     return raw.head_of(method, path, f"Content-Length: {len(body)}", *headers) + body
 
@@ -166,7 +166,7 @@ def test_a_foreign_host_reaches_no_page_that_would_repeat_it(raw: RawClient, pat
 
 
 def under(host: str, request: bytes) -> bytes:
-    """The request with another Host."""
+    """Return the request with another Host."""
     return request.replace(b"Host: 127.0.0.1", f"Host: {host}".encode("latin-1"))
 
 

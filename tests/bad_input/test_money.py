@@ -19,12 +19,12 @@ NO_ROOM = (402, "insufficient_quota")
 
 
 def client_of(installation: Installation, name: str) -> Client:
-    """The client whose key has that story."""
+    """Return a client of the key with this story."""
     return Client(installation.url, installation.keys[name])
 
 
 def spent(client: Client) -> tuple[int, int]:
-    """What the key's day holds, and what it has cost."""
+    """Return the amounts that the key's day holds and has spent."""
     (day,) = [
         each
         for each in client.send("GET", "/v1/key").json["budgets"]

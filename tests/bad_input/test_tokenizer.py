@@ -40,7 +40,7 @@ COUNTED_BY_US = ("a million a", "a million spaces", "one grapheme of 100,000 mar
 
 
 def asked(model: str, path: str, words: str) -> bytes:
-    """A request with these words."""
+    """Return a request with these words."""
     return (
         text(model=model, prompt=words)
         if path == TEXT

@@ -15,7 +15,7 @@ EXPECTED = Expected("q0 q1 q2", 3)
 
 
 def http_body(answer: bytes) -> bytes:
-    """The body of one of the upstream's prepared answers, out of its chunked encoding."""
+    """Return the body of one of the upstream's prepared answers, out of its chunked encoding."""
     _head, _, body = answer.partition(b"\r\n\r\n")
     return re.sub(rb"(?:^|\r\n)[0-9a-f]+\r\n", b"", body).removesuffix(b"\r\n")
 

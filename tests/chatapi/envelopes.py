@@ -11,7 +11,7 @@ RANDOM_ID = "chatcmpl-0192f0c57e7a7cc398c4dc0c0c07398f"
 
 
 def error(response: Any, status: int) -> dict[str, Any]:
-    """The error of an envelope, after a check of what every envelope must have."""
+    """Return the error of an envelope, after checks that hold for every envelope."""
     assert response.status_code == status
     assert response.headers["content-type"] == "application/json"
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", response.headers["x-request-id"])

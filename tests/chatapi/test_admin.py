@@ -41,7 +41,7 @@ RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests, Stored
 
 @pytest.fixture
 def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> None:
-    """Something of every kind."""
+    """Make rows of every kind."""
     for person in (alice, bob, charlie):
         run(person)
     run(
@@ -207,7 +207,7 @@ def test_generations_can_be_filtered(root: Client, house: None, wish: str) -> No
 
 @pytest.fixture
 def made(root: Client, alice: Person) -> Any:
-    """The answer to the creation of a key."""
+    """Return the answer to the creation of a key."""
     form = {
         "project": alice.project.pk,
         "name": "backend",
@@ -220,7 +220,7 @@ def made(root: Client, alice: Person) -> Any:
 
 
 def secret_in(response: Any) -> str:
-    """The key that a page shows."""
+    """Return the key that a page shows."""
     return re.findall(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}", response.content.decode())[0]  # type: ignore[no-any-return]
 
 

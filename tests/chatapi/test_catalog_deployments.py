@@ -27,7 +27,7 @@ from usage.models import Generation, LedgerEntry
 
 @pytest.fixture
 def upstream() -> Iterator[Upstream]:
-    """An upstream in a thread of its own, as the view blocks."""
+    """Start an upstream in a thread of its own, because the view blocks."""
     started: Future[tuple[Upstream, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
@@ -50,7 +50,7 @@ ADD = "/admin/chatapi/deployment/add/"
 
 
 def form(model: ServedModel, **changes: object) -> dict[str, object]:
-    """What a browser sends for a new deployment."""
+    """Return the form of a new deployment as a browser sends it."""
     usual = {
         "model": model.pk,
         "name": "new",
@@ -167,7 +167,7 @@ def test_the_row_s_timeouts_are_the_engines() -> None:
 
 
 def deployed(model: ServedModel, url: str, script: str = "", **changes: Any) -> str:
-    """A deployment at the fake upstream; the address of its test."""
+    """Create a deployment of the fake upstream, and return the URL of its test."""
     values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **changes}
     row = Deployment.objects.create(model=model, name="tested", **values)
     return reverse("admin:deployment_test", args=[row.pk])

@@ -39,7 +39,7 @@ def upload(client: Client, text: str | bytes, **more: str) -> Any:
 
 
 def agreed(preview: Any) -> dict[str, str]:
-    """What the preview's form sends, as a browser does."""
+    """Return the preview's form as a browser sends it."""
     page = preview.content.decode()
     sent = {
         name: html.unescape(value)
@@ -196,7 +196,7 @@ def test_a_catalog_that_no_file_can_say_is_a_message(root: Client, small: Served
 
 
 def allowed(*permissions: str) -> Client:
-    """Staff with these permissions."""
+    """Return a client of staff with these permissions."""
     client, clerk = Client(), User.objects.create_user("clerk", is_staff=True)
     for name in permissions:
         app, _, codename = name.partition(".")

@@ -22,7 +22,7 @@ PAGE = "/admin/prices/?model=small"
 
 @pytest.fixture
 def history(small: ServedModel) -> None:
-    """A price of last month, today's of the model, and two to come."""
+    """Create a price of last month, today's price, and two future ones."""
     now = timezone.now()
     prices.change("small", PriceValue(300_000_000, 75_000_000, 1_200_000_000), now - timedelta(days=30))
     prices.change(

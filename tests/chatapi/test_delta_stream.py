@@ -50,7 +50,7 @@ async def inbox(stream: DeltaStream, url: str) -> AsyncIterator[Inbox]:
 
 @pytest.fixture
 async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> InboxFollower:
-    """One for whom hardly anything can wait."""
+    """Return a follower that may keep hardly anything waiting."""
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
     return inbox.follow(identity.new_id(), 1)
 
@@ -68,12 +68,12 @@ def entry(
 
 
 async def to_the_end(follower: Follower) -> list[AnyDelta]:
-    """All that the follower hands out."""
+    """Return all deltas of the follower."""
     return [delta for part in await parts_to_the_end(follower) for delta in part]
 
 
 async def parts_to_the_end(follower: Follower) -> list[list[AnyDelta]]:
-    """All that the follower hands out, as it comes."""
+    """Return all batches of the follower."""
     parts: list[list[AnyDelta]] = [[]]
     async with asyncio.timeout(10):
         while not (parts[-1] and isinstance(parts[-1][-1], TERMINAL)):
@@ -119,7 +119,7 @@ async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inb
 
 
 async def count_turns() -> int:
-    """How often someone else had a turn until this was cancelled."""
+    """Count the turns of another task until it is cancelled."""
     turns = 0
     with suppress(asyncio.CancelledError):
         while True:

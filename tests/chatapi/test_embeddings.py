@@ -40,7 +40,7 @@ def ask(
 
 
 def vectors(answer: Answer) -> Vectors:
-    """The vectors as 32-bit floats, in the order of their numbers."""
+    """Return the vectors as 32-bit floats, in the order of their numbers."""
     assert answer.status == 200, answer.body
     data = answer.json["data"]
     assert [each["index"] for each in data] == list(range(len(data)))

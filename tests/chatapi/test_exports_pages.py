@@ -31,7 +31,7 @@ REQUESTS, LEDGER, BUDGETS, OVERVIEW = (
 
 
 def sent(response: Any) -> list[bytes]:
-    """The parts of a streamed answer."""
+    """Return the parts of a streamed answer."""
     assert response.status_code == 200, response.content
 
     async def gather() -> list[bytes]:

@@ -291,7 +291,7 @@ def test_who_only_looks_on_in_one_organization_changes_nothing_there(alice: Pers
 
 
 def book(person: Person, days_ago: int, requests: int) -> None:
-    """Usage of the rollup."""
+    """Add usage to the rollup."""
     moment = (timezone.now() - timedelta(days=days_ago)).replace(hour=3, minute=0, second=0, microsecond=0)
     owner = {
         "organization": person.project.organization,

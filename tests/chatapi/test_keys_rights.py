@@ -45,16 +45,14 @@ NARROW = "from accounts.models import APIKey; APIKey.objects.filter(public={publ
 
 @pytest.fixture(scope="module")
 def made(installation: Installation) -> dict[str, str]:
-    """Keys that have one scope each, by its name; one that may use the model "five"; and some to be changed,
-    once each.
-    """
+    """Return keys by name: one for each scope, one for the model "five", and some that tests change once."""
     made: dict[str, str] = json.loads(shell(installation, MAKE))
     return made
 
 
 @pytest.fixture
 def narrow(installation: Installation, made: dict[str, str]) -> dict[str, Client]:
-    """Their clients."""
+    """Return the clients of those keys."""
     return {name: Client(installation.url, secret) for name, secret in made.items()}
 
 

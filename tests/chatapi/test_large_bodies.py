@@ -159,7 +159,7 @@ def test_large_requests_of_a_test_key_keep_their_room_until_they_end(
 
 @pytest.fixture
 def parser(installation: Installation, client: Client) -> int:
-    """Its process id."""
+    """Return the process id of the parser."""
     client.send("POST", CHAT, NO_JSON)
     return parser_of(installation.processes["web"].pid)
 

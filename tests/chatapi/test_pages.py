@@ -38,13 +38,13 @@ def test_what_has_no_session_answers_under_any_host(
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What /openapi.json says."""
+    """Return the content of /openapi.json."""
     found: dict[str, Any] = Client().get("/openapi.json").json()
     return found
 
 
 def references(part: Any) -> Iterator[str]:
-    """All `$ref`s in that part of the document."""
+    """Yield all `$ref`s in that part of the document."""
     match part:
         case {"$ref": str(name)}:
             yield name

@@ -23,7 +23,7 @@ LIMIT += "RateLimit.objects.create(api_key=key, **{limits!r})"
 
 
 def limited(installation: Installation, name: str, **limits: Any) -> Client:
-    """A client whose key has these limits."""
+    """Return a client whose key has these limits."""
     made = json.loads(
         installation.manage("createkey", "--organization", "Limited", "--project", name, "--json").stdout
     )

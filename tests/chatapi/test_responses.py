@@ -49,7 +49,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def messages(installation: Installation, model: str = "five") -> list[tuple[str, Any]]:
-    """What the upstream was last asked with."""
+    """Return the messages of the upstream's last request."""
     body = installation.calls(model)[-1]["body"]
     return [(message["role"], message.get("content")) for message in body["messages"]]
 
@@ -228,7 +228,7 @@ def test_no_stranger_sees_it(client: Client, strangers: dict[str, Client], stran
 
 
 def assert_unknown(answer: Answer, name: str) -> None:
-    """The answer is what one with an id that there never was gets."""
+    """Check that the answer is the one to an id that does not exist."""
     assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert name in answer.error["message"]
 

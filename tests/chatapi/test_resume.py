@@ -19,7 +19,7 @@ DIALECTS = ["openai", "opentoken", "bitseek", "llama"]
 
 @pytest.fixture(scope="module")
 def elsewhere(installation: Installation) -> Iterator[Client]:
-    """The same key at a second web process, which has served none of the streams."""
+    """Yield a client with the same key of a second web process, which has served none of the streams."""
     with installation.another_web() as another:
         yield Client(another.url, installation.keys["live"])
 
@@ -38,7 +38,7 @@ def ids(body: bytes) -> list[str]:
 
 
 def completed(client: Client, dialect: str, **parameters: Any) -> tuple[str, bytes]:
-    """A finished stream: its id and its bytes."""
+    """Return a finished stream: its id and its bytes."""
     answer = client.complete("five", dialect=dialect, stream=True, **parameters)
     return answer.headers["x-generation-id"], answer.body
 
@@ -123,7 +123,7 @@ def test_a_stream_that_is_not_kept_any_more_is_gone(client: Client, installation
 
 
 def forget(installation: Installation, generation_id: str) -> None:
-    """What happens to a log when its time is over."""
+    """Delete the log, as happens when its time is over."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         (log,) = redis.scan_iter(f"*log:{generation_id.rpartition('-')[2]}")
         redis.delete(log)

@@ -29,7 +29,7 @@ Start = Callable[..., Serve]
 
 @pytest.fixture(scope="module")
 def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """A first start, in a folder whose name every URL must quote."""
+    """Start `serve` for the first time, in a folder whose name every URL must quote."""
     serve = Serve(tmp_path_factory.mktemp("state") / "100% of it?", free_port())
     try:
         serve.wait_until_ready()
@@ -413,7 +413,7 @@ def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPRespons
 def answer_of(
     serve: Serve, key: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """What it answers to a GET, or a POST of that JSON."""
+    """Return the answer to a GET, or to a POST of that JSON."""
     sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
     with urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)
@@ -423,7 +423,7 @@ def answer_of(
 
 
 def answers(serve: Serve, path: str) -> bool:
-    """Whether a GET gives 200."""
+    """Return whether a GET gives 200."""
     with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{serve.port}{path}"):
         return True
     return False

@@ -26,7 +26,7 @@ def issue(client: Client, dialect: str = "bitseek") -> Answer:
 
 
 def fetch(installation: Installation, url: str) -> Answer:
-    """As an EventSource does: without a key."""
+    """Fetch the URL as an EventSource does: without a key."""
     return Client(installation.url, "").send(
         "GET", url, authorization=None, content_type=None, accept="text/event-stream"
     )

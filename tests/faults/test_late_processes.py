@@ -41,7 +41,9 @@ def ask_for_several(ask: Ask) -> list[Listener]:
 
 
 def assert_all_came(installation: Installation, streams: Sequence[Listener], tokens: int = TOKENS) -> None:
-    """Every word once, in order, one good end, and what the client was told is what is charged."""
+    """Check that there is every word once, in order, one good end, and that the usage in the answer is
+    charged.
+    """
     for stream in streams:
         stream.end()
         assert (stream.status, stream.ends, stream.is_done) == (200, 1, True), stream.chunks[-2:]

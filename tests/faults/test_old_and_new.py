@@ -26,7 +26,7 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 
 
 def newer(message: bytes) -> bytes:
-    """The message with arguments that only a newer worker knows."""
+    """Return the message with arguments that only a newer worker reads."""
     envelope = json.loads(message)
     positional, named, options = json.loads(base64.b64decode(envelope["body"]))
     body = [positional, {**named, "v": named["v"] + 1, "urgency": "high"}, options]
@@ -72,7 +72,7 @@ def test_migrations_leave_older_code_working_and_can_be_undone() -> None:
 
 
 def is_safe(operation: Operation) -> bool:
-    """What takes something away comes in the release after the one that needs it no more."""
+    """Return whether older code survives the operation: removals come one release after their last use."""
     if isinstance(operation, RemoveField | RenameField | DeleteModel | RenameModel):
         return False
     if isinstance(operation, AddField):

@@ -25,7 +25,7 @@ PRICE = Price(
 
 @pytest.fixture
 def key(db: None) -> APIKey:
-    """A key in its own project and organization, in UTC."""
+    """Return a key in its own project and organization, in UTC."""
     organization = Organization.objects.create(name="Ledger stories")
     project = Project.objects.create(organization=organization)
     return APIKey.objects.create(project=project, public="storystory12", digest="0" * 64)
@@ -76,7 +76,7 @@ def run(admission: ledger.Admission, now: datetime = NOW) -> ledger.Claimed:
 def completed(
     claimed: ledger.Claimed, prompt: int = 10, completion: int = 20, **changes: Any
 ) -> ledger.Settlement:
-    """The settlement of a run that came to its end."""
+    """Return the settlement of a run that was completed."""
     usual = ledger.Settlement(
         claimed.id, claimed.fence, Outcome.COMPLETED, Tokens(prompt, completion), UsageSource.UPSTREAM
     )

@@ -19,7 +19,7 @@ from usage.models import BudgetLimit
 
 
 def act(name: str, changes: int = 1, organization: str = "Globex") -> Organization:
-    """Someone makes an organization and renames it so often."""
+    """Create an organization as this person, and rename it this number of times."""
     with recorder.acting(lambda: Actor(None, name)):
         row = Organization.objects.create(name=organization)
         for number in range(changes):

@@ -22,7 +22,7 @@ from usage.verification import verify
 
 @pytest.fixture
 def charged(alice: Person) -> Generation:
-    """A request that cost $0.00024."""
+    """Return a request that cost $0.00024."""
     return run(alice)
 
 
@@ -36,7 +36,7 @@ def token(response: Any) -> str:
 
 
 def filled(client: Client, url: str, **values: str) -> dict[str, str]:
-    """What a person would send who has filled the form in."""
+    """Return the form as a person sends it."""
     return {
         "direction": "back",
         "amount": "0.00004",

@@ -27,7 +27,7 @@ LONG_AGO = NOW - timedelta(days=30)
 
 
 def charge(admission: ledger.Admission, **changes: object) -> LedgerEntry:
-    """A charge of 20,000 n$ for 10 prompt and 5 completion tokens."""
+    """Return a charge of 20,000 n$ for 10 prompt and 5 completion tokens."""
     ledger.admit(NOW, [admission])
     ledger.settle(NOW, [completed(run(admission), **{"prompt": 10, "completion": 5} | changes)])  # type: ignore[arg-type]
     return LedgerEntry.objects.filter(kind="charge").latest("id")

@@ -30,7 +30,7 @@ EVER = ("--from", "2000-01-01", "--to", "2100-01-01")
 
 @pytest.fixture
 def books(key: APIKey, ask: Ask) -> Organization:
-    """Three charges, one corrected, a grant, and a stranger's grant."""
+    """Return three charges, one corrected, a grant, and a stranger's grant."""
     for _ in range(3):
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])

@@ -41,7 +41,7 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """A lock is waited for 0.3 s."""
+    """Limit waits for a lock to 0.3 s."""
     with locked_database.impatient():
         yield
 
@@ -121,13 +121,13 @@ async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterward
 
 
 def turn_read_only(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
-    """The server is a standby now, or was made read-only."""
+    """Make the server read-only, as a standby is."""
     execute("SET TRANSACTION READ ONLY")
     return write_limits(now, items)
 
 
 def stand_still(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
-    """This process is stopped in the middle of a transaction, until the server has given it up."""
+    """Stop this process in the middle of a transaction, until the server has ended it."""
     results = write_limits(now, items)
     execute("SET LOCAL idle_in_transaction_session_timeout = 1")
     said_goodbye, _, _ = select.select([connection.connection.fileno()], [], [], 10)
@@ -215,7 +215,7 @@ async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | B
 
 @asynccontextmanager
 async def held_up(commits: GroupCommit) -> AsyncIterator[None]:
-    """The writer is busy meanwhile, so that what is asked for queues up."""
+    """Keep the writer busy inside the block, so that operations queue up."""
     is_busy, may_go_on = threading.Event(), threading.Event()
 
     def wait(now: datetime, items: Sequence[None]) -> list[None]:

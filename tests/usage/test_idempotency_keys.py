@@ -45,7 +45,7 @@ def ended(admission: ledger.Admission, outcome: Outcome, tokens: Tokens = NOTHIN
 
 
 def repeats(admission: ledger.Admission, now: datetime = NOW) -> UUID | None:
-    """The generation that it repeats, or None when it is a new one."""
+    """Return the generation that it repeats; None for a new one."""
     (result,) = admit(admission, now=now)
     return result.generation_id if isinstance(result, AlreadyAdmitted) else None
 

@@ -134,7 +134,7 @@ def spend(
     time_zone: str = "UTC",
     days_ago: int = 0,
 ) -> None:
-    """A limit, and its budget of the current period or of an earlier one."""
+    """Create a limit, and its budget of the current period or of an earlier one."""
     day = local_day(database_now() - timedelta(days=days_ago), time_zone)
     start = {"day": str(day), "month": str(day.replace(day=1)), "ever": "1970-01-01"}[period]
     BudgetLimit.objects.get_or_create(scope=scope, scope_id=scope_id, period=period, limit_nanodollars=limit)

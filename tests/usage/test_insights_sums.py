@@ -25,7 +25,7 @@ def today() -> Range:
 def hour(
     key: APIKey, at: datetime, nanodollars: int, *, model: str = "small", outcome: Outcome = Outcome.COMPLETED
 ) -> None:
-    """One hour's row of the rollup, of one request."""
+    """Add an hour of the rollup, with one request."""
     HourlyUsage.objects.create(
         organization=key.project.organization,
         project=key.project,

@@ -20,7 +20,7 @@ PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
 
 @pytest.fixture
 def house(alice: Person, bob: Person, charlie: Person, small: Any) -> Generation:
-    """Something of every kind; the one that still waits."""
+    """Make rows of every kind, and return the generation that still waits."""
     for person in (alice, bob, charlie):
         run(person)
     run(
@@ -38,7 +38,7 @@ def house(alice: Person, bob: Person, charlie: Person, small: Any) -> Generation
 
 
 def links(response: Any) -> list[str]:
-    """The addresses of requests that the page links to."""
+    """Return the URLs of requests that the page links to."""
     found: list[str] = re.findall(
         r'href="(/admin/requests/[^"]*)"', response.content.decode().replace("&amp;", "&")
     )

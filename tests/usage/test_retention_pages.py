@@ -20,7 +20,7 @@ from usage.rollups.closed_days import DAY, midnight
 
 @pytest.fixture
 def books(ask: Callable[..., ledger.Admission]) -> None:
-    """The old books, some of which are to be dropped."""
+    """Write the old books, some of which are to be dropped."""
     write(ask)
 
 

@@ -53,7 +53,7 @@ def used(key: APIKey, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Callable[[da
 
 @pytest.fixture
 def busy(used: Callable[..., None]) -> None:
-    """Four days with requests every other hour; every third of them fails."""
+    """Write four days with requests every other hour; every third of them fails."""
     for hours in range(0, 76, 2):
         outcome = Outcome.FAILED if hours % 6 == 0 else Outcome.COMPLETED
         used(FIRST + timedelta(hours=hours, minutes=20), outcome=outcome, first_token_ms=10 * (hours + 1))
@@ -64,7 +64,7 @@ def close() -> list[date]:
 
 
 def read() -> list[object]:
-    """What pages and the usage API read, over several ranges."""
+    """Return the numbers of pages and the usage API, over several ranges."""
     found: list[object] = []
     for over in RANGES:
         found.append(insights.totals(over))

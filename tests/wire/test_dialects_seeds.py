@@ -105,7 +105,7 @@ def without_time_and_id(stream: str) -> str:
 
 
 def is_part_of(theirs: Any, whole: Any) -> bool:
-    """Whether each member that the document shows is in ours; `…` at a text's end abbreviates it."""
+    """Return whether each member that the document shows is in ours; `…` at a text's end abbreviates it."""
     if isinstance(theirs, dict):
         return isinstance(whole, dict) and all(
             name in whole and is_part_of(value, whole[name]) for name, value in theirs.items()

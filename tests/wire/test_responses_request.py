@@ -30,7 +30,7 @@ def request(protocol: str, **members: Any) -> GenerationRequest:
 
 
 def sent(protocol: str, *extra: str, **members: Any) -> dict[str, Any]:
-    """What an upstream gets."""
+    """Return the request that an upstream gets."""
     asked = request(protocol, **members)
     body = upstream_body(asked, model="up", max_output_tokens=9, extra_parameters=frozenset(extra))
     found: dict[str, Any] = json.loads(msgspec.json.encode(body))

@@ -29,7 +29,7 @@ SCHEMA = {"type": "object"}
 
 
 def read(body: bytes, size: int = 100_000) -> list[AnyDelta]:
-    """The deltas of a stream that arrives in reads of `size` bytes."""
+    """Return the deltas of a stream that arrives in reads of `size` bytes."""
     parser, reader = ANTHROPIC.parser(), ChunkReader(choices=1, max_chunks=1_000, stop_sequences=["3"])
     deltas: list[AnyDelta] = []
     for start in range(0, len(body), size):

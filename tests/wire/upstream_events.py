@@ -29,7 +29,7 @@ STOP = chunk(finish_reason="stop")
 
 
 def read(*events: Event, reader: ChunkReader | None = None) -> list[AnyDelta]:
-    """All deltas of a whole stream; raises what makes it not whole."""
+    """Return all deltas of a whole stream; raises the error of an incomplete one."""
     reader = reader or new_reader()
     return [delta for one in events for delta in reader.read([one])] + reader.end()
 

@@ -85,7 +85,7 @@ def stopping(probe: Probe, number: int = signal.SIGTERM) -> Iterator[None]:
 
 
 def assert_last_answer(client: Client) -> None:
-    """The client's next request is answered, as the last one."""
+    """Check that the client's next request is answered, and that the connection ends."""
     client.get("/")
     response = client.response()
     assert response.status == 200

@@ -14,7 +14,7 @@ LATE_BYTES = 300_000
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """A process with the usual limits."""
+    """Yield a process with the usual limits."""
     with running() as probe:
         yield probe
 

@@ -9,7 +9,7 @@ from tests.chatapi.web.probe_process import Probe, post, running
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """A process that does not wait long for a request to arrive."""
+    """Yield a process that does not wait long for a request to arrive."""
     with running(body_timeout_seconds=0.5) as probe:
         yield probe
 

@@ -40,7 +40,7 @@ class Stream(DeltaStream):
         self.was_asked = asyncio.Event()
 
     async def has_job(self, generation_id: UUID) -> bool:
-        """As usual."""
+        """Note that the relay has asked."""
         found = await super().has_job(generation_id)
         self.was_asked.set()
         return found
@@ -48,7 +48,7 @@ class Stream(DeltaStream):
 
 @pytest.fixture
 async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """What a relay needs; its inbox hears nothing, and the books are asked at once."""
+    """Yield the services of a relay, with a silent inbox and books that are asked at once."""
     monkeypatch.setattr(silence, "SILENT_S", 0.0)
     monkeypatch.setattr(silence, "LOOK_S", 0.01)
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
@@ -66,14 +66,14 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 async def heard(services: Any, generation_id: UUID) -> list[AnyDelta]:
-    """What the client of that generation gets."""
+    """Return the frames that the client of that generation gets."""
     follower = services.inbox.follow(generation_id, 1)
     return [delta async for batch in relay(services, follower, 0) for delta in batch]
 
 
 @pytest.fixture
 async def settled(services: Any, alice: Person) -> UUID:
-    """A generation that has completed, as the books say."""
+    """Return a completed generation of the books."""
     row = await services.commits.read(run, alice)
     return UUID(str(row.pk))
 

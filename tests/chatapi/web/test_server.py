@@ -24,14 +24,14 @@ CAP_BYTES = 100_000
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """The process that most tests share; its limits are short so that reaching them is quick."""
+    """Start the process that most tests share; its limits are short so that tests reach them quickly."""
     with running(max_body_bytes=CAP_BYTES, body_timeout_seconds=0.5, stall_seconds=0.5) as probe:
         yield probe
 
 
 @pytest.fixture(scope="module")
 def impatient_probe() -> Iterator[Probe]:
-    """A process that gives up soon on silent clients."""
+    """Start a process that gives up soon on silent clients."""
     with running(user_timeout_seconds=1, keep_alive_seconds=0.2) as probe:
         yield probe
 
@@ -87,7 +87,7 @@ def test_clients_that_read_nothing_delay_nobody(probe: Probe) -> None:
 
 
 def seconds_to_begin(probe: Probe) -> float:
-    """How long a new client waits for the first chunk of a stream."""
+    """Return the time that a new client waits for the first chunk of a stream."""
     began = time.perf_counter()
     with probe.client() as client:
         client.get("/ticks?watch=nobody&count=1&every=0")

@@ -29,7 +29,7 @@ async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
 
 @pytest.fixture
 async def stream(shared_valkey: Valkey, settings: Any) -> AsyncIterator[DeltaStream]:
-    """One of the test's own; whoever reads its prefix as a pattern finds nothing."""
+    """Yield a stream of the test's own; its prefix, read as a pattern, matches nothing."""
     redis = connect(f"unix://{shared_valkey.socket}")
     yield DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=settings.STREAM_TTL_MS)
     await redis.aclose()

@@ -72,7 +72,7 @@ class Valkey:
             return False
 
     def next_event(self) -> str:
-        """What the probe tasks and services report, in their order."""
+        """Return the next report of the probe tasks and services."""
         event = self.client.blpop(["events"], timeout=TIMEOUT_SECONDS)
         assert event, "no event came"
         return str(event[1])

@@ -42,14 +42,14 @@ def call(
     timeouts: Timeouts | None = None,
     **body: Any,
 ) -> Call:
-    """A call for a chat request with one user message."""
+    """Return a call for a chat request with one user message."""
     content = {"model": "sandbox", "messages": [{"role": "user", "content": said}], **body}
     target = Target(engine="sandbox", upstream_model=upstream_model, timeouts=timeouts or Timeouts())
     return Call("0" * 32, parse_chat(json.dumps(content).encode()), target, cap)
 
 
 def text_call(cap: int = 1_000, **body: Any) -> Call:
-    """A call for a text request."""
+    """Return a call for a text request."""
     return Call(
         "0" * 32, parse_text(json.dumps({"model": "sandbox", **body}).encode()), Target(engine="sandbox"), cap
     )
@@ -69,7 +69,7 @@ async def answer_to(said: str = "Hello", **body: Any) -> Completion:
 
 
 async def broken_off(asked: Call) -> tuple[list[AnyDelta], Failed]:
-    """What came before the error, and the error."""
+    """Return the deltas before the error, and the error."""
     got: list[AnyDelta] = []
 
     async def read() -> None:

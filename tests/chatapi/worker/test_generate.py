@@ -103,7 +103,7 @@ class Interrupted(GroupCommit):
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, End | None]]:
-    """The fence of each run, and why it is to end, as it begins."""
+    """Return the fence of each run, and the reason to end it, as it begins."""
     begun: list[tuple[int, End | None]] = []
 
     async def run(_: Services, run: Run) -> None:

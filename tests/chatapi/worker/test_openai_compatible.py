@@ -24,7 +24,7 @@ FIVE_WORDS = " the of and to in"
 def call_of(
     url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object
 ) -> Call:
-    """A chat request for the fake upstream's model `fake:<script>`; `more` is put into its JSON."""
+    """Return a chat request for the fake upstream's model `fake:<script>`; `more` is added to its JSON."""
     request = parse_chat(CHAT + more + b"}")
     values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **target}
     return Call("gen", request, Target(**values), max_output_tokens)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ async def completion_of(engine: OpenAICompatibleEngine, call: Call) -> Completio
 
 
 async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDelta], EngineError]:
-    """What came before the failure, and the failure."""
+    """Return the deltas before the failure, and the failure."""
     deltas: list[AnyDelta] = []
 
     async def consume() -> None:
@@ -55,7 +55,7 @@ async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDe
 async def tcp_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """A server for what HTTP servers do not do; gives its base URL."""
+    """Start a server that can do what HTTP servers do not; yield its base URL."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

@@ -54,7 +54,7 @@ async def commits() -> AsyncIterator[Commits]:
 
 @pytest.fixture
 def run(alice: Person) -> ledger.Claimed:
-    """A run whose lease lasts."""
+    """Return a run whose lease lasts."""
     generation = admit(alice, max_output_tokens=5)
     (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker", 10_000)])
     assert isinstance(claimed, ledger.Claimed)
@@ -63,7 +63,7 @@ def run(alice: Person) -> ledger.Claimed:
 
 @pytest.fixture
 def lost_run(run: ledger.Claimed) -> UUID:
-    """A run whose lease has run out; its last heartbeat told of 3 tokens."""
+    """Return a run whose lease has expired; its last heartbeat reported 3 tokens."""
     beat(run, lease_ms=-1)
     return run.id
 

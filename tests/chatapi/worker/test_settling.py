@@ -79,7 +79,7 @@ def writes() -> Writes:
 
 @pytest.fixture
 async def publisher(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publisher]:
-    """One that gives up at once."""
+    """Yield a publisher that gives up at once."""
     monkeypatch.setattr(publisher_module, "GIVE_UP_S", 0)
     publisher = Publisher(cast(DeltaStream, writes))
     flushing = asyncio.create_task(publisher.run())
