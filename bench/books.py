@@ -125,8 +125,8 @@ def count_sqlite(file: Path) -> Count:
 
 
 def count_postgresql(url: str, since: str) -> Count:
-    """Count by the commits in its log since that position, and by its statistics; the three queries here count
-    as reads.
+    """Count by the commits in its log since that position, and by its statistics; the queries here count as
+    reads.
 
     Transaction ids would count wrong: an admission holds its money inside a savepoint, with an id of its own.
     """

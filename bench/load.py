@@ -260,7 +260,9 @@ def token_arrivals(exchange: Exchange, contents: list[Content]) -> list[float]:
 
 
 def lags(arrivals: list[float], interval_seconds: float) -> list[float]:
-    """Return the delay of each token against an even pace from the first; none for a stream without a pace."""
+    """Return the delay of each token against an even pace from the first; empty for a stream
+    without a pace.
+    """
     if not interval_seconds:
         return []
     return [

@@ -145,9 +145,9 @@ def discounted(price: Price, basis_points: int) -> Price:
     """Return the price less the basis points, each of its numbers rounded once, half up."""
     if not basis_points:
         return price
-    return Price(
-        *(None if amount is None else _less(amount, basis_points) for amount in price.columns().values())  # type: ignore[arg-type]
-    )
+    full = price.columns().values()
+    less = [None if amount is None else _less(amount, basis_points) for amount in full]
+    return Price(*less)  # type: ignore[arg-type]  # only the optional ones are None
 
 
 def from_usd(text: str) -> int:

@@ -24,7 +24,7 @@ def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> N
 
 
 def test_it_costs_two_queries(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    """Who it is, and how much that may be asked."""
+    """One query reads the key, and one its limits."""
     with django_assert_num_queries(2):
         look_up(alice.key)
 

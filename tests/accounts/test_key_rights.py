@@ -84,7 +84,7 @@ def test_what_is_no_list_of_names_is_refused(alice: Person, names: Any) -> None:
 
 
 def test_a_row_that_older_code_writes_may_do_everything(alice: Person) -> None:
-    """It knows nothing of the columns that say what a key may do."""
+    """Insert a row as older code does, which does not know the columns of rights."""
     known = "project_id, name, digest, is_test, is_admin, default_dialect, created_at"
     with connection.cursor() as cursor:
         table, public = APIKey._meta.db_table, "0" * 12

@@ -118,7 +118,7 @@ def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Per
 def test_an_operator_is_told_of_a_model_that_there_is_not(
     root: Client, alice: Person, small: ServedModel
 ) -> None:
-    """A limit of nobody's model would limit nothing, and look as if it did."""
+    """A limit for an unknown model would limit nothing and look as if it did."""
     page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "smal", "requests_per_minute": "60"})
     assert (page.status_code, b"smal is not one of the available choices" in page.content) == (200, True)
     assert not RateLimit.objects.exists()

@@ -112,7 +112,7 @@ def test_a_made_up_link_names_no_sender(alice: Person, sender: str) -> None:
 def test_a_link_ends_when_its_person_joins_another_organization(
     acme: Organization, alice: Person, charlie: Person, root: Client
 ) -> None:
-    """Who sent it could otherwise sign in there as that person."""
+    """The sender could otherwise sign in to the other organization as that person."""
     link = link_in(client_of(alice.user), acme, "erin")
     root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
@@ -170,7 +170,7 @@ def test_a_link_names_its_sender_for_good(acme: Organization, alice: Person, bob
 def test_nobody_gets_a_link_to_someone_above_them_elsewhere(
     acme: Organization, admin: Person, charlie: Person, root: Client
 ) -> None:
-    """Whoever had it could sign in as an owner of the other organization."""
+    """The link would let its holder sign in as an owner of the other organization."""
     link = link_in(client_of(admin.user), acme, "erin")
     Member.objects.create(organization=charlie.project.organization, user=admin.user, role=Role.ADMIN)
     root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
@@ -247,7 +247,7 @@ def test_nobody_gives_a_role_above_their_own(
 
 
 def test_a_role_elsewhere_gives_none_here(acme: Organization, charlie: Person, bob: Person) -> None:
-    """Charlie owns Umbrella and looks at Acme."""
+    """Charlie owns Umbrella and is a viewer of Acme."""
     Member.objects.create(organization=acme, user=charlie.user, role=Role.VIEWER)
     client = client_of(charlie.user)
     assert client.post(ADD, invitation(acme, "erin")).status_code == 200
@@ -302,7 +302,7 @@ def test_an_owner_goes_when_another_is_there(acme: Organization, alice: Person) 
 
 
 def test_of_two_owners_who_remove_each_other_one_stays(acme: Organization, alice: Person) -> None:
-    """Both have passed the form; what counts is what the database has when they act."""
+    """Both requests have passed the form; the rows decide at the time of the change."""
     other = Member.objects.get(user=join("olga", Role.OWNER, acme, "default").user)
     memberships.remove(Member.objects.get(user=alice.user))
     with pytest.raises(ValidationError, match="only owner"):

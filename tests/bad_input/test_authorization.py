@@ -115,7 +115,7 @@ def test_no_spelling_of_an_id_gets_around_that(
 
 
 def test_an_id_that_a_client_chooses_is_nobodys_generation(client: Client, stranger: Client) -> None:
-    """Ids of clients are echoed, and never used to find anything."""
+    """Ids of clients are echoed, and never used to find a row."""
     generation_id = client.complete("five").headers["x-generation-id"]
     answer = stranger.send(
         "POST", CHAT, body_for(CHAT), x_request_id=generation_id, idempotency_key=generation_id

@@ -127,7 +127,7 @@ def test_128_choices_are_charged_as_128(client: Client, installation: Installati
 
 
 def test_a_stop_sequence_does_not_hide_what_was_generated(client: Client, installation: Installation) -> None:
-    """What is held is at least what is charged, whatever the request stops at."""
+    """The hold is at least the charge, with any stop sequence."""
     answer = client.send("POST", CHAT, chat(stop=[" ", "\n", "e", "a"], max_tokens=5))
     assert answer.status == 200
     assert installation.receipt(answer.headers["x-generation-id"])["usage"] == answer.json["usage"]

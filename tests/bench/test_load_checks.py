@@ -117,7 +117,8 @@ def test_it_refuses_anything_after_done(extra: bytes) -> None:
         (b'{"error":{"message":"m","type":"server_error","code":null}}', "error frame: server_error"),
         (b'{"error":"broken"}', "error frame: broken"),
         (
-            b'{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"error":{"type":"t"}}',
+            b'{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[],'
+            b'"error":{"type":"t"}}',
             "error frame: t",
         ),
     ],

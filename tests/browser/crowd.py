@@ -41,7 +41,10 @@ def admitted_and_claimed() -> "list[Claimed]":
         "price": Price(1_000_000_000, 1_000_000_000, 2_000_000_000),
     }  # fmt: skip
     with transaction.atomic():
-        admissions = [ledger.Admission(id=identity.new_id(), **asked) for _ in range(SIZE)]  # type: ignore[arg-type]
+        admissions = [
+            ledger.Admission(id=identity.new_id(), **asked)  # type: ignore[arg-type]
+            for _ in range(SIZE)
+        ]
         ledger.admit(database_now(), admissions)
         claims = [ledger.Claim(admission.id, "crowded-worker", LEASE_MS) for admission in admissions]
         claimed = ledger.claim(database_now(), claims)

@@ -125,7 +125,11 @@ def test_a_key_is_disabled_enabled_and_revoked(
         page.get_by_role("link", name=re.compile(f"{button}$")).click()  # before it stands the icon's name
         page.get_by_role("button", name=button, exact=True).click()
         expect(page.get_by_text(told)).to_be_visible()
-        wait_for(lambda works=works: is_let_in(installation, secret) == works, told, timeout_s=3)  # type: ignore[misc]
+        wait_for(
+            lambda works=works: is_let_in(installation, secret) == works,  # type: ignore[misc]
+            told,
+            timeout_s=3,
+        )
     expect(page.get_by_role("link", name="Rotate")).to_have_count(0)
 
 

@@ -325,9 +325,7 @@ def test_everyone_gets_exactly_what_they_may(
 
 
 def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person, charlie: Person) -> None:
-    """Acme's rows and rows that there never were look the same, and no page names Acme, its people or its
-    keys.
-    """
+    """Acme's rows look like rows that do not exist, and no page names Acme, its people or its keys."""
     client = client_of(charlie.user)
     for name in TABLE:
         shown = _without_ids(house, name, client.get(house.path(name)))

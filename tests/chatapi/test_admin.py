@@ -221,7 +221,9 @@ def made(root: Client, alice: Person) -> Any:
 
 def secret_in(response: Any) -> str:
     """Return the key that a page shows."""
-    return re.findall(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}", response.content.decode())[0]  # type: ignore[no-any-return]
+    found = re.search(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}", response.content.decode())
+    assert found is not None
+    return found[0]
 
 
 def test_a_new_key_is_shown_once_and_works(root: Client, alice: Person, made: Any) -> None:
@@ -401,7 +403,7 @@ def test_a_name_that_is_taken_is_told(root: Client, alice: Person, small: Served
 
 
 def test_projects_do_not_change_names_with_each_other(root: Client, alice: Person) -> None:
-    """One of them would have the other's for a moment."""
+    """Two projects would have the same name for a moment."""
     owner = alice.project.organization
     rows = [alice.project, Project.objects.create(organization=owner, name="second")]
     form = {

@@ -167,7 +167,7 @@ def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(
 def test_what_was_said_is_nowhere_though_whoever_settled_it_died(
     installation: Installation, valkey: Redis, model: str, carrier: str, failpoint: str
 ) -> None:
-    """Between the commit and the end: nobody comes back to what is settled."""
+    """The process dies between the commit and the end; no other process returns to a settled generation."""
     installation.revive()
     installation.end("reaper", signal.SIGTERM)
     armed.start(installation, carrier, f"{failpoint}.after_commit=kill9")
@@ -265,7 +265,7 @@ def test_a_key_is_nowhere_however_it_is_used(installation: Installation, valkey:
 
 
 def test_the_search_finds_what_is_there(installation: Installation, valkey: Redis) -> None:
-    """Otherwise it would prove nothing."""
+    """Without this check, a search that finds nothing would prove nothing."""
     public = installation.keys["test"].split("_")[2]
     valkey.set("canary:search", "x" * 100 + public, px=10_000)
     (installation.folder / "canary.log").write_text(public)

@@ -105,7 +105,8 @@ class Project:
                 "stdout": log,
                 "stderr": log,
             }
-            self._processes.append(subprocess.Popen(command, preexec_fn=die_with_parent, **options))  # noqa: PLW1509
+            process = subprocess.Popen(command, preexec_fn=die_with_parent, **options)  # noqa: PLW1509
+            self._processes.append(process)
 
     def is_healthy(self, service: str) -> bool:
         """Return the result of its health check."""

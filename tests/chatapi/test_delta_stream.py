@@ -342,7 +342,7 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
 
 
 async def test_a_job_of_an_earlier_release_is_read(stream: DeltaStream) -> None:
-    """It has a fourth element: what the request took from rate limits."""
+    """Its fourth element contains the reservations of rate limits."""
     generation_id = identity.new_id()
     taken = {
         "id": generation_id,
@@ -389,7 +389,9 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
 
 @pytest.mark.parametrize("first_seq", [1, 7])
 async def test_no_log_lives_for_ever_be_it_a_zombies(stream: DeltaStream, first_seq: int) -> None:
-    """A sealed log goes after a while; who was sealed off may still write, to a new one."""
+    """A sealed log expires; the worker that lost its fence may still write, to a new log, which
+    expires too.
+    """
     generation_id = identity.new_id()
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, first_seq, texts(1, 1))])
@@ -415,9 +417,7 @@ async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) ->
 async def test_nothing_stays_in_an_inbox_that_has_been_read(
     stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a process to which nothing more comes: the last words of its last answers would stay as long as it
-    lives.
-    """
+    """The last entries of an idle process would otherwise stay as long as the process lives."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
@@ -480,7 +480,7 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(
 async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_behind(
     stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of what it takes from now on are lower than those that have been read."""
+    """The ids of its new entries are lower than those that the inbox has read."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.05)
     key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()

@@ -83,7 +83,7 @@ def test_a_hot_route_wants_its_scope(narrow: dict[str, Client], method: str, pat
 def test_a_model_that_is_not_on_the_list_is_refused(
     narrow: dict[str, Client], dialect: str, path: str, model: str
 ) -> None:
-    """Whether there is such a model or not."""
+    """The refusal is the same for an existing model and for an unknown one."""
     prompt = {TEXT: {"prompt": "hello"}, EMBEDDINGS: {"input": "hello"}}.get(path, {"messages": HELLO})
     body = json.dumps({"model": model, "stream": True} | prompt).encode()
     answer = narrow["five"].send("POST", f"/{dialect}{path}" if dialect else path, body)

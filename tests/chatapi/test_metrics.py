@@ -236,7 +236,8 @@ def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int
 def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
     answer = ask(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert answer["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    names = {family.name for family in parse_openmetrics(answer.content.decode())}  # type: ignore[no-untyped-call]
+    families = parse_openmetrics(answer.content.decode())  # type: ignore[no-untyped-call]
+    names = {family.name for family in families}
     assert {"chatapi_requests", "chatapi_overage_dollars", "chatapi_generations_in_flight"} <= names
 
 

@@ -118,7 +118,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 def test_it_says_which_requests_are_valid(
     document: dict[str, Any], schema: str, members: dict[str, Any], is_valid: bool
 ) -> None:
-    """Also where it is a matter of several parameters; what it says is what the server does."""
+    """The document agrees with the server, also about combinations of parameters."""
     body = {"model": "sandbox", **members}
     validator = Draft202012Validator(
         {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}

@@ -103,7 +103,7 @@ def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
 
 
 def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
-    """Codex repeats a turn that has none, five times."""
+    """Codex repeats a turn without a terminal event five times."""
     (*_, last) = events(ask(client, model="breaks-by-close", stream=True))
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert events(get(client, last["response"]["id"], "?stream=true"))[-1] == last
@@ -140,7 +140,7 @@ def test_a_conversation_goes_on(client: Client, installation: Installation) -> N
 
 
 def test_a_tool_loop_by_references(client: Client, installation: Installation) -> None:
-    """As the AI SDK does from its second step."""
+    """The AI SDK sends references from its second step on."""
     first = ask(client, model="calls-tools", input="look", tools=[TOOL]).json
     calls = [item for item in first["output"] if item["type"] == "function_call"]
     references = [{"type": "item_reference", "id": call["id"]} for call in calls]

@@ -66,7 +66,7 @@ def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialec
 
 
 def test_who_comes_back_to_an_address_with_a_position_goes_on_behind_its_last_event(client: Client) -> None:
-    """As an EventSource does by itself: the same address, and the last id in the header."""
+    """An EventSource does this by itself: it repeats the URL and sends the last id in a header."""
     generation_id, _ = completed(client, "openai")
     assert (
         resume(client, generation_id, "1-1", last_event_id="5-1").body

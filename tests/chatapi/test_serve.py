@@ -112,7 +112,7 @@ def test_it_starts_again_what_dies(first_start: Serve, role: str) -> None:
 
 
 def test_what_it_writes_is_for_nobody_else(first_start: Serve) -> None:
-    """The database knows all tenants, and the secrets sign for all."""
+    """The database contains all tenants' rows, and the secrets sign for all of them."""
     written = [first_start.state_dir, *first_start.state_dir.rglob("*")]
     assert {path.name for path in written} >= {"chatapi.sqlite3", "secrets.env"}
     assert [path for path in written if path.stat().st_mode & 0o077] == []

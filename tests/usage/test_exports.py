@@ -64,7 +64,7 @@ def test_every_entry_is_exported_once(books: Organization, tmp_path: Path) -> No
 
 
 def test_pages_leave_nothing_out_and_repeat_nothing(books: Organization) -> None:
-    """Entries of one settlement have one time: a page may end between them."""
+    """Entries of one settlement have the same time, and a page may end between them."""
     entries = LedgerEntry.objects.order_by("created_at", "id")
     for size in (1, 2, 4, 6, 7):
         assert list(chain.from_iterable(pages(LedgerEntry.objects.all(), size))) == list(entries)

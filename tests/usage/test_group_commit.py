@@ -191,7 +191,7 @@ async def test_a_deadlocked_batch_is_retried() -> None:
 
 
 def test_several_processes_admit_exactly_as_many_as_fit(key: APIKey, ask: Ask) -> None:
-    """I5, the key's first requests of all included."""
+    """Check I5, the first requests of a key included."""
     limit("key", key.pk, "month", 7 * HELD + 1)
     results = asyncio.run(_admit_by_two([ask() for _ in range(50)]))
     assert len([result for result in results if isinstance(result, UUID)]) == 7

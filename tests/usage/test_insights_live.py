@@ -167,7 +167,7 @@ def test_a_period_that_is_over_does_not_count(alice: Person) -> None:
 
 @pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
 def test_days_are_those_of_the_owners_time_zone(alice: Person, time_zone: str) -> None:
-    """One of these is never on UTC's day."""
+    """At any time, one of these zones has another day than UTC."""
     far = join("moana", Role.OWNER, Organization.objects.create(name="Far", time_zone=time_zone), "default")
     spend("key", far.api_key.pk, "day", limit=100, posted=50, time_zone=time_zone)
     spend("project", far.project.pk, "day", limit=100, posted=60, time_zone=time_zone, days_ago=2)

@@ -390,7 +390,7 @@ class Ledger(RuleBasedStateMachine):
 
 @pytest.mark.timeout(240)
 def test_the_ledger_does_what_its_model_does(db: None) -> None:
-    """Some 4 s: each step is followed by a whole verification. Every run takes other steps."""
+    """Take about 4 s: each step is followed by a whole verification. Every run takes other steps."""
     run_state_machine_as_test(
         Ledger,
         settings=settings(

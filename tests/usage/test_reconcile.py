@@ -211,7 +211,7 @@ def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None
 def test_what_a_line_item_does_not_tell_is_not_compared_on_that_day(
     reconcile: Reconcile, untold: dict[str, Any]
 ) -> None:
-    """Its cost is, and so are the tokens of the other days, also of one without any."""
+    """The day's cost is compared, and so are the tokens of the other days, also of days without any."""
     tokens = {"line_item": "story, output", "quantity": 10, "quantity_unit": "tokens"}
     assert reconcile(costs(cost(0.00004, **tokens), cost(0.00002, **tokens | untold))) == []
     assert reconcile(costs(cost(0.00004, **tokens | {"quantity": 9}), cost(0.00003, **tokens | untold))) == [

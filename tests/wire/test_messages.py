@@ -65,8 +65,8 @@ def said(message: Message) -> dict[str, Any]:
     """Return the content of a message, however it is cut into blocks; a stream's end has no
     `cache_creation`.
     """
-    found = message.to_dict()
-    usage = {name: value for name, value in found["usage"].items() if name != "cache_creation"}  # type: ignore[attr-defined]
+    found: dict[str, Any] = message.to_dict()
+    usage = {name: value for name, value in found["usage"].items() if name != "cache_creation"}
     return {
         "text": "".join(block.text for block in message.content if block.type == "text"),
         "thinking": "".join(block.thinking for block in message.content if block.type == "thinking"),

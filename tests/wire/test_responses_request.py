@@ -324,7 +324,7 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
 @pytest.mark.parametrize("protocol", ["responses", "responses.input_tokens"])
 @pytest.mark.parametrize("resolved", [{}, {"previous": []}, {"items": {"msg_1": CALL}}])
 def test_no_client_resolves_its_own_references(protocol: str, resolved: dict[str, Any]) -> None:
-    """Nothing would check that the earlier responses are the caller's."""
+    """Otherwise a caller could name the responses of another one."""
     body = {"previous_response_id": "resp_1", "input": [{"id": "msg_1"}], "resolved": resolved}
     with pytest.raises(InvalidRequest) as refused:
         request(protocol, **body)

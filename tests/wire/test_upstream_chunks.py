@@ -242,8 +242,8 @@ TEN = " the of and to in is that for it as"
 
 
 def test_tokens_that_come_together_count_as_many() -> None:
-    """Five chunks of ten tokens where five tokens were asked for: beyond twice as many it is sure to ignore
-    its limit.
+    """Five chunks of ten tokens answer a request for five: beyond twice the limit, the upstream surely
+    ignores it.
     """
     reader = new_reader(max_chunks=5)
     assert reader.read([chunk({"content": TEN})] * 5) == [Started(), Text(TEN), Finished("length")]

@@ -157,7 +157,7 @@ def test_calls_and_thinking() -> None:
 
 @pytest.mark.parametrize("case", [name for name in CONVERSATIONS if name != "nothing"])
 def test_a_conversation_comes_through(case: str) -> None:
-    """What a client of Messages asks is asked of an Anthropic upstream again."""
+    """The request of a Messages client reaches an Anthropic upstream unchanged."""
     asked = {"model": "m", "max_tokens": 9, "messages": CONVERSATIONS[case][0]}
     once = parse_messages(json.dumps(asked).encode())
     again = parse_messages(msgspec.json.encode(messages_body(once, **OPTIONS)))

@@ -138,6 +138,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
     ensure(ids)
     _lock(ids)
+    placeholders = ", ".join(["%s"] * len(ids))
     rows = fetch_all(
         f"""SELECT
             b.id, b.posted_nanodollars, b.pending_nanodollars,
@@ -146,7 +147,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
         LEFT JOIN usage_credit AS c
             ON b.scope = 'organization' AND b.period = 'ever'
             AND c.organization_id = b.scope_id AND c.is_required
-        WHERE b.id IN ({", ".join(["%s"] * len(ids))})""",  # noqa: S608  the text is ours, the values are parameters
+        WHERE b.id IN ({placeholders})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
     found: dict[str, Headroom] = {}

@@ -90,7 +90,8 @@ def release(generation_ids: Iterable[UUID]) -> None:
     ids = [db_value(generation_id) for generation_id in generation_ids]
     if ids:
         placeholders = ", ".join(["%s"] * len(ids))
-        execute(f"DELETE FROM usage_idempotencykey WHERE generation_id IN ({placeholders})", ids)  # noqa: S608  the text is ours
+        sql = f"DELETE FROM usage_idempotencykey WHERE generation_id IN ({placeholders})"  # noqa: S608  our text
+        execute(sql, ids)
 
 
 def delete_expired(now: datetime, items: Sequence[None]) -> list[None]:

@@ -18,7 +18,7 @@ from accounts.models import EndUser, Organization, Project
 from usage.database.clock import TruncUTC
 from usage.insights.range import Range
 from usage.models import DailyEndUserUsage, DailyTotals, DailyUsage, Dimension, HourlyUsage
-from usage.models.outcomes import FAILED
+from usage.models.generations import FAILED
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 

@@ -5,7 +5,7 @@ from django.db.models import Q, Value
 
 from accounts.models import APIKey, Organization, Project
 from usage.models.generations import Generation
-from usage.models.outcomes import Outcome
+from usage.models.generations import Outcome
 
 
 class Kind(models.TextChoices):

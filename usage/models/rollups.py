@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Value
 
 from accounts.models import APIKey, EndUser, Organization, Project
-from usage.models.outcomes import Outcome
+from usage.models.generations import Outcome
 
 
 class _Sums(models.Model):

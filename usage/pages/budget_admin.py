@@ -39,7 +39,9 @@ class BudgetScopeFilter(ScopeFilter):
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
         found: Any = super().queryset(request, rows)
-        return found if self.used_parameters else found.exclude(scope=Scope.END_USER)  # type: ignore[no-any-return]
+        if not self.used_parameters:
+            found = found.exclude(scope=Scope.END_USER)
+        return found  # type: ignore[no-any-return]
 
 
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:

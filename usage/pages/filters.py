@@ -23,7 +23,7 @@ from accounts.models import APIKey, Organization, Project
 from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
-from usage.models.outcomes import ANY_ERROR
+from usage.models.generations import ANY_ERROR
 
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 200

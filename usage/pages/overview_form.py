@@ -13,7 +13,7 @@ from accounts.models import Organization, Project
 from usage import formatting, insights
 from usage.insights import Bucket, Filters, GroupBy, Range, Totals
 from usage.models import Kind, Outcome
-from usage.models.outcomes import ANY_ERROR
+from usage.models.generations import ANY_ERROR
 from usage.pages.filters import (
     NO_HELP,
     RANGE,

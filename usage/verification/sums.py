@@ -23,7 +23,7 @@ from usage.models import (
     LedgerEntry,
     State,
 )
-from usage.models.outcomes import FAILED
+from usage.models.generations import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.invariants import Difference
 

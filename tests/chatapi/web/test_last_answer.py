@@ -20,8 +20,8 @@ def probe() -> Iterator[Probe]:
 
 
 def test_who_still_sends_and_reads_late_gets_the_whole_last_answer(probe: Probe) -> None:
-    """A socket that is closed now would answer what comes with a reset, which destroys what the kernel has
-    still to send.
+    """A closed socket would answer incoming bytes with a reset, which destroys the unsent rest in
+    the kernel.
     """
     with probe.client(receive_buffer_bytes=4096) as client:
         client.get(f"/flood?watch=late&bytes={LATE_BYTES}", "Connection: close")

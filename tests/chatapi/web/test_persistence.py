@@ -15,7 +15,7 @@ def probe() -> Iterator[Probe]:
 
 
 def test_an_empty_line_behind_a_body_is_no_request_that_must_go_on(probe: Probe) -> None:
-    """RFC 9112 section 2.2."""
+    """RFC 9112 section 2.2 allows the line."""
     with probe.client() as client:
         client.send(post(b"abc") + b"\r\n")
         assert client.response().status == 200

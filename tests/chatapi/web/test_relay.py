@@ -126,8 +126,8 @@ async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UU
 
 
 async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, settled: UUID) -> None:
-    """Its worker has settled it this moment: the books know, the log is still empty, and its job has not
-    gone.
+    """The worker has just settled the generation: the row is final, the log is still empty, and the job still
+    exists.
     """
     await DedicatedConnection(services.stream.redis).call(
         *services.stream.keeping(settled, Job("web", b"{}"))

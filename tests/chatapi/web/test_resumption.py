@@ -253,7 +253,7 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
 async def test_who_was_further_than_the_log_is_told_that_it_is_lost(
     services: Any, waiting: Generation, held: int
 ) -> None:
-    """Valkey has lost the log, or a part of it: a client that has seen more has made no mistake."""
+    """Valkey has lost a part of the log: a client with a later position has made no mistake."""
     behind = Position(20, 1, "Last-Event-ID")
     for seq in range(1, held + 1):
         await publish(services, waiting.pk, seq, Text(f"{seq} "))
@@ -278,7 +278,7 @@ async def test_a_position_that_a_whole_log_has_not_reached_is_refused(
 async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
     services: Any, waiting: Generation
 ) -> None:
-    """Otherwise its first deltas would be left out, as if the client had them."""
+    """The stream would otherwise leave its first deltas out, as if the client had them."""
     await DedicatedConnection(services.stream.redis).call(
         *services.stream.keeping(waiting.pk, Job("web", b"{}"))
     )

@@ -35,7 +35,7 @@ def spawn(arguments: list[str], log: Path, **environment: str) -> subprocess.Pop
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509  # one C call, no lock
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509  one C call
         )
 
 

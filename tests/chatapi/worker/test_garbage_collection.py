@@ -83,7 +83,7 @@ async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
 async def test_an_end_that_is_told_late_gives_the_log_no_more_time(
     commits: GroupCommit, stream: DeltaStream, alice: Person
 ) -> None:
-    """Whoever has settled it was frozen, not dead."""
+    """The settling process was frozen, not dead."""
     untold = await settled(commits, alice, TTL_MS - 5_000)
     await say(stream, untold)
     await delete_settled(commits, stream)

@@ -379,7 +379,7 @@ async def test_a_deployment_is_asked_for_a_document_where_it_answers_better_so(
 async def test_it_asks_nobody_without_a_key_for_them(
     engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """Nor with what no header can carry; another deployment may be asked."""
+    """Keys that no header can contain are refused too; another deployment may be tried."""
     monkeypatch.setenv("FAKE_KEY", key)
     _, error = await failed(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
     assert (error.failure.code, error.is_retryable, upstream.calls) == (
@@ -395,7 +395,7 @@ async def test_it_asks_nobody_without_a_key_for_them(
 async def test_it_leaves_no_garbage_in_circles(
     engine: OpenAICompatibleEngine, upstream: Upstream, script: str
 ) -> None:
-    """All streams of a process wait while its collector looks for such."""
+    """All streams of a process wait while the garbage collector looks for cycles."""
     leaves = script == "client leaves"
     call = call_of(upstream.url, "" if leaves else script)
 

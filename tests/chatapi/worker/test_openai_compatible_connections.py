@@ -88,8 +88,8 @@ async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str
 async def test_a_loop_that_was_blocked_takes_no_upstream_for_silent(
     engine: OpenAICompatibleEngine, upstream: Upstream, turns: int
 ) -> None:
-    """Wherever it was: connecting, waiting for the head or between deltas. Every time limit is over before it
-    looks at its sockets.
+    """The loop is blocked while it connects, waits for the head, or between deltas; every time limit ends
+    before it reads its sockets.
     """
     timeouts = Timeouts(connect_ms=800, first_delta_ms=900, between_deltas_ms=900)
     clock.start(asyncio.get_running_loop())

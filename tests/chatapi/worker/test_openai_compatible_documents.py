@@ -291,7 +291,7 @@ async def test_retry_after_in_milliseconds_is_kept(
 
 
 async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAICompatibleEngine) -> None:
-    """The third waits unread until one of the others has ended."""
+    """The third stays unread until one of the others has ended."""
     unread_bytes = 16 * openai_compatible.SMALL_ANSWER_BYTES  # more than the sockets' buffers hold
     sent: list[int] = []
     may_end, two_are_sent = asyncio.Event(), asyncio.Event()
