@@ -139,6 +139,7 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         """Return the organizations with their counts, in one query."""
         counts = {
+            # Distinct, because the two joins multiply each other's rows.
             "projects_counted": Count("projects", distinct=True),
             "members_counted": Count("members", distinct=True),
         }

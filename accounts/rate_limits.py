@@ -115,6 +115,7 @@ class RateLimits:
         if not applying:
             return Reservation(generation_id)
         for limit in applying:
+            # Decided here, because the script divides by the limit, and time never makes room in it.
             if limit.most == 0:
                 raise RateLimited(limit, (LimitStatus(limit, 0, 0),), None)
         rates = [limit for limit in applying if limit.counts is not Counts.RUNNING]
@@ -129,6 +130,7 @@ class RateLimits:
             for limit, (remaining, reset_ms, _) in zip(rates, states, strict=True)
         )
         if refusing:
+            # The script counts the rates first, then the leases.
             if refusing > len(rates):
                 wait_ms = max(wait_ms, RUNNING_RETRY_MS)
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
@@ -189,9 +191,12 @@ class RateLimits:
         return {
             "key": self._key(limit),
             "limit": limit.most,
+            # The script computes in microseconds, as Redis' clock does.
             "window": limit.window_ms * 1_000,
             "amount": tokens if counts_tokens else 1,
             "is_reserved": counts_tokens,
+            # A key that goes on while it is refused pays with its own requests, but never with those of its
+            # project or organization.
             "counts_refused": not counts_tokens and limit.scope == "key",
         }
 

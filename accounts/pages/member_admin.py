@@ -130,6 +130,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
         form = super().get_form(request, obj, change, form=RoleForm if obj else InvitationForm, **kwargs)
+        # Django makes a class of the form for each request, so this attribute is not shared.
         form.by = request.user
         return form
 
@@ -145,6 +146,8 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the roles that the person can give in some organization."""
+        # The form does not know the organization yet; `clean` checks the role against the one that is
+        # chosen.
         own = [Role.OWNER] if access.is_operator(request.user) else access.roles_of(request.user).values()
         givable = {role for each in own for role in roles.givable(each)}
         kwargs["choices"] = [choice for choice in Role.choices if choice[0] in givable]
@@ -207,6 +210,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
             "link": invitations.link(request, member.user),
             "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
         }
+        # The link signs its holder in, so no cache may keep this page.
         return TemplateResponse(
             request, "accounts/invitation.html", context, headers={"cache-control": "no-store"}
         )

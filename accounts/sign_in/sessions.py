@@ -45,6 +45,7 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
     )
     open_sessions = set(sessions.values_list("session_key", flat=True))
     staff = [person.pk for person in people.values() if access.is_operator(person)]
+    # One query for all operators; the roles of members are in memory.
     operators = User.objects.with_perm(permission).filter(pk__in=staff)
     allowed = set(operators.values_list("pk", flat=True))
 

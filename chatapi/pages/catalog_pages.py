@@ -70,6 +70,7 @@ def import_page(request: HttpRequest) -> HttpResponse:
             return _preview(
                 request, upload, loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
             )
+        # The digest makes sure that what is applied is what the person has seen.
         plan = loading.load(
             catalog, deactivate_missing=upload.deactivate_missing, expected_digest=upload.expected_digest
         )
@@ -95,6 +96,7 @@ def _upload(request: HttpRequest) -> Upload:
     )  # as forms send it
     if not text.strip():
         raise ValueError("Choose a catalog file." if sent is None else "The file is empty.")
+    # Again for the preview's form, which sends the text itself.
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"
@@ -110,6 +112,7 @@ def _text(sent: "UploadedFile[bytes]") -> str:
     if (sent.size or 0) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     try:
+        # Editors on Windows begin a file with a byte order mark.
         return bytes(sent.read()).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"The file is not UTF-8 text: byte {error.start} is not.") from error

@@ -131,6 +131,7 @@ def usable_models(row: APIKey) -> dict[ModelKind, str]:
     """Return a served model of each kind that the key may use, preferably the default model."""
     allowed = set(row.allowed_models)
     served = sorted(
+        # False sorts before True, so the default model is the first.
         (model.id != settings.DEFAULT_MODEL, model.id, ModelKind(model.kind))
         for model in catalog.load().values()
         if model.price is not None and (not allowed or model.id in allowed)

@@ -32,6 +32,7 @@ def ids_for(
     return own if end_user_id is None else own + _of(Scope.END_USER, end_user_id, day)
 
 
+# Each admission and each settlement asks for the same ids; building nine strings costs more than a look-up.
 @lru_cache(maxsize=4_096)
 def _of_key(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
     scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
@@ -43,6 +44,7 @@ def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
     return tuple(str(BudgetKey(scope.value, scope_id, period.value, start)) for period, start in periods)
 
 
+# Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
 _OWN_LIMIT = """FROM usage_budgetlimit AS l
     WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"""
 _NEAREST_LIMIT = """FROM (
@@ -70,6 +72,7 @@ def hold(amounts: Mapping[str, int]) -> bool:
     Return False if a budget has no room or no row yet (`read_headroom` creates it). Must run in a
     transaction.
     """
+    # A batch can add up to more than a column holds, though each of its requests fits.
     if max(amounts.values()) > MAX_NANODOLLARS:
         return False
     _lock(amounts)
@@ -162,6 +165,7 @@ def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> B
     """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
     if not amount:
         return None
+    # Sorted, so that the same request names the same budget in its refusal whenever it is repeated.
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
     if refusing:
         return _refusal(known, refusing, amount)
@@ -206,6 +210,8 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
 
 def ensure(ids: Iterable[str]) -> None:
     """Create the budgets that do not exist yet, such as those of a new period or key."""
+    # Sorted, because two transactions that insert the same rows in different orders would deadlock.
+    # Conflicts are ignored: another admission may create the same budget now.
     rows = [Budget(id=each, **BudgetKey.parse(each)._asdict()) for each in sorted(ids)]
     Budget.objects.bulk_create(rows, ignore_conflicts=True)
 

@@ -138,6 +138,7 @@ def _hold(now: datetime, items: Sequence[Admission]) -> bool:
     """Hold the upper bounds of all items, or nothing. Return whether they are held."""
     amounts: defaultdict[str, int] = defaultdict(int)
     for item in items:
+        # Free requests hold nothing, so a batch of them locks no budget.
         if reserved := item.reserved_nanodollars:
             for budget_id in _budget_ids(now, item):
                 amounts[budget_id] += reserved
@@ -146,6 +147,7 @@ def _hold(now: datetime, items: Sequence[Admission]) -> bool:
 
 def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
     """Decide in memory which requests fit: a batch of refusals costs a constant number of statements."""
+    # In order of arrival: an earlier request of the batch gets the room that a later one then lacks.
     headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
     results: list[UUID | BudgetExceeded] = []
     for item in items:
@@ -192,6 +194,8 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.max_prompt_tokens,
         *item.price.columns().values(),
         item.reserved_nanodollars,
+        # The day of admission is kept in the row: a request that ends after midnight is charged to the day
+        # that held it.
         local_day(now, item.time_zone),
         now + timedelta(milliseconds=item.queue_ttl_ms),
         now,
@@ -376,6 +380,8 @@ class Withdrawal:
 
 def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | AlreadyResolved]:
     """Settle admitted generations that never ran at nothing; `AlreadyResolved` for a claimed one."""
+    # The fence is raised as by a claim, so that `settle` accepts this process, and a worker that claims at
+    # this moment finds nothing.
     rows = Generation.objects.filter(id__in=[item.id for item in items], state=State.ADMITTED)
     fences = dict(rows.order_by("id").values_list("id", "fence"))
     changed = {
@@ -385,6 +391,8 @@ def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | Alread
             state=State.RUNNING, fence=fence + 1
         )
     }
+    # No row has fence 0 and runs, so `settle` answers `AlreadyResolved` for those that a worker has
+    # claimed.
     return settle(now, [_void(item, changed.get(item.id, 0)) for item in items])
 
 

@@ -136,6 +136,7 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
 
 def _by_amount(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
     found = sums_by_group(over, group_by, filters)
+    # The id decides last, so that equal groups keep their colours from one view of the page to the next.
     return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
@@ -155,7 +156,9 @@ def _sums_by_bucket(
             rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
         for row in rows.order_by().values_list(*groups).annotate(**source.sums):
             group = row[1] if group_by is not None else None
+            # Sources of days yield dates, those of hours moments.
             moment = row[0] if isinstance(row[0], datetime) else closed_days.midnight(row[0])
+            # The UTC day of an end user may begin before the range does; it counts in the first bucket.
             bucket = max(bisect_right(starts, moment) - 1, 0)
             key = (bucket, int(group) if source.is_text and group is not None else group)
             sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))

@@ -124,6 +124,7 @@ class Budget(models.Model):
     The period is part of the id, `key/7/month/2026-11-01`: a new period is a new row, and nothing is reset.
     """
 
+    # Text, so that an admission knows the ids of its budgets without reading any row.
     id = models.CharField(primary_key=True, max_length=64)
     scope = models.CharField(max_length=12, choices=Scope.choices)
     scope_id = models.BigIntegerField()

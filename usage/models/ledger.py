@@ -4,8 +4,7 @@ from django.db import models
 from django.db.models import Q, Value
 
 from accounts.models import APIKey, Organization, Project
-from usage.models.generations import Generation
-from usage.models.generations import Outcome
+from usage.models.generations import Generation, Outcome
 
 
 class Kind(models.TextChoices):

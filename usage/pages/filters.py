@@ -57,6 +57,7 @@ def words(name: object) -> str:
 
 def is_id(text: str) -> bool:
     """Return whether the text is a decimal number that a database id can be."""
+    # ASCII, because `isdecimal` also accepts the digits of other scripts; a longer number is no id.
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID
 
 
@@ -115,8 +116,10 @@ class RowField(forms.Field):
             return None
         if is_id(text):
             return int(text)
+        # A number beyond a database id is no name, and PostgreSQL refuses a NUL in a query.
         if not text.isdecimal() and "\x00" not in text:
             rows = access.seen_by(self.person, self.model._default_manager.filter(self._named(text)))
+            # Two are enough to know that the name is not of exactly one.
             if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
                 return int(found[0])
         raise ValidationError(f"{text[:40]!r} is neither the number nor the name of exactly one.")
@@ -137,11 +140,13 @@ class RowField(forms.Field):
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
         options = {str(row.pk): str(row) for row in rows[: MAX_OPTIONS + 1]}
         is_long = len(options) > MAX_OPTIONS
+        # A link may name a row beyond the first options.
         if chosen is not None and str(chosen) not in options:
             options[str(chosen)] = str(self.row(chosen) or f"number {chosen}")
         offer(self, list(options.items()), ("usage", "generation", self.column))
         if chosen is None:
             return ""
+        # A text field shows the name, which `to_python` reads again; a list needs the id.
         return options[str(chosen)] if is_long else str(chosen)
 
 
@@ -184,6 +189,7 @@ class UsageFilterForm(forms.Form):
                     query | {"days": query["days"] or self.usual_days}, timezone.now()
                 )
             except ValueError as error:
+                # `parse_range` begins its message with the parameter that is wrong.
                 name, _, text = str(error).partition(": ")
                 self.add_error(*((name, text) if name in self.fields else (None, str(error))))
         return data

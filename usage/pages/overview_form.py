@@ -134,6 +134,8 @@ class OverviewForm(UsageFilterForm):
         if self.is_by_end_user:
             return insights.parse_range({**query, "bucket": "day", "time_zone": "UTC"}, now)
         usual = insights.parse_range({**query, "bucket": ""}, now)
+        # A link with hours may get a longer range from another link of the page; days are the better answer
+        # than an error.
         is_too_long = query["bucket"] == "hour" and not usual.fits("hour")
         return usual if is_too_long else insights.parse_range(query, now)
 
@@ -147,6 +149,7 @@ class OverviewForm(UsageFilterForm):
         """Show dates, the grouping, of end users the project and a search, and to people of several
         organizations which one; hide the rest.
         """
+        # The field's end is included, the range's is not.
         last_day = self.over.end - timedelta(microseconds=1)
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}

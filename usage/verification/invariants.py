@@ -150,6 +150,7 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
 def corrections_belong(since: datetime | None) -> Iterator[Difference]:
     """I7: corrections count where their charges do, have no tokens, and never take more than was charged."""
     same = ("generation", "organization", "project", "api_key", "model", "outcome", "budget_day")
+    # A correction of a correction, or of nothing, is a stray too.
     strays = ~Q(corrects__kind__in=CHARGED)
     for name in same:
         strays |= ~Q(**{name: F(f"corrects__{name}")})
@@ -175,6 +176,8 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
     without_source = ~Q(usage_source__in=UsageSource.values) | Q(
         usage_source=UsageSource.NONE, completion_tokens__gt=0
     )
+    # Written again, not imported from the settlement: a check that shares code with what it checks shares
+    # its mistakes.
     is_waived = ~Q(outcome=Outcome.COMPLETED) & Q(completion_tokens=0)
     wrong = (
         without_source
@@ -196,6 +199,8 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         .filter(_WITH_ROW, kind=Kind.CHARGE)
         .exclude(
             prompt_tokens=F("generation__prompt_tokens"),
+            # A generation's kinds of tokens are NULL if the upstream did not report them; the ledger has
+            # zeros.
             cached_tokens=Coalesce("generation__cached_tokens", 0),
             completion_tokens=F("generation__completion_tokens"),
             reasoning_tokens=Coalesce("generation__reasoning_tokens", 0),

@@ -42,6 +42,7 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
     spent = spent.filter(created_at__gte=since, budget_day__gte=first_day) if since else spent
     posted = by_budget(spent, "amount_nanodollars")
     pending = by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
+    # Groups are popped as their budgets come, so that those that are left have no budget.
     for budget in Budget.objects.order_by("id").iterator():
         is_whole = first_day is None or budget.period_start >= first_day
         expected = (
@@ -57,6 +58,7 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
             yield Difference(
                 "I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has"
             )
+    # Entries of a day also count in its month and in "ever", which began earlier and are not checked here.
     older = Budget.objects.filter(period_start__lt=first_day) if first_day else Budget.objects.none()
     for budget_id in sorted((posted.keys() | pending.keys()) - set(older.values_list("id", flat=True))):
         if posted.get(budget_id) or pending.get(budget_id):
@@ -185,6 +187,7 @@ def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
     """Return the failed requests and the sums of each day, dimension and member."""
     totals: dict[Group, list[int]] = {}
     for (day, *members), numbers in days.items():
+        # The outcome is the last column of a group.
         counted = [numbers[0] if members[-1] in FAILED else 0, *numbers]
         for (dimension, _), member in zip(closed_days.COLUMNS.items(), members, strict=True):
             key = (day, dimension.value, str(member))
