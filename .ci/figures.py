@@ -74,10 +74,14 @@ def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
 
 
 def _used_once(functions: list[Function], sources: Iterable[str]) -> list[Function]:
-    """Return the functions that are named in one other place; frameworks call the decorated ones."""
+    """Return the functions that are named in one other place.
+
+    Frameworks call the decorated ones, and those that are named only where they extend a framework's own.
+    """
     names: Counter[str] = Counter()
     for source in sources:
         names.update(token.string for token in _tokens(source) if token.type == tokenize.NAME)
+        names.subtract(re.findall(r"\bsuper\(\)\.(\w+)", source))
     definitions = Counter(node.name for node in functions)
     return [
         node

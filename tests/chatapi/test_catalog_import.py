@@ -72,7 +72,7 @@ def test_who_waits_too_long_for_another_import_is_told_so(root: Client, small: S
     with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"):
         answer = root.post(IMPORT, form)
     assert answer.status_code == 503
-    assert "Try again in a moment" in text(answer)
+    assert "Try again in a moment" in text(answer, 503)
     assert root.post(IMPORT, form).headers["location"] == LIST
 
 
@@ -157,7 +157,7 @@ def test_a_file_from_another_system_is_read(root: Client, mark: bytes) -> None:
 def test_a_mistake_in_a_file_is_told_with_its_place(root: Client, sent: str | bytes, says: str) -> None:
     response = upload(root, sent)
     assert response.status_code == 400
-    assert says in html.unescape(text(response))
+    assert says in html.unescape(text(response, 400))
     assert not ServedModel.objects.exists()
 
 

@@ -194,8 +194,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.max_prompt_tokens,
         *item.price.columns().values(),
         item.reserved_nanodollars,
-        # The day of admission is kept in the row: a request that ends after midnight is charged to the day
-        # that held it.
+        # Kept in the row, because a request that ends after midnight is charged to the day that held it.
         local_day(now, item.time_zone),
         now + timedelta(milliseconds=item.queue_ttl_ms),
         now,
@@ -380,8 +379,7 @@ class Withdrawal:
 
 def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | AlreadyResolved]:
     """Settle admitted generations that never ran at nothing; `AlreadyResolved` for a claimed one."""
-    # The fence is raised as by a claim, so that `settle` accepts this process, and a worker that claims at
-    # this moment finds nothing.
+    # Raised fences, as by a claim: `settle` accepts this process, and a worker finds nothing to claim.
     rows = Generation.objects.filter(id__in=[item.id for item in items], state=State.ADMITTED)
     fences = dict(rows.order_by("id").values_list("id", "fence"))
     changed = {
@@ -391,18 +389,12 @@ def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | Alread
             state=State.RUNNING, fence=fence + 1
         )
     }
-    # No row has fence 0 and runs, so `settle` answers `AlreadyResolved` for those that a worker has
-    # claimed.
-    return settle(now, [_void(item, changed.get(item.id, 0)) for item in items])
-
-
-def _void(item: Withdrawal, fence: int) -> Settlement:
-    return Settlement(
-        item.id,
-        fence,
-        Outcome.NOT_STARTED,
-        Tokens(),
-        UsageSource.NONE,
-        error_code=item.error_code,
-        error_message=item.error_message,
-    )
+    # No row has fence 0 and runs, so `settle` answers `AlreadyResolved` for those that a worker has claimed.
+    voids = [
+        Settlement(
+            item.id, changed.get(item.id, 0), Outcome.NOT_STARTED, Tokens(), UsageSource.NONE,
+            error_code=item.error_code, error_message=item.error_message,
+        )
+        for item in items
+    ]  # fmt: skip
+    return settle(now, voids)
