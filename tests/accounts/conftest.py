@@ -1,8 +1,9 @@
-"""Rate limits on a real Valkey."""
+"""A real Valkey for rate limits, and passwords that take no time to hash."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from pytest_django.fixtures import Settings
 from redis.asyncio import Redis
 
 from chatapi.redis_client import connect
@@ -22,3 +23,9 @@ async def redis(valkey: Valkey) -> AsyncIterator[Redis]:
     redis = connect(f"unix://{valkey.socket}")
     yield redis
     await redis.aclose()
+
+
+@pytest.fixture
+def quick_passwords(settings: Settings) -> None:
+    """Use a fast password hasher."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

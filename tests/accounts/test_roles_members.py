@@ -12,7 +12,6 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
-from pytest_django import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import memberships
@@ -24,11 +23,7 @@ ADD = "/admin/accounts/member/add/"
 LINK = r"http://testserver(/admin/invitation/[^<\s]+)<"
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
-
-@pytest.fixture(autouse=True)
-def quick(settings: Settings) -> None:
-    """Use a fast password hasher."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+pytestmark = pytest.mark.usefixtures("quick_passwords")
 
 
 @pytest.fixture

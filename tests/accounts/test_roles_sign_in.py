@@ -18,11 +18,10 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
-def counting(valkey: Valkey, settings: Settings) -> None:
-    """Count failed attempts in a Valkey under a prefix of the test's own, and use a fast password hasher."""
+def counting(valkey: Valkey, settings: Settings, quick_passwords: None) -> None:
+    """Count failed attempts in a Valkey under a prefix of the test's own."""
     settings.STREAMS_URL = f"unix://{valkey.socket}"
     settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 def sign_in(name: str, password: str = PASSWORD, address: str = "192.0.2.1") -> Any:

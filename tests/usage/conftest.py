@@ -1,15 +1,18 @@
 """A key of one organization, and requests of it, for the stories about money."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from usage.books import ledger
+from usage.database.group_commit import GroupCommit
 from usage.models import BudgetLimit, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 
@@ -81,3 +84,16 @@ def completed(
         claimed.id, claimed.fence, Outcome.COMPLETED, Tokens(prompt, completion), UsageSource.UPSTREAM
     )
     return replace(usual, **changes)
+
+
+async def admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
+    """Admit over two doors by turns, like two processes; return each result or exception."""
+    doors = [GroupCommit(), GroupCommit()]
+    try:
+        asked = [
+            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
+        ]
+        return await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        for door in doors:
+            await door.close()

@@ -17,7 +17,7 @@ from django.db.models import F
 
 from accounts.models import APIKey
 from tests import locked_database
-from tests.usage.conftest import limit
+from tests.usage.conftest import admit_by_two, limit
 from usage.books import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
@@ -193,24 +193,12 @@ async def test_a_deadlocked_batch_is_retried() -> None:
 def test_several_processes_admit_exactly_as_many_as_fit(key: APIKey, ask: Ask) -> None:
     """Check I5, the first requests of a key included."""
     limit("key", key.pk, "month", 7 * HELD + 1)
-    results = asyncio.run(_admit_by_two([ask() for _ in range(50)]))
+    results = asyncio.run(admit_by_two([ask() for _ in range(50)]))
     assert len([result for result in results if isinstance(result, UUID)]) == 7
     assert len([result for result in results if isinstance(result, BudgetExceeded)]) == 43
     assert Generation.objects.count() == 7
     assert set(Budget.objects.values_list("posted_nanodollars", "pending_nanodollars")) == {(0, 7 * HELD)}
     assert verify().differences == []
-
-
-async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
-    doors = [GroupCommit(), GroupCommit()]
-    try:
-        asked = [
-            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
-        ]
-        return await asyncio.gather(*asked, return_exceptions=True)
-    finally:
-        for door in doors:
-            await door.close()
 
 
 @asynccontextmanager
