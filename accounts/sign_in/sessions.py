@@ -1,7 +1,7 @@
 """Checks of many sign-ins at once, for pages that stay open for hours.
 
-What such a page is sent must end when its person signs out, is made inactive, gets another password or loses
-the permission. So the sender checks all its pages regularly, in four queries together.
+Updates of such a page must end when its person signs out, is made inactive, gets another password or loses
+the permission. So the process that sends them checks all its pages regularly, in four queries together.
 """
 
 from collections import defaultdict

@@ -18,6 +18,7 @@ from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
 # About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
 MAX_FILE_BYTES = 64 * 1024
+_TOO_LARGE = f"The file is larger than {MAX_FILE_BYTES // 1024} KiB. Load it with manage.py loadcatalog."
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
     "chatapi.change_servedmodel",
@@ -91,9 +92,9 @@ def import_page(request: HttpRequest) -> HttpResponse:
 def _upload(request: HttpRequest) -> Upload:
     """Return the upload; raises `ValueError` with a text for the person."""
     sent = request.FILES.get("file")
-    text = (request.POST.get("text", "") if sent is None else _text(sent)).replace(
-        "\r\n", "\n"
-    )  # as forms send it
+    text = request.POST.get("text", "") if sent is None else _text(sent)
+    # Forms send line ends as \r\n, and the preview's form must send what the file had.
+    text = text.replace("\r\n", "\n")
     if not text.strip():
         raise ValueError("Choose a catalog file." if sent is None else "The file is empty.")
     # Again for the preview's form, which sends the text itself.
@@ -103,9 +104,6 @@ def _upload(request: HttpRequest) -> Upload:
     # A file that is chosen anew has no preview yet.
     digest = "" if sent else request.POST.get("expected", "")
     return Upload(name[:100], text, request.POST.get("deactivate_missing") == "on", digest)
-
-
-_TOO_LARGE = f"The file is larger than {MAX_FILE_BYTES // 1024} KiB. Load it with manage.py loadcatalog."
 
 
 def _text(sent: "UploadedFile[bytes]") -> str:

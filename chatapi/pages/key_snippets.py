@@ -111,8 +111,8 @@ class Snippet:
     text: str
 
 
-# The id, title and text of each snippet, by the kind of model that it needs.
-_FORMS = {
+# The id, title and template of each snippet, by the kind of model that it needs.
+_TEMPLATES = {
     ModelKind.CHAT: (
         ("curl", "Chat with curl", _CHAT_WITH_CURL),
         ("python", "Chat with Python", _CHAT_WITH_PYTHON),
@@ -146,8 +146,8 @@ def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, s
     if not models or not may_complete:
         return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]
     return [
-        Snippet(name, title, form.format(origin=origin, secret=secret, model=models[kind]))
-        for kind, forms in _FORMS.items()
+        Snippet(name, title, template.format(origin=origin, secret=secret, model=models[kind]))
+        for kind, templates in _TEMPLATES.items()
         if kind in models
-        for name, title, form in forms
+        for name, title, template in templates
     ]
