@@ -1,8 +1,8 @@
 """The time of this process's event loop, which stands still while the loop does not run.
 
 A loop that was blocked, or whose process was stopped, finds all its timers due on its next turn, before it
-has read the data that waits in its sockets. Code that takes others for dead after a silence uses this clock, so
-that a silence counts only while this process could have heard them.
+has read the data that waits in its sockets. Code that takes others for dead after a silence uses this clock,
+so that a silence counts only while this process could have heard them.
 
 Without `start` (tests, management commands) it is `time.monotonic`. It is in the lowest package because all
 packages wait.

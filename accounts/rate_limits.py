@@ -55,7 +55,7 @@ class Reservation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to release: requests are never given back."""
+        """Return whether there is nothing to release: requests are never given back."""
         return not self.charges and not self.leases
 
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -83,7 +83,9 @@ class RateLimits:
     def __init__(
         self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one
     ) -> None:
-        """`lease_ms`: how long a lease lasts unless it is renewed. `share` may send operations together."""
+        """Prepare the script. `lease_ms` is how long a lease lasts unless it is renewed; `share` may send
+        operations together.
+        """
         # The keys of releases before GCRA began with `rate:`; a rolling restart must not mix them.
         self._prefix = f"{prefix}limit:"
         self._lease_ms = lease_ms

@@ -33,7 +33,7 @@ class NamesField(forms.CharField):
     """Names separated by spaces or commas; its value is a list."""
 
     def __init__(self, mistake: Callable[[list[str]], str | None], placeholder: str, **kwargs: Any) -> None:
-        """`mistake` returns what is wrong with the names."""
+        """Make a text field; `mistake` returns what is wrong with the names."""
         super().__init__(
             widget=UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder}),
             max_length=16_000,

@@ -41,7 +41,7 @@ class BudgetRow:
 
     @property
     def full(self) -> Fullness | None:
-        """Its fullness; None without a limit."""
+        """Return how full it is; None without a limit."""
         limit = self.spending.limit_nanodollars
         return (
             None

@@ -32,15 +32,15 @@ class Keyed(Protocol):
 
     @property
     def id(self) -> UUID:
-        """The id of its generation."""
+        """Return the id of its generation."""
 
     @property
     def api_key_id(self) -> int:
-        """The API key that sent it."""
+        """Return the id of the API key that sent it."""
 
     @property
     def idempotency(self) -> Idempotency | None:
-        """Its idempotency key, if any."""
+        """Return its idempotency key, if any."""
 
 
 def claim(now: datetime, items: Sequence[Keyed]) -> dict[UUID, AlreadyAdmitted]:

@@ -53,8 +53,8 @@ class ModelCounters:
 
     @property
     def charged_nanodollars(self) -> int:
-        """All charges and overages as they were settled. Corrections lower the totals' amount, but not this
-        one, so it only grows.
+        """Return all charges and overages as they were settled. Corrections lower the totals' amount, but not
+        this one, so it only grows.
         """
         corrected = self.corrections.raised_nanodollars - self.corrections.lowered_nanodollars
         return self.totals.amount_nanodollars - corrected

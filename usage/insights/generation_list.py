@@ -58,12 +58,12 @@ class RequestFilters(Filters):
 
     @property
     def is_search(self) -> bool:
-        """Whether rows that match may be far apart in the index."""
+        """Return whether rows that match may be far apart in the index."""
         return self.id is None and bool(_unindexed(self) or self.metadata)
 
     @property
     def admitted_since(self) -> datetime | None:
-        """The earliest admission that can match, in UTC, where computing with times is safe."""
+        """Return the earliest admission that can match, in UTC, where computing with times is safe."""
         since = self.since and self.since.astimezone(UTC)
         return since - _OPEN_AT_MOST if since and self.time == "settled" else since
 

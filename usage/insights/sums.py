@@ -55,12 +55,12 @@ class Totals:
 
     @property
     def uncached_tokens(self) -> int:
-        """The prompt's tokens that were neither read from a cache nor written to one."""
+        """Return the prompt's tokens that were neither read from a cache nor written to one."""
         return self.prompt_tokens - self.cached_tokens - self.cache_write_tokens
 
     @property
     def error_rate(self) -> float:
-        """The share of failed requests, from 0 to 1; 0 without requests."""
+        """Return the share of failed requests, from 0 to 1; 0 without requests."""
         return self.failed_requests / self.requests if self.requests else 0.0
 
 

@@ -78,7 +78,7 @@ class BudgetLimit(models.Model):
 
     @property
     def owner_name(self) -> str:
-        """The owner's current name. Costs a query, unless the row was annotated with `subject_name`."""
+        """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
             return str(known)
         model, path = _OWNERS[Scope(self.scope)]

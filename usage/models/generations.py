@@ -174,13 +174,13 @@ class Generation(models.Model):
 
     @property
     def finish_reasons(self) -> list[str]:
-        """The finish reason of each choice, by its index."""
+        """Return the finish reason of each choice, by its index."""
         known = self.finish_reason.split(",")
         return known if len(known) == self.choices_count else [known[0] or "stop"] * self.choices_count
 
     @property
     def price(self) -> PriceValue:
-        """The price at its admission, less the organization's discount."""
+        """Return the price at its admission, less the organization's discount."""
         return PriceValue.of(self)
 
 

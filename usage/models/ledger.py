@@ -134,7 +134,7 @@ class LedgerEntry(models.Model):
 
     @property
     def request_id(self) -> str | None:
-        """The public id of its request, without a prefix if that was dropped; None for credit."""
+        """Return the public id of its request, without a prefix if that was dropped; None for credit."""
         if self.generation_id is None:
             return None
         try:

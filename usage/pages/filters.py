@@ -200,7 +200,7 @@ class UsageFilterForm(forms.Form):
 
     @property
     def mistake(self) -> str:
-        """What is wrong with the URL, in sentences that name the field."""
+        """Return what is wrong with the URL, in sentences that name the field."""
         return " ".join(
             f"{self[name].label}: {text}" if name in self.fields else str(text)
             for name, texts in self.errors.items()
@@ -209,7 +209,7 @@ class UsageFilterForm(forms.Form):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The set parameters of a valid form, rows by their ids. A start or an end overrides `days`."""
+        """Return the set parameters of a valid form, rows as ids; a start or an end overrides `days`."""
         found = {}
         for name, field in self.fields.items():
             # A row's name has become its id; the organization may have been chosen for the person.
@@ -233,7 +233,7 @@ class UsageFilterForm(forms.Form):
 
     @property
     def filters(self) -> Filters:
-        """The filters of a valid form, without its time."""
+        """Return the filters of a valid form, without its time."""
         return Filters(**self._columns())
 
     def _columns(self) -> dict[str, Any]:

@@ -114,12 +114,12 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def is_by_end_user(self) -> bool:
-        """Whether the page shows the end users of a project, or one of them."""
+        """Return whether the page shows the end users of a project, or one of them."""
         return bool(self.cleaned_data.get("end_user")) or self.cleaned_data.get("group") == "end_user"
 
     @property
     def has_end_users(self) -> bool:
-        """Whether the page can show the end users of the project that it is about."""
+        """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
         if data["project"] is None or data["key"] or data["outcome"]:
             return False
@@ -141,7 +141,7 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def group_by(self) -> GroupBy:
-        """The kind of thing that each group of the chart is."""
+        """Return the kind of thing that each group of the chart is."""
         group: GroupBy = self.cleaned_data["group"]
         return group
 
@@ -204,7 +204,7 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def errors_url(self) -> str:
-        """The URL of the requests that failed: in any way, or with the outcome that is asked for."""
+        """Return the URL of the requests that failed: in any way, or with the outcome that is asked for."""
         return self.rows_url() if self.filters.outcome else self.rows_url(outcome=ANY_ERROR)
 
     def entries_url(self, kind: Kind) -> str:

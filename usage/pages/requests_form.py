@@ -145,19 +145,19 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def rare_fields(self) -> list[BoundField]:
-        """The fields that are shown on demand. What runs a model is the operators' to know."""
+        """Return the fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
         clients = ("project", "key", "end_user", "metadata", "endpoint", "dialect")
         return [self[name] for name in (*clients, "source", *deployment, "min", "max")]
 
     @property
     def is_rare_open(self) -> bool:
-        """Whether one of the rare fields is set."""
+        """Return whether one of the rare fields is set."""
         return any(field.value() for field in self.rare_fields)
 
     @property
     def kept(self) -> dict[str, str]:
-        """The parameters that the form keeps without showing them."""
+        """Return the parameters that the form keeps without showing them."""
         return self.parameters("days", "time_zone")
 
     def chips(self) -> list[Chip]:

@@ -32,7 +32,7 @@ _SUMS = closed_days.SUMS[1:]
 
 
 def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
-    """I2: in every budget, posted is the sum of its entries and pending the sum of its open holds.
+    """Check I2: in every budget, posted is the sum of its entries and pending the sum of its open holds.
 
     With `since`, posted is checked only in days and months that began after it.
     """
@@ -67,7 +67,7 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
 
 
 def credit_conserves() -> Iterator[Difference]:
-    """I2: an organization's credit is its grants less its refunds."""
+    """Check I2: an organization's credit is its grants less its refunds."""
     moved = (
         LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND])
         .order_by()
@@ -84,7 +84,7 @@ def credit_conserves() -> Iterator[Difference]:
 
 
 def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
+    """Check I2 and I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
     keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
     entries, rollup = LedgerEntry.objects.filter(kind__in=SPENT), HourlyUsage.objects.all()
     if since:
@@ -103,7 +103,7 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
 
 
 def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: each end user's day is the ledger summed (of the days that began since then)."""
+    """Check I2 and I13: each end user's day is the ledger summed (of the days that began since then)."""
     keys = ("organization_id", "day", "project_id", "end_user_id", "model")
     days = DailyEndUserUsage.objects.all()
     entries = LedgerEntry.objects.filter(kind__in=SPENT, end_user_id__isnull=False)
@@ -125,7 +125,9 @@ def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: closed days (that began since then) are the sums of their hours, by group and dimension."""
+    """Check I2 and I13: closed days (that began since then) are the sums of their hours, by group and
+    dimension.
+    """
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
     rows = DailyUsage.objects.filter(day__in=closed).values_list(*_BY_DAY, *closed_days.SUMS)
     days: dict[Group, list[int]] = {row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :]) for row in rows.iterator()}
