@@ -76,18 +76,20 @@ def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
 def _used_once(functions: list[Function], sources: Iterable[str]) -> list[Function]:
     """Return the functions that are named in one other place.
 
-    Frameworks call the decorated ones, and those that are named only where they extend a framework's own.
+    Frameworks call the decorated ones, and those that extend a framework's method by `super()`.
     """
     names: Counter[str] = Counter()
+    extending: set[str] = set()
     for source in sources:
         names.update(token.string for token in _tokens(source) if token.type == tokenize.NAME)
-        names.subtract(re.findall(r"\bsuper\(\)\.(\w+)", source))
+        extending.update(re.findall(r"\bsuper\(\)\.(\w+)", source))
     definitions = Counter(node.name for node in functions)
     return [
         node
         for node in functions
         if not node.decorator_list
         and not node.name.startswith("__")
+        and node.name not in extending
         and names[node.name] - definitions[node.name] == 1
     ]
 

@@ -72,10 +72,6 @@ class Source:
     max_groups: int | None = None
     """How many groups are read at most, the most expensive ones; None: all."""
 
-    def group_in_rows(self, member: Any) -> Any:
-        """Return a group's value as these rows store it."""
-        return str(member) if self.is_text else member
-
 
 def sources(
     over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False

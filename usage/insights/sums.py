@@ -168,7 +168,8 @@ def _sums_by_bucket(
 def _group(source: Source, named: list[Any]) -> Combinable:
     if None not in named:
         return F(source.group)  # which costs the database much less
-    members = [source.group_in_rows(member) for member in named if member is not None]
+    chosen = [member for member in named if member is not None]
+    members = list(map(str, chosen)) if source.is_text else chosen
     return Case(When(**{f"{source.group}__in": members}, then=F(source.group)), default=None)
 
 
