@@ -44,7 +44,7 @@ def clients(installation: Installation) -> dict[str, Client]:
 
 
 def end_user(client: Client, path: str = "chat/completions", **parameters: Any) -> Any:
-    """What the receipt of a request with these parameters has."""
+    """Return the end user in the receipt of a request with these parameters."""
     prompt = {"messages": HELLO} if "chat" in path else {"prompt": "hello"}
     body = json.dumps({"model": "five"} | prompt | parameters).encode()
     answer = client.send("POST", f"/v1/{path}", body)
@@ -64,7 +64,7 @@ def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> N
 
 
 def message(client: Client, user_id: str, **headers: str) -> Answer:
-    """The answer to a request of Anthropic's Messages for this person."""
+    """Send a Messages request for this person and return the answer."""
     body = {"model": "five", "max_tokens": 9, "messages": HELLO, "metadata": {"user_id": user_id}}
     return client.send("POST", "/v1/messages", json.dumps(body).encode(), **headers)
 

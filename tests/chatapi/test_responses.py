@@ -50,7 +50,7 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def messages(installation: Installation, model: str = "five") -> list[tuple[str, Any]]:
-    """What the upstream was last asked with."""
+    """Return the messages of the upstream's last request."""
     body = installation.calls(model)[-1]["body"]
     return [(message["role"], message.get("content")) for message in body["messages"]]
 
@@ -113,7 +113,7 @@ def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
 
 
 def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
-    """Codex repeats a turn that has none, five times."""
+    """Codex repeats a turn without a terminal event five times."""
     (*_, last) = events(ask(client, model="breaks-by-close", stream=True))
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert events(get(client, last["response"]["id"], "?stream=true"))[-1] == last
@@ -150,7 +150,7 @@ def test_a_conversation_goes_on(client: Client, installation: Installation) -> N
 
 
 def test_a_tool_loop_by_references(client: Client, installation: Installation) -> None:
-    """As the AI SDK does from its second step."""
+    """The AI SDK sends references from its second step on."""
     first = ask(client, model="calls-tools", input="look", tools=[TOOL]).json
     calls = [item for item in first["output"] if item["type"] == "function_call"]
     references = [{"type": "item_reference", "id": call["id"]} for call in calls]
@@ -267,7 +267,7 @@ def test_no_stranger_sees_it(client: Client, strangers: dict[str, Client], stran
 
 
 def assert_unknown(answer: Answer, name: str) -> None:
-    """The answer is what one with an id that there never was gets."""
+    """Check that the answer is the one to an id that does not exist."""
     assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert name in answer.error["message"]
 

@@ -24,7 +24,7 @@ Node = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    """The scripts beside the pinned client."""
+    """Return the scripts beside the pinned client."""
     return programs.node_packages("openai_node")
 
 

@@ -200,7 +200,7 @@ MUTATIONS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Command line; exit status 1 when a mistake went unnoticed."""
+    """Run the command line; exit status 1 when a mistake went unnoticed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def notices(mutation: Mutation) -> bool:
-    """Whether one of its tests fails on a copy that has the mistake; says which."""
+    """Return whether one of its tests fails on a copy with the mistake, and print which."""
     if mutation.needs_postgres and "DATABASE_URL" not in os.environ:
         print(f"not tried: {mutation.name} (SQLite has one writer at a time; run it by .ci/with-postgres)")
         return True

@@ -86,13 +86,15 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def asked(**members: Any) -> Any:
-    """The generation request of a body with these members."""
+    """Return the generation request of a body with these members."""
     body = {"model": "m", "input": "hi"} | members
     return requests.from_bytes(parse(json.dumps(body).encode(), "responses", None).content)
 
 
 def deltas(name: str) -> list[AnyDelta]:
-    """The case's deltas as they cross Redis: the first has what the response repeats of its request."""
+    """Return the case's deltas after they have crossed Redis; the first has the repeated parameters of its
+    request.
+    """
     (first, *rest) = CASES[name]
     assert isinstance(first, Started)
     context = asked(**ASKED.get(name, {})).context
@@ -122,7 +124,7 @@ def frames(data: bytes) -> list[Event]:
 
 
 def read_by_sdk(data: bytes) -> Any:
-    """What openai-python's accumulator makes of a stream."""
+    """Return the result of openai-python's accumulator."""
     state: ResponseStreamState[object] = ResponseStreamState(input_tools=[], text_format=Omit())
     for event in events(data):
         state.handle_event(construct_type(type_=ResponseStreamEvent, value=event))  # type: ignore[arg-type]
@@ -134,7 +136,7 @@ def has_failed(name: str) -> bool:
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:
-    """Every golden file and what has to be in it."""
+    """Yield each golden file and its content."""
     for name in CASES:
         yield FOLDER / f"{name}.sse", stream(deltas(name))
         if not has_failed(name):

@@ -48,7 +48,7 @@ HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
 
 
 def sdk(answer: bytes, content_type: str, size: int) -> Anthropic:
-    """The SDK, before a server whose answer arrives in reads of `size` bytes."""
+    """Return the SDK with a server whose answer arrives in reads of `size` bytes."""
 
     def pieces() -> Iterator[bytes]:
         return (answer[start : start + size] for start in range(0, len(answer), size))
@@ -74,9 +74,11 @@ def whole(deltas: list[AnyDelta]) -> Message:
 
 
 def said(message: Message) -> dict[str, Any]:
-    """What a message says, however it is cut into blocks; `cache_creation` has no place in a stream's end."""
-    found = message.to_dict()
-    usage = {name: value for name, value in found["usage"].items() if name != "cache_creation"}  # type: ignore[attr-defined]
+    """Return the content of a message, however it is cut into blocks; a stream's end has no
+    `cache_creation`.
+    """
+    found: dict[str, Any] = message.to_dict()
+    usage = {name: value for name, value in found["usage"].items() if name != "cache_creation"}
     return {
         "text": "".join(block.text for block in message.content if block.type == "text"),
         "thinking": "".join(block.thinking for block in message.content if block.type == "thinking"),
@@ -148,7 +150,7 @@ inputs = st.dictionaries(texts, texts | st.integers(-5, 5) | st.dictionaries(tex
 
 @st.composite
 def calls(draw: st.DrawFn, number: int) -> list[AnyDelta]:
-    """A call whose arguments come in pieces."""
+    """Generate a call whose arguments come in pieces."""
     arguments = json.dumps(draw(inputs))
     cuts = sorted(draw(st.lists(st.integers(0, len(arguments)), max_size=4)))
     ends = [*cuts, len(arguments)]
@@ -162,7 +164,7 @@ def calls(draw: st.DrawFn, number: int) -> list[AnyDelta]:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[AnyDelta]:
-    """A whole answer: texts and up to three calls, all interleaved."""
+    """Generate a whole answer: texts and up to three calls, interleaved."""
     kinds = st.sampled_from([Text, Reasoning, Refusal])
     told: list[list[AnyDelta]] = [[draw(kinds)(draw(texts))] for _ in range(draw(st.integers(0, 5)))]
     told += [draw(calls(number)) for number in range(draw(st.integers(0, 3)))]

@@ -31,7 +31,7 @@ def request(protocol: str, **members: Any) -> GenerationRequest:
 
 
 def sent(protocol: str, *extra: str, **members: Any) -> dict[str, Any]:
-    """What an upstream gets."""
+    """Return the request that an upstream gets."""
     asked = request(protocol, **members)
     body = upstream_body(asked, model="up", max_output_tokens=9, extra_parameters=frozenset(extra))
     found: dict[str, Any] = json.loads(msgspec.json.encode(body))
@@ -373,7 +373,7 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
 @pytest.mark.parametrize("protocol", ["responses", "responses.input_tokens"])
 @pytest.mark.parametrize("resolved", [{}, {"previous": []}, {"items": {"msg_1": CALL}}])
 def test_no_client_resolves_its_own_references(protocol: str, resolved: dict[str, Any]) -> None:
-    """Nothing would check that the earlier responses are the caller's."""
+    """Otherwise a caller could name the responses of another one."""
     body = {"previous_response_id": "resp_1", "input": [{"id": "msg_1"}], "resolved": resolved}
     with pytest.raises(InvalidRequest) as refused:
         request(protocol, **body)

@@ -202,7 +202,7 @@ def test_interleaved_calls_are_told_one_after_the_other() -> None:
     ids=["calls", "reasoning", "refusals"],
 )
 def test_pieces_that_alternate_make_few_events(content: list[AnyDelta]) -> None:
-    """What is held back is joined: its events are all made in one turn of the event loop."""
+    """Held-back pieces are joined: their events are all made in one turn of the event loop."""
     all_deltas = [Started(), *content, Finished("stop"), Usage(1, 1)]
     found = events(stream(all_deltas))
     assert kinds(found).count("output_item.added") < MAX_PARTS + 3
@@ -219,7 +219,7 @@ def test_pieces_that_alternate_make_few_events(content: list[AnyDelta]) -> None:
 
 
 def test_a_call_that_is_whole_ends_when_the_next_begins() -> None:
-    """Otherwise nothing would be sent while the next one comes."""
+    """Otherwise the stream would be silent while the next call arrives."""
     encoder = DIALECT.encoder and DIALECT.encoder(ANSWER)
     assert encoder is not None
     encoder.encode([Started(), ToolCall(0, '{"a":1}', "c1", "f")])

@@ -69,7 +69,7 @@ def test_every_kind_of_content_is_counted() -> None:
 
 
 def test_choices_are_counted_each_by_itself() -> None:
-    """They come interleaved, token by token, and are what they would be alone."""
+    """Interleaved choices, token by token, have the counts of separate ones."""
     pieces = ["un", "believ", "able", " the", "12", "34", "56"] * 20
     alone = heard(*map(Text, pieces), *map(Reasoning, pieces))
     apart = heard(
