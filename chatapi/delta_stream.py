@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 RUN_TTL_MS = 26 * 3_600_000
 # The most entries of a log that are read at once.
 PAGE_ENTRIES = 256
+# Entries of an inbox that are read at once: each has up to 256 KiB.
+INBOX_ENTRIES = 8
 
 # The end of a cancelled generation's stream, which must not look like a good end.
 CANCELLED = Failed(
@@ -335,7 +337,7 @@ class DeltaStream:
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         """Return names and frames of the inbox's entries behind `after`; wait for the first."""
         found = await self._reading.call(
-            "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
+            "XREAD", "COUNT", INBOX_ENTRIES, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
         )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         return [(entry_name, _frames(frames)) for entry_name, (_, frames) in entries]

@@ -44,9 +44,10 @@ WATCH_S = 1.0
 # Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
 # The most that is read at once; its deltas are in memory while they wait for their turn.
-READ_BYTES = 16 << 10
-# Bytes of one answer that may wait here, and in the kernel (which takes twice as much).
-READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
+READ_BYTES = 8 << 10
+# Half of the bytes of one answer that may wait here, and those in the kernel (which takes twice as much).
+# What waits here has arrived token by token, and costs a worker that is behind half as much again.
+READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 2 << 10, 32 << 10
 # The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection.
 REUSE_GRACE_S = 0.05
 
@@ -75,6 +76,7 @@ class OpenAICompatibleEngine:
             while not exchange.is_over:
                 if batch := await exchange.read():
                     yield batch
+                    del batch  # it must not stay in memory until the next one comes
                     exchange.restart_clock()
             if usage := exchange.reader.end():
                 yield usage
