@@ -45,7 +45,7 @@ WATCH_S = 1.0
 # Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
 # The most that is read at once; its deltas are in memory while they wait for their turn.
-READ_BYTES = 8 << 10
+READ_BYTES = 4 << 10
 # After a read of this length the rest waits in the kernel until the next one: the worker is behind.
 BEHIND_BYTES = 2 << 10
 # Bytes of one answer that may wait in the kernel, which takes twice as much.
