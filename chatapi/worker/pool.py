@@ -94,7 +94,7 @@ class TaskRun:
 class BriefRequest(Request):
     """Celery's record of a running task, without the message: a thousand of them take 7 MB."""
 
-    def on_accepted(self, pid: int, time_accepted: float) -> None:
+    def on_accepted(self, pid: Any, time_accepted: Any) -> None:  # the stub has `str` for both
         """Acknowledge the message, and drop it."""
         super().on_accepted(pid, time_accepted)
         # An acknowledged task is never rejected or sent again, for which Celery would need them.
