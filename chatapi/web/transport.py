@@ -28,7 +28,7 @@ from twisted.internet import reactor  # noqa: E402
 _daphne_server.twisted_loop.close()  # Daphne made this loop for its reactor; nothing will run it
 DaphneServer = _daphne_server.Server
 
-__all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
+__all__ = ["ACCEPTS_PER_TURN", "DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
 
 # Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more.
 ACCEPTS_PER_TURN = 64
@@ -49,8 +49,10 @@ _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
 class ListeningPort(tcp.Port):
     """The listening socket, which accepts a bounded number of connections per turn."""
 
+    accepts_per_turn = ACCEPTS_PER_TURN
+
     def doRead(self) -> None:
-        self.numberAccepts = ACCEPTS_PER_TURN
+        self.numberAccepts = self.accepts_per_turn
         super().doRead()
 
     def accept_rest(self) -> None:
