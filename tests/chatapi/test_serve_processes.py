@@ -105,9 +105,8 @@ def client_of(serve: Serve) -> OpenAI:
 
 def answer(client: OpenAI) -> str:
     """Return the text of a short stream."""
-    messages = [{"role": "user", "content": "[sandbox tokens=8 delay_ms=5]"}]
-    chunks = client.chat.completions.create(model="sandbox", messages=messages, stream=True)  # type: ignore[call-overload]
-    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    chunks = client.completions.create(model="sandbox", prompt="[sandbox tokens=8 delay_ms=5]", stream=True)
+    return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
 
 
 def connections(process_id: int, port: int) -> int:

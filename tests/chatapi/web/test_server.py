@@ -13,8 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from chatapi.web.server import listen, serve
-from chatapi.web.server_limits import ServerLimits
+from chatapi.web.listening_socket import listen
 from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, running
 from tests.installation import wait_for
 
@@ -434,8 +433,6 @@ def test_an_idle_connection_is_closed(impatient_probe: Probe) -> None:
 
 
 def test_a_port_in_use_is_an_error_with_its_number(probe: Probe) -> None:
-    async def application(scope: object, receive: object, send: object) -> None: ...
-
     with pytest.raises(OSError, match="Address already in use") as caught:
-        serve(application, host="127.0.0.1", port=probe.port, limits=ServerLimits())
+        listen("127.0.0.1", probe.port, user_timeout_seconds=20)
     assert caught.value.errno == errno.EADDRINUSE
