@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from chatapi.wire.deltas import AnyDelta, Reasoning, Started, Text
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Reasoning, Started, Text
 from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS, delta_chars
 
 # The most that is held: if the worker dies, it is lost, and nobody is charged for it.
@@ -25,7 +25,7 @@ class HeldAnswer:
         self._chars = 0
 
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-        """Hold the batch; return what is to be published now: nothing, or all that is held."""
+        """Hold the batch (not empty); return what is to be published now: nothing, or all that is held."""
         for delta in batch:
             if (type(delta) is Text and delta.logprobs is None) or (
                 type(delta) is Reasoning and not delta.signature and not delta.redacted
@@ -42,7 +42,7 @@ class HeldAnswer:
                 self._chars += delta_chars(delta)
                 self._pieces += type(delta) is not Started
         is_full = self._chars > MAX_CHARS or len(self._deltas) >= MAX_ENTRY_DELTAS
-        return self.take() if is_full else []
+        return self.take() if is_full or isinstance(batch[-1], TERMINAL) else []
 
     def take(self) -> list[AnyDelta]:
         """Return all that is held, and hold nothing."""

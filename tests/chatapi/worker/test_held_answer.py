@@ -1,6 +1,6 @@
 """The deltas of an answer that its client gets in one piece."""
 
-from chatapi.wire.deltas import AnyDelta, Reasoning, Started, Text, ToolCall
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Started, Text, ToolCall, Usage
 from chatapi.worker.runs.held_answer import MAX_CHARS, HeldAnswer
 from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS
 
@@ -41,3 +41,8 @@ def test_no_more_is_held_than_one_entry() -> None:
     alternating: list[AnyDelta] = [Text("a", index) for index in (0, 1)] * (MAX_ENTRY_DELTAS // 2)
     assert held.add(alternating[:-1]) == []
     assert held.add([*alternating[-1:], Text("b")]) == [*alternating, Text("b")]
+
+
+def test_the_end_is_not_held() -> None:
+    end: list[AnyDelta] = [Finished("stop"), Usage(1, 2)]
+    assert HeldAnswer().add(end) == end
