@@ -16,9 +16,11 @@ from kombu.utils.json import loads
 MAX_MESSAGES: Final = 8
 
 
-class Channel(redis.Channel):  # type: ignore[misc]
+class Channel(redis.Channel):
     """A channel that consumes one queue."""
 
+    connection: Any
+    connection_errors: Any
     _queue = ""
     _pops_more = False
 

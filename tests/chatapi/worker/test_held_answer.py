@@ -38,7 +38,7 @@ def test_no_more_is_held_than_one_entry() -> None:
     held = HeldAnswer()
     assert held.add([Text("a" * MAX_CHARS)]) == []
     assert held.add([Text("b")]) == [Text("a" * MAX_CHARS + "b")]
-    alternating: list[AnyDelta] = [Text("a", index) for index in (0, 1)] * (MAX_ENTRY_DELTAS // 2)
+    alternating: list[AnyDelta] = [Text("a", number % 2) for number in range(MAX_ENTRY_DELTAS)]
     assert held.add(alternating[:-1]) == []
     assert held.add([*alternating[-1:], Text("b")]) == [*alternating, Text("b")]
 
