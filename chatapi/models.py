@@ -105,6 +105,14 @@ class ModelKind(models.TextChoices):
     CHAT = "chat"
     EMBEDDINGS = "embeddings"
 
+    @property
+    def has_own_usage_route(self) -> bool:
+        """Whether usage of its models is reported by a route of its own, and not as completions.
+
+        Its models stay in the catalog for ever, because the books do not repeat their kind.
+        """
+        return self is not ModelKind.CHAT
+
 
 def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:
     """Return the first mistake in a model's aliases, or None; `taken` has all other names of models."""

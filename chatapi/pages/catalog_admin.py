@@ -84,8 +84,8 @@ class ServedModelAdmin(ModelAdmin):
         return ["id", "kind", "created_at"] if obj else ["created_at"]
 
     def has_delete_permission(self, request: HttpRequest, obj: ServedModel | None = None) -> bool:
-        """Keep models for embeddings, whose usage is reported by their kind; they can be deactivated."""
-        is_kept = obj is not None and obj.kind == ModelKind.EMBEDDINGS
+        """Keep models whose kind has a usage route of its own; they can be deactivated."""
+        is_kept = obj is not None and ModelKind(obj.kind).has_own_usage_route
         return not is_kept and super().has_delete_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:

@@ -25,6 +25,7 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
 ToolKind = Literal["function", "custom", "function_call"]
 
 
+# `gc=False`: an answer has thousands of these, and none can be a part of a cycle.
 class TopLogprob(msgspec.Struct, frozen=True, gc=False):
     """One alternative of a sampled token, as in OpenAI's `top_logprobs`."""
 
@@ -42,6 +43,8 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     top_logprobs: list[TopLogprob] = []
 
 
+# Arrays and not maps: in Redis a delta of one token costs a few bytes more than its text. So fields may be
+# added at the end, and none may be removed or moved.
 class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="delta"):
     """The root of all deltas; never sent itself."""
 
@@ -193,6 +196,7 @@ class Failed(Delta, tag=8, frozen=True):
 
 Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector
 AnyDelta = Started | Content | Finished | Usage | Failed
+# A stream has one of these, last.
 TERMINAL = (Usage, Failed)
 
 _encoder = msgspec.msgpack.Encoder()

@@ -37,7 +37,13 @@ class LimitClient:
     async def take(
         self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None
     ) -> Reservation:
-        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
+        amounts = {Counts.TOKENS: tokens}
+        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, amounts=amounts)
+
+    async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
+        """End a request that used so many tokens; None: nobody knows how many."""
+        used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+        await self.rate_limits.release(reservation, used)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
         """Take what there is no room for; returns the refusal."""

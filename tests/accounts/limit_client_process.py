@@ -24,7 +24,7 @@ async def main(socket: str, prefix: str, most: int) -> int:
     taken = refused = 0
     while refused < 100:
         try:
-            await rate_limits.take([limit], uuid4(), model="small", tokens=1)
+            await rate_limits.take([limit], uuid4(), model="small", amounts={})
             taken += 1
         except RateLimited:
             refused += 1

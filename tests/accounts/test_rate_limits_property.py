@@ -55,7 +55,9 @@ class Story:
         will_use = self.dice.choice([0, tokens, self.dice.randint(0, tokens)])
         before_us = await self._now_us()
         try:
-            taken = await self.rate_limits.take([self.limit], uuid4(), model="small", tokens=tokens)
+            taken = await self.rate_limits.take(
+                [self.limit], uuid4(), model="small", amounts={Counts.TOKENS: tokens}
+            )
         except RateLimited:
             return
         self.used.append(Used(will_use, before_us, await self._now_us()))
@@ -64,7 +66,8 @@ class Story:
     async def _end_some(self) -> None:
         self.dice.shuffle(self.running)
         for _ in range(self.dice.randint(0, len(self.running))):
-            await self.rate_limits.release(*self.running.pop())
+            taken, will_use = self.running.pop()
+            await self.rate_limits.release(taken, {Counts.TOKENS: will_use})
 
     async def _now_us(self) -> int:
         seconds, us = await self.redis.time()

@@ -52,7 +52,7 @@ MUTATIONS = (
     ),
     Mutation(
         "who was fenced off may publish",
-        "chatapi/delta_stream.py",
+        "chatapi/delta_stream/scripts.py",
         "local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)",
         "local key, name = prefix .. 'log:' .. id, '*'",
         (

@@ -92,7 +92,7 @@ def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(
                 answers += 1
                 await asyncio.to_thread(proxy.reset)
         assert answers >= 10, "every reset costs at most a few attempts"
-        await stream.redis.aclose()
+        await stream.close()
 
     with (
         ChaosProxy(embedded_valkey.socket_path(installation.folder)) as proxy,

@@ -36,6 +36,7 @@ from usage.books.settlement import MAY_FARE_BETTER
 from usage.database.clock import local_day
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
 from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
+from usage.models.budgets import BudgetOwners
 from usage.pricing import FREE, Price, Tokens
 from usage.verification import seals, verify
 
@@ -132,7 +133,8 @@ class Ledger(RuleBasedStateMachine):
     def admit(self, key: int, size: int, price: Price, sent: Idempotency | None = None) -> UUID:
         wish = self._admission(self.keys[key], size, price, sent)
         day = local_day(self.now, wish.time_zone)
-        ids = budgets.ids_for(self.organization.pk, self.keys[key].project_id, self.keys[key].pk, day)
+        owners = BudgetOwners(self.organization.pk, self.keys[key].project_id, self.keys[key].pk)
+        ids = budgets.ids_for(owners, day)
         known = self._known(wish)
         (result,) = ledger.admit(self.now, [wish])
         if known is not None and sent is not None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
 from chatapi.wire.protocols.responses.response import MAX_PARTS
 from tests.wire.response_cases import (
     ANSWER,
@@ -96,6 +98,18 @@ def test_items_and_parts_open_one_at_a_time_in_order(name: str) -> None:
         elif "item_id" in event:
             assert (event["item_id"], event["output_index"]) == (open_items[0]["id"], count - 1)
     assert not open_items or has_failed(name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_item_of_an_answer_can_be_sent_back(name: str) -> None:
+    for item in told(name)[-1]["response"]["output"]:
+        msgspec.convert(item, type=WholeItem)
+        assert item["id"].startswith(f"{ID_PREFIXES[item['type']]}_")
+
+
+def test_the_cases_have_every_type_of_item_that_answers_have() -> None:
+    items = [item for name in CASES for item in told(name)[-1]["response"]["output"]]
+    assert {item["type"] for item in items} == {kind for kind in ID_PREFIXES if not kind.endswith("_output")}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not has_failed(name)])

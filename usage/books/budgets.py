@@ -14,7 +14,7 @@ from django.db import connection
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.errors import BudgetExceeded
 from usage.models import Budget, Period, Scope
-from usage.models.budgets import BudgetKey
+from usage.models.budgets import BudgetKey, BudgetOwners
 
 EVER = date(1970, 1, 1)
 # The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
@@ -22,19 +22,23 @@ EVER = date(1970, 1, 1)
 MAX_NANODOLLARS = 2**63 - 1
 
 
-def ids_for(
-    organization_id: int, project_id: int, api_key_id: int, day: date, end_user_id: int | None = None
-) -> tuple[str, ...]:
+def ids_for(owners: BudgetOwners, day: date) -> tuple[str, ...]:
     """Return the nine budgets in which a request that is admitted on that day counts, and the three of its
     end user, if the project counts them.
     """
-    own = _of_key(organization_id, project_id, api_key_id, day)
+    end_user_id = owners.end_user_id
+    # Cached without the end user: a key has few owners, and any number of end users.
+    own = _of_key(owners if end_user_id is None else owners._replace(end_user_id=None), day)
     return own if end_user_id is None else own + _of(Scope.END_USER, end_user_id, day)
 
 
 @lru_cache(maxsize=4_096)
-def _of_key(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
-    scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
+def _of_key(owners: BudgetOwners, day: date) -> tuple[str, ...]:
+    scopes = (
+        (Scope.ORGANIZATION, owners.organization_id),
+        (Scope.PROJECT, owners.project_id),
+        (Scope.API_KEY, owners.api_key_id),
+    )
     return tuple(budget_id for scope, scope_id in scopes for budget_id in _of(scope, scope_id, day))
 
 

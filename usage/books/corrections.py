@@ -20,6 +20,7 @@ from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
+from usage.models.budgets import BudgetOwners
 from usage.pricing import TOKEN_COLUMNS
 from usage.rollups import Entry
 
@@ -88,8 +89,8 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
     insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:
-        owners = (row.organization_id, row.project_id, row.api_key_id)
-        for budget_id in budgets.ids_for(*owners, row.budget_day, row.end_user_id):
+        owners = BudgetOwners(row.organization_id, row.project_id, row.api_key_id, row.end_user_id)
+        for budget_id in budgets.ids_for(owners, row.budget_day):
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)

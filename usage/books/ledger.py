@@ -29,6 +29,7 @@ from usage.database.sql import db_value, fetch_all, insert, rows_of_values, to_u
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State, UsageSource
+from usage.models.budgets import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
@@ -157,8 +158,8 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
-    day = local_day(now, item.time_zone)
-    return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, day, item.end_user_id)
+    owners = BudgetOwners(item.organization_id, item.project_id, item.api_key_id, item.end_user_id)
+    return budgets.ids_for(owners, local_day(now, item.time_zone))
 
 
 _COLUMNS = (

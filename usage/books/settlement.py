@@ -19,6 +19,7 @@ from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_val
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
+from usage.models.budgets import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
@@ -112,8 +113,8 @@ class _Open(NamedTuple):
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
-        owners = (self.organization_id, self.project_id, self.api_key_id)
-        return budgets.ids_for(*owners, self.budget_day, self.end_user_id)
+        owners = BudgetOwners(self.organization_id, self.project_id, self.api_key_id, self.end_user_id)
+        return budgets.ids_for(owners, self.budget_day)
 
 
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:

@@ -23,11 +23,12 @@ from usage.models import (
     LedgerEntry,
     State,
 )
+from usage.models.budgets import BudgetOwners
 from usage.models.outcomes import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.invariants import Difference
 
-_GROUP = ("organization_id", "project_id", "api_key_id", "budget_day", "end_user_id")
+_GROUP = (*BudgetOwners._fields, "budget_day")
 _SUMS = closed_days.SUMS[1:]
 
 
@@ -157,8 +158,8 @@ def over_limit() -> Iterator[str]:
 def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
     """Return the sum of the column `amount` for each budget id in which the rows count."""
     sums: dict[str, int] = {}
-    for *group, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
-        for budget_id in budgets.ids_for(*group):
+    for *owners, day, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
+        for budget_id in budgets.ids_for(BudgetOwners(*owners), day):
             sums[budget_id] = sums.get(budget_id, 0) + total
     return sums
 

@@ -164,6 +164,8 @@ class Protocol:
     parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
     """Makes a request of a body to which the service has added the earlier answers that it refers to."""
     operations: tuple[Operation, ...] = ()
+    media_type: str = "application/json"
+    """The media type of its requests' bodies."""
     model_kind: str = "chat"
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import aiohttp
-import msgspec
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -223,14 +222,14 @@ class _Exchange:
             extra_parameters=call.target.extra_parameters,
             is_streamed=call.target.is_streamed(call.request),
         )
-        return msgspec.json.encode(body)
+        return self._kind.encode(body)
 
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
                 self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
-                headers=_headers(self._api, self._call.target),
+                headers={"Content-Type": self._kind.media_type} | _headers(self._api, self._call.target),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
                 trace_request_ctx=self,
@@ -366,7 +365,6 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
-        "Content-Type": "application/json",
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import connect
 from chatapi.web import relay as module
 from chatapi.web import silence
 from chatapi.web.inbox import Inbox
@@ -129,9 +129,7 @@ async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, sett
     """Its worker has settled it this moment: the books know, the log is still empty, and its job has not
     gone.
     """
-    await DedicatedConnection(services.stream.redis).call(
-        *services.stream.keeping(settled, Job("web", b"{}"))
-    )
+    await services.stream.keep_again(settled, Job("web", b"{}"))
     hearing = asyncio.create_task(heard(services, settled))
     await services.stream.was_asked.wait()
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode(GOOD_END), is_last=True)])
@@ -142,9 +140,7 @@ async def test_an_end_that_nobody_lives_to_tell_is_not_waited_for_long(
     services: Any, settled: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PUBLISHING_MS", 100)
-    await DedicatedConnection(services.stream.redis).call(
-        *services.stream.keeping(settled, Job("web", b"{}"))
-    )
+    await services.stream.keep_again(settled, Job("web", b"{}"))
     assert await heard(services, settled) == [LOST]
 
 

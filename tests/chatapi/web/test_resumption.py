@@ -14,7 +14,7 @@ from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import connect
 from chatapi.web import relay, resumption, silence
 from chatapi.web.failures import send_failure
 from chatapi.web.follower import Follower
@@ -242,7 +242,7 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
         await publish(services, generation_id, seq, Text(f"{seq} "))
     following = resumption.follow(services, Generation(id=generation_id, organization_id=1))
     assert len(await anext(following)) < 300
-    await services.stream.redis.delete(services.stream.key("log", generation_id.hex))
+    await services.stream.delete(generation_id, has_ended=True)
     return following
 
 
@@ -279,9 +279,7 @@ async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
     services: Any, waiting: Generation
 ) -> None:
     """Otherwise its first deltas would be left out, as if the client had them."""
-    await DedicatedConnection(services.stream.redis).call(
-        *services.stream.keeping(waiting.pk, Job("web", b"{}"))
-    )
+    await services.stream.keep_again(waiting.pk, Job("web", b"{}"))
     with pytest.raises(InvalidRequest, match="it has no event yet"):
         await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 

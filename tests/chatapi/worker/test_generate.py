@@ -207,7 +207,15 @@ async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_model_that_is_newer_than_the_last_reading_is_served(run: Run) -> None:
-    assert await generate._routes(services(0, SANDBOX), run.claimed, REQUEST) == [SANDBOX]
+    assert await generate._routes(services(0, SANDBOX), run, REQUEST) == [SANDBOX]
+
+
+async def test_a_stop_ends_the_wait_for_the_database(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (3_600,))
+    asyncio.get_running_loop().call_soon(run.cancel, Cancellation.ASKED)
+    async with asyncio.timeout(20):
+        end = await generate._produce(services(failures=1), run, REQUEST)
+    assert end.ending is Ending.CANCELLED
 
 
 async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

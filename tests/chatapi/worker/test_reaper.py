@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from chatapi.delta_stream import DeltaStream, Entry, Job
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -99,9 +100,7 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
 async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
-    await DedicatedConnection(stream.redis).call(
-        *stream.keeping(lost_run, Job("web", b'{"of": "another version"}'))
-    )
+    await stream.keep_again(lost_run, Job("web", b'{"of": "another version"}'))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
@@ -122,9 +121,7 @@ ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo":
 async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
     commits: Commits, stream: DeltaStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
 ) -> None:
-    await DedicatedConnection(stream.redis).call(
-        *stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO)))
-    )
+    await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
@@ -136,9 +133,7 @@ async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
     commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
     """It can't be compared with the prompt; what the last heartbeat told counts, which is without it."""
-    await DedicatedConnection(stream.redis).call(
-        *stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO)))
-    )
+    await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
@@ -148,7 +143,7 @@ FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delt
 
 
 async def test_a_lost_run_whose_log_is_not_readable_is_closed(
-    commits: Commits, stream: DeltaStream, lost_run: UUID
+    commits: Commits, redis: Redis, stream: DeltaStream, lost_run: UUID
 ) -> None:
     """By what its last heartbeat told; and whoever can read the log hears of the end."""
     await stream.publish(
@@ -156,16 +151,18 @@ async def test_a_lost_run_whose_log_is_not_readable_is_closed(
     )
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
-    entries: Any = await stream.redis.xrange(stream.key("log", lost_run.hex))
+    entries: Any = await redis.xrange(stream.key("log", lost_run.hex))
     name, fields = entries[-1]
     assert name == b"2-4"
     assert isinstance(deltas.decode(fields[b"d"])[0], Failed)
 
 
-async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(stream: DeltaStream) -> None:
+async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(
+    redis: Redis, stream: DeltaStream
+) -> None:
     known, unknown = uuid4(), uuid4()
-    await DedicatedConnection(stream.redis).call(*stream.keeping(known, Job("web", b"{}")))
-    await stream.redis.set(stream.key("job", unknown.hex), b"from another version")
+    await stream.keep_again(known, Job("web", b"{}"))
+    await redis.set(stream.key("job", unknown.hex), b"from another version")
     assert await stream.jobs([unknown, known]) == [(None, None), (Job("web", b"{}"), None)]
 
 

@@ -47,6 +47,14 @@ async def test_a_stop_that_comes_when_the_engine_has_ended_changes_nothing(run: 
     await asyncio.sleep(0)
 
 
+async def test_a_pause_ends_with_its_time_or_with_the_run(run: Run) -> None:
+    assert await run.pause(0.01) is None
+    asyncio.get_running_loop().call_soon(run.cancel, Cancellation.ASKED)
+    async with asyncio.timeout(20):
+        assert await run.pause(3_600) == run.stopped == End(Ending.CANCELLED)
+        assert await run.pause(3_600) == run.stopped, "it is stopped already"
+
+
 async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> None:
     async with run.scope():
         pass

@@ -68,6 +68,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     effort: parameters.ReasoningEffort | None = None
     summary: _Summary | None = None
     generate_summary: _Summary | None = None
+    # Accepted without effect: chat completions have no such parameters.
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard", "pro"] | None = None
 
@@ -94,6 +95,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     input: str | Items | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=MIN_OUTPUT_TOKENS, le=caps.MAX_OUTPUT_TOKENS)] | None = None
+    # It bounds built-in tools only, and none runs here, so it is repeated and has no other effect.
     max_tool_calls: Annotated[int, Meta(ge=1, le=caps.MAX_OUTPUT_TOKENS)] | None = None
     temperature: parameters.Temperature | None = None
     top_p: parameters.Probability | None = None
@@ -132,20 +134,24 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     store: bool | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
+    # Refused in `__post_init__`, with what to send instead: ignoring them would answer another question.
     conversation: Any = None
     prompt: Any = None
     context_management: Any = None
 
+    # From here on no parameters: `_of_client` refuses the first, `request_body` sets the others.
     resolved: Resolved | None = None
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # OpenAI's reference, "Background mode": such a response can be fetched only because it is stored.
         if self.background and self.store is False:
             raise Violation("background", "a response in the background is stored, so store can't be false")
         for name, instead in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
+        # An earlier conversation alone is a request: the model goes on.
         if self.input is None and self.previous_response_id is None:
             raise Violation("input", "there is no previous_response_id", "missing_required_parameter")
 
@@ -167,6 +173,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for. Raises `InvalidRequest`, or `UnresolvedReferences`."""
+        # The service adds what is missing, and parses the body again (`stored.resolved_body`).
         if self.resolved is None and (self.previous_response_id or self.references):
             raise UnresolvedReferences(self.previous_response_id, self.references)
         items = self._items()
@@ -174,8 +181,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         forwarded = chat_tools(self.tools or [])
         context = self._context()
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
+        # Such a response is answered, but can't be continued; its object says `store: false`.
         if len(state) > caps.MAX_STATE_BYTES:
             state = b""
+        # In the background there is no other way to the answer than the state.
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
@@ -184,6 +193,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             stream=self.stream or is_ticket,
             prompt=Messages(conversation.end()),
             media_param=conversation.media_param,
+            # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -204,6 +214,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             ignored=(*self.ignored, *left_out(self.tools or [])),
             is_background=self.background is True,
             state=state,
+            # With what it refers to: the same words behind another answer are another request.
             digest=request_body.digest(NAME, self),
             context=context | {"is_stored": bool(state)},
         )
@@ -215,6 +226,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             resolved.items[item.id] if isinstance(item, ItemReference) else item for item in self.own_items
         ]
         items = [*resolved.previous, *own]
+        # Again for the whole: each part was within the bound by itself.
         if len(items) > caps.MAX_MESSAGES:
             allowed = f"expected at most {caps.MAX_MESSAGES} items, with those of previous_response_id"
             message = f"Invalid value for 'input': {allowed}."
@@ -225,6 +237,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         conversation = Conversation()
         if self.instructions is not None:
             conversation.messages.append(SystemMessage(self.instructions))
+        # Items of earlier responses come first; the client knows them only by `previous_response_id`.
         first_own = len(items) - len(self.own_items)
         for index, item in enumerate(items):
             is_own = index >= first_own
@@ -246,6 +259,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
                 "tool_choice": choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
             }
+        # "required" and a named tool promise a call, which nothing could keep.
         if choice not in (None, "none", "auto"):
             message = "Invalid value for 'tool_choice': it is only allowed when tools are specified."
             raise InvalidRequest(message, "tool_choice")
@@ -272,6 +286,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             name: value for name in DEFAULTS if (value := getattr(self, name)) is not None
         }
         sent = msgspec.to_builtins(sent) | {"truncation": "disabled"}
+        # SDKs decode the object by the published types, where these members are required.
         sent["tools"] = [_whole_tool(tool) for tool in sent.get("tools", ())]
         sent["text"] = DEFAULTS["text"] | sent.get("text", {})
         sent["reasoning"] = DEFAULTS["reasoning"] | sent.get("reasoning", {})
@@ -312,6 +327,7 @@ def parse_resolved_count(body: bytes, default_model: str | None = None) -> Gener
 
 
 def _counted(sent: ResponsesRequest) -> GenerationRequest:
+    # Counting keeps no state, which a response in the background would require.
     counted = msgspec.structs.replace(sent, store=False, background=None, stream=False)
     return counted.generation_request()
 
@@ -326,6 +342,7 @@ def _of_client(found: dict[str, Any]) -> None:
 def _add_types(found: dict[str, Any]) -> None:
     """Give the items without a type theirs."""
     items = found.get("input")
+    # Too long a list is refused by its type later; it must not cost a pass before.
     if not isinstance(items, list) or len(items) > caps.MAX_MESSAGES:
         return
     for item in items:

@@ -26,6 +26,7 @@ from chatapi.wire.deltas import (
     Usage,
 )
 from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.responses.items import ID_PREFIXES
 from chatapi.wire.protocols.responses.output import Call, Event, Item, PartKind, Spoken, Status
 
 ID_PREFIX: Final = "resp_"
@@ -139,7 +140,8 @@ class Response:
             "created_at": self.answer.created,
             "completed_at": None,
             "status": self.status,
-            "error": self._error(),
+            "error": self.failure
+            and {"code": self.failure.code or "server_error", "message": self.failure.message},
             "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
             "model": self.answer.model,
             "output": self.output,
@@ -152,11 +154,6 @@ class Response:
 
     def _told(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(self.object())}
-
-    def _error(self) -> dict[str, str] | None:
-        if self.failure is None:
-            return None
-        return {"code": self.failure.code or "server_error", "message": self.failure.message}
 
     # ---- beginning and end
 
@@ -177,7 +174,7 @@ class Response:
         for deltas in held.values():
             yield from self._content(_joined(deltas))
         if not self._items:
-            yield from self._begin(Spoken(self._item_id("msg"), 0, "message"))
+            yield from self._begin(Spoken(self._item_id(ID_PREFIXES["message"]), 0, "message"))
             yield from self._part("output_text")
         self._incomplete_reason = _INCOMPLETE.get(delta.finish_reason)
         is_cut = self._incomplete_reason is not None or delta.is_cancelled
@@ -257,9 +254,8 @@ class Response:
             call_id = self._item_id("call")
         self._call_ids.add(call_id)
         namespace = self._context.get("namespaces", {}).get(first.name)
-        return Call(
-            self._item_id("ctc" if first.kind == "custom" else "fc"), index, call_id, first, namespace
-        )
+        item_type = "custom_tool_call" if first.kind == "custom" else "function_call"
+        return Call(self._item_id(ID_PREFIXES[item_type]), index, call_id, first, namespace)
 
     # ---- items and parts
 
@@ -267,8 +263,7 @@ class Response:
         """Make an item of that type and a part of that kind the open ones."""
         if not isinstance(self._open, Spoken) or self._open.type != item_type:
             yield from self._end_item("completed")
-            prefix = "msg" if item_type == "message" else "rs"
-            yield from self._begin(Spoken(self._item_id(prefix), len(self._items), item_type))
+            yield from self._begin(Spoken(self._item_id(ID_PREFIXES[item_type]), len(self._items), item_type))
         yield from self._part(kind)
 
     def _part(self, kind: PartKind) -> Iterator[Event]:
