@@ -45,7 +45,7 @@ class Limit:
 
     @property
     def id(self) -> str:
-        """The limit's name in Redis; it stays when the number changes."""
+        """Return the limit's name in Redis, which stays the same when the number changes."""
         known = f"{self.scope}:{self.scope_id}:{self.counts}:{self.window_ms}:{self.model}"
         return f"{known} {self.name}" if self.name else known  # no model's name has a space
 

@@ -65,7 +65,7 @@ class Reservation:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to release: requests are never given back."""
+        """Return whether there is nothing to release: requests are never given back."""
         return not self.charges and not self.leases
 
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -93,7 +93,9 @@ class RateLimits:
     def __init__(
         self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one
     ) -> None:
-        """`lease_ms`: how long a lease lasts unless it is renewed. `share` may send operations together."""
+        """Prepare the script. `lease_ms` is how long a lease lasts unless it is renewed; `share` may send
+        operations together.
+        """
         # The keys of releases before GCRA began with `rate:`; a rolling restart must not mix them.
         self._prefix = f"{prefix}limit:"
         self._lease_ms = lease_ms
@@ -125,6 +127,7 @@ class RateLimits:
         if not applying:
             return Reservation(generation_id)
         for limit in applying:
+            # Decided here, because the script divides by the limit, and time never makes room in it.
             if limit.most == 0:
                 raise RateLimited(limit, (LimitStatus(limit, 0, 0),), None)
         rates = [limit for limit in applying if limit.counts is not Counts.RUNNING]
@@ -139,6 +142,7 @@ class RateLimits:
             for limit, (remaining, reset_ms, _) in zip(rates, states, strict=True)
         )
         if refusing:
+            # The script counts the rates first, then the leases.
             if refusing > len(rates):
                 wait_ms = max(wait_ms, RUNNING_RETRY_MS)
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
@@ -195,9 +199,12 @@ class RateLimits:
         return {
             "key": self._key(limit),
             "limit": limit.most,
+            # The script computes in microseconds, as Redis' clock does.
             "window": limit.window_ms * 1_000,
             "amount": 1 if counts_requests else amounts.get(limit.counts, 0),
             "is_reserved": not counts_requests,
+            # A key that goes on while it is refused pays with its own requests, but never with those of its
+            # project or organization.
             "counts_refused": counts_requests and limit.scope == "key",
         }
 

@@ -26,6 +26,7 @@ from unfold.views import ChangeList
 from accounts import access, keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
+from accounts.pages.admin_mixins import ChoosesRows
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
@@ -72,7 +73,7 @@ def _question(title: str, description: str, submit: str) -> dict[str, Any]:
 
 
 @admin.register(APIKey)
-class APIKeyAdmin(TenantAdmin, ModelAdmin):
+class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """API keys. A secret is shown once, when it is made; keys are revoked and never deleted: the ledger names
     them.
     """

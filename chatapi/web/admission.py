@@ -108,7 +108,7 @@ async def _take_from_limits(
     """
     try:
         await services.open_generations.add(request.caller.organization_id)
-        more = await _end_user_limits(services, request.caller, admission.end_user)
+        more = await end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(
             request.caller,
             exchange.id,
@@ -130,7 +130,7 @@ async def _take_from_limits(
     return reservation
 
 
-async def _end_user_limits(services: Services, caller: Caller, end_user: str | None) -> Sequence[Limit]:
+async def end_user_limits(services: Services, caller: Caller, end_user: str | None) -> Sequence[Limit]:
     """Return the limits of the end user, if the caller's project counts them."""
     if end_user is None or not caller.counts_end_users:
         return ()

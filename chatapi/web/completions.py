@@ -6,7 +6,7 @@
 import msgspec
 
 from chatapi import errors, identity
-from chatapi.web.admission import complete
+from chatapi.web.admission import complete, end_user_limits
 from chatapi.web.byte_windows import WindowFull
 from chatapi.web.exchange import Exchange
 from chatapi.web.responses import send_folded
@@ -38,7 +38,10 @@ async def count_tokens(exchange: Exchange) -> None:
     services = await Services.get()
     request = await validate(exchange, services)
     summary = request.summary
-    reservation = await services.rates.take(request.caller, exchange.id, model=request.model.id, amounts={})
+    more = await end_user_limits(services, request.caller, summary.end_user)
+    reservation = await services.rates.take(
+        request.caller, exchange.id, model=request.model.id, amounts={}, more=more
+    )
     exchange.is_counted = True
     services.in_background(services.rates.release(reservation, {}))
     exchange.add_limits(reservation)

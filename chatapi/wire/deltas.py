@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 # The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
 # id.
 ToolKind = Literal["function", "custom", "function_call"]
@@ -168,6 +168,8 @@ class Usage(Delta, tag=7, frozen=True):
     """
     cache_write_1h_tokens: int | None = None
     """The part of the written tokens that the cache keeps for an hour, and not for 5 minutes."""
+    completed_at: int | None = None
+    """When the row was settled, in Unix seconds. The log has it, so that each replay has the same time."""
 
     @property
     def uncached_tokens(self) -> int:

@@ -320,7 +320,10 @@ class GenerationRequest(
 
     def _prompt_parts(self) -> Iterator[str]:
         yield from self.prompt.texts()
-        for schema in (self.tools, self.functions, self.response_format, self.prediction):
+        if self.tools:
+            # As most upstreams get them, which is longer.
+            yield parameters.with_functions_only(msgspec.json.encode(self.tools)).decode()
+        for schema in (self.functions, self.response_format, self.prediction):
             if schema:
                 yield msgspec.json.encode(schema).decode()
 

@@ -181,6 +181,12 @@ class CustomCall(_Part, frozen=True, tag="custom"):
     id: Id
     custom: CalledCustomTool
 
+    @property
+    def as_function(self) -> FunctionCall:
+        """The call of the function that the tool is for most upstreams (`CustomTool.as_function`)."""
+        arguments = msgspec.json.encode({"input": self.custom.input}).decode()
+        return FunctionCall(self.id, CalledFunction(self.custom.name, arguments))
+
 
 class AudioId(msgspec.Struct, frozen=True):
     """An earlier spoken answer."""
@@ -332,7 +338,5 @@ def _assistant_texts(message: AssistantMessage) -> Iterator[str]:
     if message.function_call:
         yield from (message.function_call.name, message.function_call.arguments)
     for call in message.tool_calls or ():
-        if isinstance(call, FunctionCall):
-            yield from (call.function.name, call.function.arguments)
-        else:
-            yield from (call.custom.name, call.custom.input)
+        function = (call if isinstance(call, FunctionCall) else call.as_function).function
+        yield from (function.name, function.arguments)

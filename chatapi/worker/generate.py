@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import count
 from uuid import UUID
@@ -269,26 +270,28 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        await _settle(services, settlement)
+        settled_at = await _settle(services, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    run.publish(
-        services.publisher, run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count)
-    )
+    terminal = run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at)
+    run.publish(services.publisher, terminal)
 
 
-async def _settle(services: Services, settlement: ledger.Settlement) -> None:
-    """Write the settlement. Raises `AlreadyResolved` or `DatabaseUnavailable`."""
+async def _settle(services: Services, settlement: ledger.Settlement) -> datetime:
+    """Write the settlement, and return its time. Raises `AlreadyResolved` or `DatabaseUnavailable`."""
     write = partial(services.commits.write, ledger.settle, settlement)
     try:
-        await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
+        charge = await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
     except AlreadyResolved:
         # If the commit succeeded but its reply was lost, the next attempt was refused: the row has our fence.
         ours = Generation.objects.filter(pk=settlement.id, fence=settlement.fence, state=State.SETTLED)
-        if not await services.commits.read(ours.exists):
+        settled_at = await services.commits.read(ours.values_list("settled_at", flat=True).first)
+        if settled_at is None:
             raise
+        return settled_at
+    return charge.settled_at
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:

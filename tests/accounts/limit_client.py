@@ -19,7 +19,7 @@ def requests(most: int, *, scope: str = "key", model: str = "") -> Limit:
 
 
 def tokens(most: int, *, scope: str = "key", window_ms: int = DAY_MS) -> Limit:
-    """A limit by the day: time pays for less than one token of a thousand while a test runs."""
+    """Return a limit by the day: in the time of a test, less than a thousandth of a token leaks."""
     return Limit(scope, 1, "", Counts.TOKENS, most, window_ms)
 
 

@@ -31,7 +31,7 @@ from tests.chatapi.worker.processes import Valkey
 
 @contextmanager
 def frozen(valkey: Valkey) -> Iterator[None]:
-    """A Redis that does not answer, and then executes what it was sent meanwhile."""
+    """Stop Redis inside the block; it executes the commands that it received when it continues."""
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -222,7 +222,9 @@ async def test_tokens_beyond_a_reservation_that_time_has_paid_for_are_charged(
 
 @pytest.mark.parametrize("limits", [[tokens(1_000)], [tokens(1_000), running(1)]], ids=["tokens", "both"])
 async def test_a_full_redis_accepts_releases(client: LimitClient, redis: Redis, limits: list[Limit]) -> None:
-    """It refuses what needs memory; a take that it refuses in the same batch keeps no release off."""
+    """Redis refuses commands that need memory; a refused take does not keep a release in the same batch from
+    running.
+    """
     taken = await client.take(*limits, tokens=800)
     shared = RateLimits(redis, client.prefix, lease_ms=LEASE_MS, share=Batch)
     await redis.config_set("maxmemory", "1")
@@ -261,7 +263,9 @@ async def test_a_release_that_redis_never_hears_is_logged(
 async def test_a_frozen_redis_releases_once(
     client: LimitClient, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the command, and executes it when it goes on; a second one would release what others hold."""
+    """Redis has received the command and executes it when it continues; a second one would release the tokens
+    of others.
+    """
     limit = tokens(10_000)
     reservation, _ = await client.take(limit, tokens=4_000), await client.take(limit, tokens=4_000)
     with frozen(valkey), monkeypatch.context() as patch:
@@ -310,7 +314,7 @@ async def test_what_time_has_paid_for_is_not_given_back(client: LimitClient) -> 
 
 
 async def test_what_time_has_paid_for_is_shared_by_all_that_run(client: LimitClient) -> None:
-    """Whichever ends first: none of them loses more of its reservation than another."""
+    """Requests that end first lose no more of their reservation than those that end later."""
     limit = tokens(1_000, window_ms=2_000)
     running = [await client.take(limit, tokens=250) for _ in range(4)]
     await asyncio.sleep(1)
@@ -337,8 +341,8 @@ async def test_long_requests_do_not_release_more_than_the_limit_together(
 
 
 async def test_a_lost_bucket_gives_nothing_back(client: LimitClient, redis: Redis) -> None:
-    """After Redis has lost its data, or time has paid for all of it, a request of before must not undo what
-    was taken since.
+    """A request from before Redis lost its data, or before its tokens have leaked, must not undo later
+    reservations.
     """
     old = await client.take(tokens(1_000), tokens=800)
     await redis.delete(*await redis.keys(f"{client.prefix}*"))
@@ -459,7 +463,7 @@ async def test_a_refused_request_takes_one_from_each_limit_of_requests(client: L
 async def test_what_tokens_or_leases_refuse_takes_one_from_the_keys_requests(
     client: LimitClient, tight: Limit
 ) -> None:
-    """Not from its project's: those of other keys do not pay for it."""
+    """The project's requests stay: other keys do not pay for refusals of this one."""
     limits = (requests(3), requests(9, scope="project"), tight)
     await client.take(*limits)
     refusals = [await client.refusal(*limits) for _ in range(4)]

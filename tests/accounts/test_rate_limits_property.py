@@ -42,7 +42,9 @@ class Story:
         self.rate_limits = RateLimits(self.redis, f"test-{uuid4().hex}:", lease_ms=60_000)
 
     async def tell(self) -> list[Used]:
-        """Greedy phases, in which whatever is let pass runs on, and ends, in which many give back at once."""
+        """Generate greedy phases, whose admitted requests keep running, and ends, which release
+        many at once.
+        """
         for _ in range(STEPS):
             if self.dice.random() < 0.95:
                 await self._take()
@@ -75,7 +77,7 @@ class Story:
 
 
 def most_over(used: Sequence[Used]) -> float:
-    """By how much the worst of all windows is above its time's share; may not be above the limit."""
+    """Return the largest excess of all windows over their share of time; it may not be above the limit."""
     worst = 0.0
     for first in range(len(used)):
         total = 0

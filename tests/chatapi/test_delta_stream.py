@@ -56,7 +56,7 @@ async def inbox(stream: DeltaStream, url: str) -> AsyncIterator[Inbox]:
 
 @pytest.fixture
 async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> InboxFollower:
-    """One for whom hardly anything can wait."""
+    """Return a follower that may keep hardly anything waiting."""
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
     return inbox.follow(identity.new_id(), 1)
 
@@ -74,12 +74,12 @@ def entry(
 
 
 async def to_the_end(follower: Follower) -> list[AnyDelta]:
-    """All that the follower hands out."""
+    """Return all deltas of the follower."""
     return [delta for part in await parts_to_the_end(follower) for delta in part]
 
 
 async def parts_to_the_end(follower: Follower) -> list[list[AnyDelta]]:
-    """All that the follower hands out, as it comes."""
+    """Return all batches of the follower."""
     parts: list[list[AnyDelta]] = [[]]
     async with asyncio.timeout(10):
         while not (parts[-1] and isinstance(parts[-1][-1], TERMINAL)):
@@ -125,7 +125,7 @@ async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inb
 
 
 async def count_turns() -> int:
-    """How often someone else had a turn until this was cancelled."""
+    """Count the turns of another task until it is cancelled."""
     turns = 0
     with suppress(asyncio.CancelledError):
         while True:
@@ -350,7 +350,7 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
 
 
 async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: DeltaStream) -> None:
-    """It has a fourth element: what the request took from rate limits."""
+    """Its fourth element contains the reservations of rate limits."""
     generation_id = identity.new_id()
     taken = {
         "id": generation_id,
@@ -401,7 +401,9 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
 async def test_no_log_lives_for_ever_be_it_a_zombies(
     redis: Redis, stream: DeltaStream, first_seq: int
 ) -> None:
-    """A sealed log goes after a while; who was sealed off may still write, to a new one."""
+    """A sealed log expires; the worker that lost its fence may still write, to a new log, which
+    expires too.
+    """
     generation_id = identity.new_id()
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, first_seq, texts(1, 1))])
@@ -427,9 +429,7 @@ async def test_the_inbox_of_a_dead_process_does_not_stay(redis: Redis, stream: D
 async def test_nothing_stays_in_an_inbox_that_has_been_read(
     redis: Redis, stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a process to which nothing more comes: the last words of its last answers would stay as long as it
-    lives.
-    """
+    """The last entries of an idle process would otherwise stay as long as the process lives."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
@@ -494,7 +494,7 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(
 async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_behind(
     redis: Redis, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of what it takes from now on are lower than those that have been read."""
+    """The ids of its new entries are lower than those that the inbox has read."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.05)
     key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()

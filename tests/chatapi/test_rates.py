@@ -84,7 +84,7 @@ async def remaining(rates: Rates, *limits: Limit) -> int | None:
 
 @contextmanager
 def frozen(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """It does not answer, which is soon noticed; then it does what it was asked meanwhile."""
+    """Stop Redis, which is noticed soon; afterwards it executes the commands that it received."""
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:

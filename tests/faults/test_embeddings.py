@@ -58,7 +58,7 @@ def test_a_death_leaves_all_vectors_or_none(
 
 
 def ask(installation: Installation) -> Answer | None:
-    """The answer; None if the connection breaks."""
+    """Return the answer; None if the connection breaks."""
     body = json.dumps({"model": "sandbox-embedding", "input": INPUTS, "encoding_format": "base64"}).encode()
     with suppress(OSError, HTTPException):
         return Client(installation.url, installation.keys["live"], 40).send("POST", "/v1/embeddings", body)

@@ -23,7 +23,7 @@ from chatapi.wire.upstream_vectors import TOO_LARGE, VectorReader
 
 
 def asked(**members: Any) -> GenerationRequest:
-    """The request as a worker reads it."""
+    """Return the request as a worker reads it."""
     request = parse(json.dumps({"model": "m", "input": "hi"} | members).encode())
     return requests.from_bytes(requests.to_bytes(request))
 
@@ -101,7 +101,7 @@ BOTH = [Started(), Vector(ONE, 0), Vector(TWO, 1)]
 
 
 def read(document: Any, inputs: int = 2) -> list[AnyDelta]:
-    """The deltas of an answer; raises `UpstreamError`."""
+    """Return the deltas of an answer; raises `UpstreamError`."""
     reader = VectorReader(inputs)
     found = reader.read_answer(document if isinstance(document, bytes) else json.dumps(document).encode())
     return found + reader.end()

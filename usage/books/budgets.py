@@ -32,6 +32,7 @@ def ids_for(owners: BudgetOwners, day: date) -> tuple[str, ...]:
     return own if end_user_id is None else own + _of(Scope.END_USER, end_user_id, day)
 
 
+# Each admission and each settlement asks for the same ids; building nine strings costs more than a look-up.
 @lru_cache(maxsize=4_096)
 def _of_key(owners: BudgetOwners, day: date) -> tuple[str, ...]:
     scopes = (
@@ -47,6 +48,7 @@ def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
     return tuple(str(BudgetKey(scope.value, scope_id, period.value, start)) for period, start in periods)
 
 
+# Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
 _OWN_LIMIT = """FROM usage_budgetlimit AS l
     WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"""
 _NEAREST_LIMIT = """FROM (
@@ -74,6 +76,7 @@ def hold(amounts: Mapping[str, int]) -> bool:
     Return False if a budget has no room or no row yet (`read_headroom` creates it). Must run in a
     transaction.
     """
+    # A batch can add up to more than a column holds, though each of its requests fits.
     if max(amounts.values()) > MAX_NANODOLLARS:
         return False
     _lock(amounts)
@@ -142,6 +145,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
     ensure(ids)
     _lock(ids)
+    placeholders = ", ".join(["%s"] * len(ids))
     rows = fetch_all(
         f"""SELECT
             b.id, b.posted_nanodollars, b.pending_nanodollars,
@@ -150,7 +154,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
         LEFT JOIN usage_credit AS c
             ON b.scope = 'organization' AND b.period = 'ever'
             AND c.organization_id = b.scope_id AND c.is_required
-        WHERE b.id IN ({", ".join(["%s"] * len(ids))})""",  # noqa: S608  the text is ours, the values are parameters
+        WHERE b.id IN ({placeholders})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
     found: dict[str, Headroom] = {}
@@ -165,6 +169,7 @@ def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> B
     """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
     if not amount:
         return None
+    # Sorted, so that the same request names the same budget in its refusal whenever it is repeated.
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
     if refusing:
         return _refusal(known, refusing, amount)
@@ -209,6 +214,8 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
 
 def ensure(ids: Iterable[str]) -> None:
     """Create the budgets that do not exist yet, such as those of a new period or key."""
+    # Sorted, because two transactions that insert the same rows in different orders would deadlock.
+    # Conflicts are ignored: another admission may create the same budget now.
     rows = [Budget(id=each, **BudgetKey.parse(each)._asdict()) for each in sorted(ids)]
     Budget.objects.bulk_create(rows, ignore_conflicts=True)
 

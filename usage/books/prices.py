@@ -75,6 +75,7 @@ class History:
 
     def at(self, moment: datetime, organization_id: int) -> pricing.Price | None:
         """Return the organization's price at that time; None before the model's first price."""
+        # "Right", because a price is in effect from its very first moment on.
         position = bisect_right(self._prices, moment, key=lambda row: row[0])
         if not position:
             return None

@@ -68,6 +68,7 @@ class Charge:
     id: UUID
     tokens: Tokens
     amount_nanodollars: int
+    settled_at: datetime
 
 
 def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyResolved]:
@@ -83,7 +84,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         del rows[item.id]  # the same generation twice in one batch is settled once
         posting = _Posting.of(row, item)
         postings.append(posting)
-        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars))
+        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars, now))
     if not postings:
         return results
     _update_generations(now, postings)
@@ -207,6 +208,7 @@ def _values(posting: _Posting) -> list[object]:
         item.usage_source.value,
         item.usage_note and item.usage_note.value,
         item.finish_reason,
+        # Cut here, because SQLite would store longer texts whole.
         item.error_code[:64],
         item.error_message[:500],
         item.deployment,
@@ -221,6 +223,8 @@ def _values(posting: _Posting) -> list[object]:
 
 def _entries(now: datetime, posting: _Posting) -> list[Entry]:
     """Return the charge up to the hold, and an overage for the amount beyond it."""
+    # Two entries, so that a charge never exceeds its hold (I4), and what an upstream generated beyond its
+    # cap can be found.
     covered = min(posting.amount_nanodollars, posting.row.reserved_nanodollars)
     entries = [_entry(now, posting, Kind.CHARGE, covered, posting.item.tokens)]
     if posting.amount_nanodollars > covered:
@@ -247,6 +251,7 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
 
 
 def _update_budgets(now: datetime, postings: Sequence[_Posting]) -> None:
+    # Rows of free requests are left alone: their budgets would only be locked.
     moving = [
         posting for posting in postings if posting.row.reserved_nanodollars or posting.amount_nanodollars
     ]

@@ -29,7 +29,10 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
     Spending of others in the organization appears only where it limits this key.
     """
     owners = BudgetOwners(organization_id, project_id, api_key_id)
+    # The day of the database's clock, as in admissions: the process may run on a machine whose clock is
+    # off.
     ids = budgets.ids_for(owners, local_day(database_now(), time_zone))
+    # A budget has a row from its first request on; without a row it is at zero.
     known = Budget.objects.in_bulk(ids)
     limits = _limits(owners)
     found = [_spending(budget_id, known.get(budget_id), limits) for budget_id in ids]
@@ -51,6 +54,7 @@ def _spending(budget_id: str, row: Budget | None, limits: dict[LimitKey, int]) -
         scope=key.scope,
         period=key.period,
         period_start=key.period_start,
+        # A limit belongs to an owner and a kind of period; the start of the period is not a part of it.
         limit_nanodollars=limits.get(key.limit_key),
         posted_nanodollars=row.posted_nanodollars if row else 0,
         pending_nanodollars=row.pending_nanodollars if row else 0,

@@ -87,7 +87,7 @@ class BudgetLimit(models.Model):
 
     @property
     def owner_name(self) -> str:
-        """The owner's current name. Costs a query, unless the row was annotated with `subject_name`."""
+        """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
             return str(known)
         model, path = _OWNERS[Scope(self.scope)]
@@ -148,6 +148,7 @@ class Budget(models.Model):
     The period is part of the id, `key/7/month/2026-11-01`: a new period is a new row, and nothing is reset.
     """
 
+    # Text, so that an admission knows the ids of its budgets without reading any row.
     id = models.CharField(primary_key=True, max_length=64)
     scope = models.CharField(max_length=12, choices=Scope.choices)
     scope_id = models.BigIntegerField()

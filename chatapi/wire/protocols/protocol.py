@@ -51,7 +51,9 @@ class Encoder(typing.Protocol):
         ...
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the frames that end a stream that broke off."""
+        """Return the frames that end a stream that broke off, though its generation may go on: what is held
+        back comes when the stream is read again. A `Failed` among the deltas is the generation's end.
+        """
         ...
 
 

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 import msgspec
@@ -335,7 +336,9 @@ def prompt_tokens(request: GenerationRequest | None) -> int:
     return sum(map(tokens.count, request.counted_texts)) + request.prompt_overhead_tokens
 
 
-def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> list[AnyDelta]:
+def terminal(
+    end: End, usage: RunUsage, used: Tokens, choices_count: int, settled_at: datetime
+) -> list[AnyDelta]:
     """Return the deltas that end the stream: the failure, or the finish of each choice and the usage.
 
     An answer that was cancelled before its first delta begins here: SDKs raise an error if it ends without
@@ -352,5 +355,5 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     return [
         *beginning,
         *finishes,
-        Usage(**used.columns()),  # type: ignore[arg-type]
+        Usage(**used.columns(), completed_at=int(settled_at.timestamp())),  # type: ignore[arg-type]
     ]

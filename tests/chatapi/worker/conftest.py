@@ -37,5 +37,5 @@ async def redis(shared_valkey: Valkey) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def stream(redis: Redis, settings: Any) -> DeltaStream:
-    """A stream for one test, with a prefix that matches nothing as a pattern."""
+    """Return a stream of the test's own; its prefix, read as a pattern, matches nothing."""
     return DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=settings.STREAM_TTL_MS)

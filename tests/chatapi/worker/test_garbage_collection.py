@@ -42,14 +42,14 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 
 async def say(stream: DeltaStream, generation_id: UUID, *end: AnyDelta) -> None:
-    """What a worker has published that died before the end, unless there is one; and what it was asked."""
+    """Publish the deltas of a worker that died before the end, or with an end, and store its job."""
     await stream.keep_again(generation_id, Job("web", b"{}"))
     batch: list[AnyDelta] = [Text("said"), *end]
     await stream.publish([Entry(generation_id, 1, 1, deltas.encode(batch), is_last=bool(end))])
 
 
 async def settled(commits: GroupCommit, person: Person, ms_ago: int) -> UUID:
-    """A generation that was settled so long ago."""
+    """Return a generation that was settled this long ago."""
     generation_id: UUID = (await commits.read(cast.run, person)).pk
     rows = Generation.objects.filter(pk=generation_id)
     await commits.read(lambda: rows.update(settled_at=F("settled_at") - timedelta(milliseconds=ms_ago)))
@@ -57,7 +57,7 @@ async def settled(commits: GroupCommit, person: Person, ms_ago: int) -> UUID:
 
 
 async def kept_ms(redis: Redis, stream: DeltaStream, generation_id: UUID) -> tuple[int, int]:
-    """For how long its job and its log are kept; -2: not at all (as in PTTL)."""
+    """Return the remaining time of the job and the log; -2: they are gone (as in PTTL)."""
     job, log = [await redis.pttl(stream.key(kind, generation_id.hex)) for kind in ("job", "log")]
     return int(job), int(log)
 
@@ -84,7 +84,7 @@ async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
 async def test_an_end_that_is_told_late_gives_the_log_no_more_time(
     commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
-    """Whoever has settled it was frozen, not dead."""
+    """The settling process was frozen, not dead."""
     untold = await settled(commits, alice, TTL_MS - 5_000)
     await say(stream, untold)
     await delete_settled(commits, stream)

@@ -77,7 +77,7 @@ async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> No
 def test_the_deployment_says_what_follows_when_the_client_leaves(
     run: Run, rule: str, has_published: bool, stops: bool, leaves: str
 ) -> None:
-    """Before a deployment is chosen nothing is decided."""
+    """Nothing is decided before a deployment is chosen."""
     if leaves == "before":
         run.cancel(Cancellation.CLIENT_LEFT)
         assert run.stopped is None
@@ -111,7 +111,7 @@ async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run
 
 
 def test_an_attempt_that_failed_and_one_that_was_cut_off_are_both_told(run: Run) -> None:
-    """The one that goes on has not failed, whatever ends it."""
+    """The attempt that still ran has not failed, whatever ended it."""
     run.begin_on("first", OnDisconnect.CANCEL)
     run.end_attempt("upstream_timeout")
     run.begin_on("second", OnDisconnect.CANCEL)

@@ -106,6 +106,7 @@ class MessagesEncoder:
             case Usage():
                 yield from self._end(delta)
             case Failed():
+                yield from self._release()
                 yield self.failed(delta)
 
     def _write(self, key: str | int, text: str, call: ToolCall | None = None) -> Iterator[bytes]:
@@ -176,13 +177,18 @@ class MessagesEncoder:
     def _delta(self, kind: str, member: str, text: str) -> bytes:
         return event("content_block_delta", index=self._index, delta={"type": kind, member: text})
 
-    def _end(self, usage: Usage) -> Iterator[bytes]:
+    def _release(self) -> Iterator[bytes]:
+        """Yield the frames of what was held back; its last block stays open."""
+        held, self._held = self._held, {}
         # In the order in which they began.
-        for block in self._held.values():
+        for block in held.values():
             text = "".join(block.pieces)
             block.pieces = []
             yield from self._begin(block)
             yield from self._piece(text)
+
+    def _end(self, usage: Usage) -> Iterator[bytes]:
+        yield from self._release()
         yield from self._stop()
         # An answer that was cancelled before its end has a usage, and no reason.
         end = self._finished or Finished("stop")

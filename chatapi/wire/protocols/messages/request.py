@@ -135,8 +135,8 @@ class Metadata(_Plain, frozen=True):
     user_id: parameters.User | None = None
 
 
-class CountTokensRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The body of `POST /v1/messages/count_tokens`. Do not reorder fields: the digest has their order."""
+class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What both bodies have. Do not reorder fields: the digest hashes them in this order."""
 
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
@@ -215,7 +215,20 @@ class CountTokensRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_onl
         return next(effort for least_tokens, effort in _EFFORTS if budget_tokens >= least_tokens)
 
 
-class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
+class CountTokensRequest(PromptRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/messages/count_tokens`.
+
+    Anthropic's has no `metadata`; here it names the end user, whose limits count the request.
+    """
+
+    metadata: Metadata = Metadata()
+
+    def members(self) -> dict[str, Any]:
+        """Return all members of a `GenerationRequest` but the digest."""
+        return super().members() | {"user": _user(self.metadata.user_id)}
+
+
+class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/messages`. Do not reorder fields: the digest hashes them in this order."""
 
     max_tokens: parameters.OutputTokens

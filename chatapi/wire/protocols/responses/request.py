@@ -10,10 +10,12 @@ from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences, Violation
 from chatapi.wire.messages import Id, SystemMessage
 from chatapi.wire.protocols.responses.items import (
+    BUILT_IN,
     Conversation,
     ItemReference,
     Items,
     MessageItem,
+    WebSearchCall,
     WholeItem,
 )
 from chatapi.wire.protocols.responses.response import DEFAULTS
@@ -24,6 +26,7 @@ from chatapi.wire.protocols.responses.tools import (
     chat_tools,
     left_out,
     namespaces,
+    plain_choice,
 )
 
 NAME: Final = "responses"
@@ -178,6 +181,9 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise UnresolvedReferences(self.previous_response_id, self.references)
         items = self._items()
         conversation = self._conversation(items)
+        messages = conversation.end()
+        if not messages:
+            raise InvalidRequest("Invalid value for 'input': there is nothing to answer.", "input")
         forwarded = chat_tools(self.tools or [])
         context = self._context()
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
@@ -191,7 +197,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return GenerationRequest(
             model=self.model,
             stream=self.stream or is_ticket,
-            prompt=Messages(conversation.end()),
+            prompt=Messages(messages),
             media_param=conversation.media_param,
             # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
@@ -211,7 +217,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             service_tier=self.service_tier,
             moderation=self.moderation,
             extras=self.extras,
-            ignored=(*self.ignored, *left_out(self.tools or [])),
+            ignored=(*self.ignored, *left_out(self.tools or []), *self._dropped),
             is_background=self.background is True,
             state=state,
             # With what it refers to: the same words behind another answer are another request.
@@ -223,7 +229,9 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         """Return the whole conversation's items."""
         resolved = self.resolved or Resolved()
         own = [
-            resolved.items[item.id] if isinstance(item, ItemReference) else item for item in self.own_items
+            resolved.items[item.id] if isinstance(item, ItemReference) else item
+            for item in self.own_items
+            if not isinstance(item, WebSearchCall)
         ]
         items = [*resolved.previous, *own]
         # Again for the whole: each part was within the bound by itself.
@@ -237,13 +245,22 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         conversation = Conversation()
         if self.instructions is not None:
             conversation.messages.append(SystemMessage(self.instructions))
+        paths = [
+            "input" if isinstance(self.input, str) else f"input[{index}]"
+            for index, item in enumerate(self.own_items)
+            if not isinstance(item, WebSearchCall)
+        ]
         # Items of earlier responses come first; the client knows them only by `previous_response_id`.
-        first_own = len(items) - len(self.own_items)
-        for index, item in enumerate(items):
-            is_own = index >= first_own
-            path = "input" if isinstance(self.input, str) else f"input[{index - first_own}]"
-            conversation.add(item, path if is_own else "previous_response_id")
+        earlier = ["previous_response_id"] * (len(items) - len(paths))
+        for item, path in zip(items, earlier + paths, strict=True):
+            conversation.add(item, path)
         return conversation
+
+    @property
+    def _dropped(self) -> list[str]:
+        """The paths of the items that are left out."""
+        items = enumerate(self.own_items)
+        return [f"input[{index}]" for index, item in items if isinstance(item, WebSearchCall)]
 
     def _logprobs(self) -> dict[str, Any]:
         if _LOGPROBS not in (self.include or ()):
@@ -340,14 +357,22 @@ def _of_client(found: dict[str, Any]) -> None:
 
 
 def _add_types(found: dict[str, Any]) -> None:
-    """Give the items without a type theirs."""
+    """Give the items without a type theirs, and refuse those of OpenAI's own tools."""
+    found |= {"tool_choice": plain_choice(found["tool_choice"])} if "tool_choice" in found else {}
     items = found.get("input")
     # Too long a list is refused by its type later; it must not cost a pass before.
     if not isinstance(items, list) or len(items) > caps.MAX_MESSAGES:
         return
-    for item in items:
-        if isinstance(item, dict) and item.get("type") is None:
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            continue
+        if item.get("type") is None:
             item["type"] = "item_reference" if "id" in item and "role" not in item else "message"
+        elif isinstance(item["type"], str) and item["type"] in BUILT_IN:
+            param = f"input[{index}].type"
+            message = f"Invalid value for '{param}': items of OpenAI's own tools are not supported here."
+            hint = f"Leave '{item['type']}' out, and what belongs to it."
+            raise InvalidRequest(f"{message} {hint}", param, "unsupported_value")
 
 
 def _whole_tool(tool: dict[str, Any]) -> dict[str, Any]:
