@@ -16,8 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: .venv/.base ## set up and run the service (PORT=8000); the first time it prints a demo key
-	@exec .venv/bin/python manage.py serve --port $(PORT)
+run: .venv/.base ## set up and run the service (PORT=8000, ARGS="--web 2 --worker 4"); the first time it prints a demo key
+	@exec .venv/bin/python manage.py serve --port $(PORT) $(ARGS)
 
 test: .venv/.test ## set up and run the tests (ARGS="-k ledger"): all but the slow ones
 	@.venv/bin/pytest -n auto --dist loadgroup $(addprefix --ignore=,$(slow)) $(ARGS)

@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 # The most entries of a log that are read at once.
 PAGE_ENTRIES = 256
+# Entries of an inbox that are read at once: each has up to 256 KiB.
+INBOX_ENTRIES = 8
 
 # How long the responses to be stored are left to the process that has asked for them.
 STORING_MS = 2_000
@@ -149,7 +151,7 @@ class DeltaStream:
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         """Return names and frames of the inbox's entries behind `after`; wait for the first."""
         found = await self._reading.call(
-            "XREAD", "COUNT", 64, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
+            "XREAD", "COUNT", INBOX_ENTRIES, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
         )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]

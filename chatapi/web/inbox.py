@@ -188,6 +188,7 @@ class Inbox:
                 for frame in frames:
                     if follower := self._followers.get(frame.id):
                         follower.feed(frame)
+            del entries[:]  # so that they are not in memory beside the next ones
 
     async def _keep_time(self) -> None:
         while True:

@@ -71,9 +71,11 @@ async def relay(
         if batch:
             sent_at = now
             watch.heard(now)
+            is_last = isinstance(batch[-1], TERMINAL)
             yield batch
-            if isinstance(batch[-1], TERMINAL):
+            if is_last:
                 return
+            del batch  # it must not stay in memory until the next one comes
         elif ping_ms and (now + follower.tick_s - sent_at) * 1_000 >= ping_ms:
             sent_at = now
             yield []

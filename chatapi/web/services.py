@@ -51,7 +51,7 @@ TICK_MS = 1_000
 NEW_MODEL_S = 0.1
 MEBIBYTE = 1 << 20
 # How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`.
-MAX_STATES_BYTES = 64 * MEBIBYTE
+MAX_STATES_BYTES = 32 * MEBIBYTE
 # How long it may go unnoticed that an organization's store of responses is full.
 FULL_STORE_S = 10.0
 # How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold.

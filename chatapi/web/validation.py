@@ -17,7 +17,7 @@ from chatapi import errors
 from chatapi.catalog import CatalogModel
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web import idempotency_header
-from chatapi.web.body_room import LARGE_BYTES
+from chatapi.web.body_room import LARGE_BYTES, LEAST_BYTES
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.services import Services
 from chatapi.wire import parsed_request, requests
@@ -86,10 +86,7 @@ async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
     try:
         parsed = await _parse(exchange, services, caller, dialect, pieces)
     except UnresolvedReferences as references:
-        assert exchange.kind.resolve is not None, "its parser knows no references"
-        pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
-        if room is None and sum(map(len, pieces)) > LARGE_BYTES:
-            room = await _take_room(exchange, services, caller, sum(map(len, pieces)))
+        room, pieces = await _resolve(exchange, services, caller, references, pieces, room)
         parsed = await _parse(exchange, services, caller, dialect, pieces, is_resolved=True)
     # The setting's header comes before the body's parameters: a proxy may set it.
     end_user = settings.END_USER_HEADER and exchange.header(settings.END_USER_HEADER.encode())
@@ -187,6 +184,29 @@ async def _read_large_body(
         if exchange.large_bytes > max_bytes:
             raise errors.body_too_large()
     return room, pieces
+
+
+async def _resolve(
+    exchange: Exchange,
+    services: Services,
+    caller: Caller,
+    references: UnresolvedReferences,
+    pieces: list[bytes],
+    room: Room | None,
+) -> tuple[Room | None, list[bytes]]:
+    """Return the body with what it refers to, and its room, which was waited for before that was read."""
+    assert exchange.kind.resolve is not None, "its parser knows no references"
+    if room is not None:
+        return room, await exchange.kind.resolve(exchange, services, caller, references, pieces)
+    held = len(exchange.rooms)
+    room = await _take_room(exchange, services, caller, LEAST_BYTES)  # few conversations are longer
+    pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
+    n_bytes = sum(map(len, pieces))
+    if LARGE_BYTES < n_bytes <= LEAST_BYTES:
+        return room, pieces
+    while len(exchange.rooms) > held:
+        exchange.rooms.pop().release()
+    return None if n_bytes <= LARGE_BYTES else await _take_room(exchange, services, caller, n_bytes), pieces
 
 
 async def _take_room(exchange: Exchange, services: Services, caller: Caller, max_bytes: int) -> Room:

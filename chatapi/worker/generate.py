@@ -253,6 +253,7 @@ async def _stream(services: Services, run: Run, request: GenerationRequest, rout
             is_light = heavy_work.is_light(run.usage, batch)
             passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
             run.publish(services.publisher, passing)
+            del batch, passing  # they must not stay in memory until the next ones come
             if services.publisher.is_behind(run):
                 await services.publisher.caught_up(run)
 

@@ -12,7 +12,7 @@ from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation, wait_for
 
-MAX_STATES_BYTES = 64 << 20
+MAX_STATES_BYTES = 32 << 20
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}

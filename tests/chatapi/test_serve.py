@@ -8,23 +8,21 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from chatapi.serving import embedded_valkey
-from tests.chatapi.serve_process import Serve
+from tests.chatapi.serve_process import Serve, Start, answers, free_port, start
 from tests.curl import needs_curl
 
-Start = Callable[..., Serve]
+__all__ = ["start"]
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +34,6 @@ def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         yield serve
     finally:
         serve.kill()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a `serve` in the test's folder."""
-    started: list[Serve] = []
-
-    def start(*arguments: str, folder: str = "state", port: int | None = None, **environment: str) -> Serve:
-        started.append(Serve(tmp_path / folder, port or free_port(), *arguments, **environment))
-        return started[-1]
-
-    yield start
-    for serve in started:
-        serve.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @needs_curl
@@ -420,10 +398,3 @@ def answer_of(
     ) as answer:
         told: bytes = answer.read()
     return told
-
-
-def answers(serve: Serve, path: str) -> bool:
-    """Return whether a GET gives 200."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{serve.port}{path}"):
-        return True
-    return False

@@ -80,6 +80,23 @@ async def test_the_one_started_last_is_stopped_first(supervisor: Supervisor, tmp
     assert log.read_text().split() == ["second", "first"]
 
 
+async def test_those_of_one_call_are_stopped_together(supervisor: Supervisor, tmp_path: Path) -> None:
+    """Each waits for the other one's end, so one after the other they would never end."""
+    wait_for = (
+        "trap 'touch {mine}; while [ ! -e {other} ]; do sleep 0.02; done; exit' TERM; touch {mine}.on; "
+    )
+    first, second = tmp_path / "first", tmp_path / "second"
+    loop = "while :; do sleep 0.02; done"
+    await supervisor.start(
+        shell(wait_for.format(mine=first, other=second) + loop),
+        shell(wait_for.format(mine=second, other=first) + loop),
+    )
+    await until(lambda: (tmp_path / "first.on").exists() and (tmp_path / "second.on").exists())
+    assert await supervisor.stop() == 0
+    assert first.exists()
+    assert second.exists()
+
+
 async def test_what_does_not_end_in_time_is_killed(
     supervisor: Supervisor, said: list[str], tmp_path: Path
 ) -> None:

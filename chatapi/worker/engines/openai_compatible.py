@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -45,9 +46,11 @@ WATCH_S = 1.0
 # Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
 # The most that is read at once; its deltas are in memory while they wait for their turn.
-READ_BYTES = 16 << 10
-# Bytes of one answer that may wait here, and in the kernel (which takes twice as much).
-READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
+READ_BYTES = 4 << 10
+# After a read of this length the rest waits in the kernel until the next one: the worker is behind.
+BEHIND_BYTES = 2 << 10
+# Bytes of one answer that may wait in the kernel, which takes twice as much.
+RECEIVE_BUFFER_BYTES = 32 << 10
 # The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection.
 REUSE_GRACE_S = 0.05
 
@@ -76,6 +79,7 @@ class OpenAICompatibleEngine:
             while not exchange.is_over:
                 if batch := exchange.custom_calls.translate(await exchange.read()):
                     yield batch
+                    del batch  # it must not stay in memory until the next one comes
                     exchange.restart_clock()
             if end := exchange.custom_calls.translate(exchange.reader.end()):
                 yield end
@@ -113,6 +117,7 @@ class _Exchange:
         self._room: Room | None = None
         self._is_waiting = False
         self._bytes_of_turn = 0
+        self._paused: ResponseHandler | None = None
         self._has_ended = False
         self.has_old_connection = False
         self._kind: UpstreamKind = api.kind(call.request)
@@ -169,6 +174,7 @@ class _Exchange:
         """Let the connection go back to the pool, if the body ends at once as it should."""
         assert self._response is not None
         content = self._response.content
+        self._resume()
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(REUSE_GRACE_S):
                 while not content.at_eof():
@@ -184,7 +190,7 @@ class _Exchange:
         if self._room is not None:
             self._room.release()
         # They refer to this object too; a cycle costs a garbage collection, which stops all streams.
-        self._watchdog = self._response = None
+        self._watchdog = self._response = self._paused = None
 
     def _events(self, data: bytes) -> list[sse.Event] | None:
         """Return the events that `data` completes, or None at the end of the stream."""
@@ -272,16 +278,30 @@ class _Exchange:
         try:
             if loop_clock.monotonic() >= self._deadline():  # an upstream may never let a read wait
                 raise TimeoutError
+            self._resume()
             data = await response.content.read(READ_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
         finally:
             self._is_waiting = False
+        if len(data) >= BEHIND_BYTES:
+            self._pause(response)
         self._bytes_of_turn += len(data)
         if self._bytes_of_turn >= TURN_BYTES:
             self._bytes_of_turn = 0
             await asyncio.sleep(0)  # reading what is there already does not wait for anything
         return data
+
+    def _pause(self, response: aiohttp.ClientResponse) -> None:
+        """Leave what comes next in the kernel, until `_resume`."""
+        if response.connection is not None and response.connection.protocol is not None:
+            self._paused = response.connection.protocol
+            self._paused.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            self._paused.resume_reading()
+            self._paused = None
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
         """End a wait that lasts too long. Runs at intervals: a timer for each read would cost more than all
@@ -331,7 +351,7 @@ def _new_session() -> aiohttp.ClientSession:
     tracing.on_connection_create_start.append(_note_new_connection)
     return aiohttp.ClientSession(
         connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30, socket_factory=_socket),
-        read_bufsize=READ_BUFFER_BYTES,
+        read_bufsize=BEHIND_BYTES,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
         trace_configs=[tracing],
