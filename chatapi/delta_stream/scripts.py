@@ -62,7 +62,7 @@ PUBLISH_SHA1 = hashlib.sha1(PUBLISH.encode(), usedforsecurity=False).hexdigest()
 # ARGV: cursor, prefix of all keys, how long a log outlives its end. Returns the next cursor, and the
 # generations whose keys are kept as if they were open.
 LASTING = """
-local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 1000), ARGV[2], {}
+local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 100), ARGV[2], {}
 for _, key in ipairs(page[2]) do
   local kind, id = string.match(string.sub(key, #prefix + 1), '^(%l+):(%x+)$')
   local is_ours = string.sub(key, 1, #prefix) == prefix and id and #id == 32

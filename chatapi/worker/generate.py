@@ -87,8 +87,16 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
     )
     if job is None:
         return Run(claimed, ""), cancelled
-    is_kept = job.is_not_kept is not True
-    return Run(claimed, job.inbox, runs_on=job.runs_on, content=job.request, is_kept=is_kept), cancelled
+    run = Run(
+        claimed,
+        job.inbox,
+        runs_on=job.runs_on,
+        content=job.request,
+        is_kept=job.is_not_kept is not True,
+        # Without an inbox its stream may be read, whatever the request said.
+        is_held=bool(job.inbox) and not claimed.is_stream,
+    )
+    return run, cancelled
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
@@ -255,6 +263,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     if end.ending is Ending.FENCED_OFF:
         return
     # Content first: text that is in no log must not be charged.
+    run.publish_held(services.publisher)
     await services.publisher.flushed(run)
     if run.has_lost_stream and end.failure is None:
         # The upstream finished, but a part of the answer is missing.

@@ -123,7 +123,7 @@ class Services:
         # `generate` adds to `running` before it removes from `_awaited`, so no generation is missed; each
         # copy is atomic under the interpreter's lock.
         claiming, runs = list(self._awaited), list(self.running.values())
-        running = [ledger.Pulse(run.id, run.fence, run.usage.pieces, run.deployment) for run in runs]
+        running = [ledger.Pulse(run.id, run.fence, run.published_pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
         return Held(
             running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]

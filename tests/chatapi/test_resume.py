@@ -54,6 +54,15 @@ def test_a_replay_is_what_the_client_got(client: Client, dialect: str, parameter
     assert without_ids(again.body) == body
 
 
+def test_an_answer_in_one_piece_is_published_in_one_piece(client: Client) -> None:
+    answer = client.complete("five")
+    *events, done = resume(client, answer.headers["x-generation-id"]).body.decode().split("data: ")[1:]
+    chunks = [json.loads(event.partition("\n")[0]) for event in events]
+    texts = [choice["delta"].get("content") for chunk in chunks for choice in chunk["choices"]]
+    assert list(filter(None, texts)) == [answer.json["choices"][0]["message"]["content"]]
+    assert done.startswith("[DONE]")
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialect: str) -> None:
     generation_id, _ = completed(client, dialect)

@@ -223,4 +223,4 @@ def ensure(ids: Iterable[str]) -> None:
 def _lock(ids: Iterable[str]) -> None:
     """Lock the rows in id order; SQLite's IMMEDIATE transaction already holds the whole database."""
     if connection.features.has_select_for_update:
-        list(Budget.objects.select_for_update().filter(id__in=list(ids)).order_by("id").values_list("id"))
+        execute("SELECT FROM usage_budget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)])

@@ -222,6 +222,7 @@ class Claimed:
     choices_count: int
     is_test: bool
     organization_id: int
+    is_stream: bool = True
     sampled_count: int | None = None
     max_prompt_tokens: int | None = None
     """This and `sampled_count` are None in rows that older versions wrote."""
@@ -233,12 +234,13 @@ class Claimed:
         """Return the values of `_CLAIMED`, converted from the database's types."""
         known = dict(zip(_CLAIMED, row, strict=True))
         price = Price(*(known.pop(name) for name in PRICE_COLUMNS))
-        return cls(**known | {"id": to_uuid(known["id"]), "is_test": bool(known["is_test"]), "price": price})
+        known |= {name: bool(known[name]) for name in ("is_test", "is_stream")}
+        return cls(**known | {"id": to_uuid(known["id"]), "price": price})
 
 
 _CLAIMED = (
     "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id",
-    "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
+    "is_stream", "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
 )  # fmt: skip
 
 
