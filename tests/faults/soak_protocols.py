@@ -133,8 +133,8 @@ def _message_event(event: dict[str, Any]) -> Told:
 
 
 def _message_document(document: dict[str, Any]) -> Told:
-    if document["type"] == "error":
-        return Told()
+    if "content" not in document:
+        return Told()  # an error, in OpenAI's envelope where the protocol of a generation is not known yet
     text = "".join(block["text"] for block in document["content"])
     return Told(text, _message_usage(document["usage"]), id=document["id"])
 
