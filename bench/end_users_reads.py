@@ -82,6 +82,8 @@ def fill(project: Project, end_users: int) -> None:
     newest = EndUser.objects.order_by("-id").values_list("id", flat=True).first() or 0
     named = "'person-' || n"
     with transaction.atomic(), connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL statement_timeout = 0")
         cursor.execute(
             f"""INSERT INTO accounts_enduser (project_id, name)
             WITH RECURSIVE numbers(n) AS (

@@ -85,7 +85,7 @@ def timed(name: str, read: Read, repeats: int = REPEATS) -> float:
 
 
 def pages() -> Iterator[tuple[str, Read]]:
-    """Every page that lists or adds up, as its reader gets it: the whole request, rendered."""
+    """Yield every page with a list or a sum, as its reader gets it: the whole request, rendered."""
     client = Client()
     client.force_login(User.objects.create_superuser("bench"))
     busiest, key = busiest_key()
@@ -142,7 +142,7 @@ def pages() -> Iterator[tuple[str, Read]]:
 
 
 def routes() -> Iterator[tuple[str, Read]]:
-    """The organization's routes, by its admin key."""
+    """Yield the routes of the organization, read with its admin key."""
     busiest, _ = busiest_key()
     _, secret = keys.create_key(busiest, name="bench", is_admin=True)
     client = Client(headers={"authorization": f"Bearer {secret}"})
@@ -164,7 +164,7 @@ def routes() -> Iterator[tuple[str, Read]]:
 
 
 def walks() -> Iterator[tuple[str, Read]]:
-    """What is no page: many of them, and what no link leads to."""
+    """Yield reads of many pages, and of pages that no link leads to."""
     # The days of other zones are not added up: they are read by the hour.
     elsewhere = Range.last(31, database_now(), "Asia/Kolkata")
     yield "31 days by the day of another time zone", partial(insights.series, elsewhere, "model")
@@ -173,7 +173,7 @@ def walks() -> Iterator[tuple[str, Read]]:
 
 
 def walk(filters: Any, pages: int) -> None:
-    """So many pages, each after the one before."""
+    """Read this number of pages, each after the one before."""
     cursor = None
     for _ in range(pages):
         cursor = insights.requests_page(filters, cursor).next_cursor
@@ -189,7 +189,7 @@ def get(client: Client, path: str, **query: Any) -> None:
 
 
 def busiest_key() -> tuple[Project, APIKey]:
-    """The key that is used most, and its project."""
+    """Return the key that is used most, and its project."""
     key = APIKey.objects.filter(project__organization=Organization.objects.order_by("id")[0]).order_by("id")[
         0
     ]
@@ -197,7 +197,7 @@ def busiest_key() -> tuple[Project, APIKey]:
 
 
 def admission_terms() -> dict[str, Any]:
-    """What a request of the busiest key asks for: an admission but its id. It has no price."""
+    """Return the arguments of an admission for the busiest key, without an id; it has no price."""
     project, key = busiest_key()
     return {
         "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk,
@@ -209,7 +209,7 @@ def admission_terms() -> dict[str, Any]:
 
 
 def _open_some() -> None:
-    """Requests that wait for a worker, and will for a day."""
+    """Admit requests that wait for a worker for a whole day."""
     asked = admission_terms()
     for _ in range(0, OPEN_GENERATIONS, 100):
         with transaction.atomic():

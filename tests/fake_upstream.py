@@ -56,7 +56,7 @@ class Upstream:
         self._changed = asyncio.Condition()
 
     def app(self) -> web.Application:
-        """The routes."""
+        """Return the application with its routes."""
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/script", self._set_script)
         app.router.add_get("/stats", self._tell_stats)
@@ -85,7 +85,7 @@ class Upstream:
         self._scripts[name] = script
 
     def script(self, model: str) -> Script | None:
-        """The model's script, None when there is no such model."""
+        """Return the model's script; None if there is no such model."""
         name, _, options = model.partition(":")
         if model in self._scripts or name != "fake":
             return self._scripts.get(model)
@@ -215,7 +215,7 @@ class _Stream:
         self._started_at = time.monotonic()
 
     async def send(self, completion: Completion) -> None:
-        """The whole stream."""
+        """Send the whole stream."""
         if not completion.is_text:
             await self._send_chunk(completion, {"role": "assistant", "content": ""})
         for delta, index in product(completion.deltas, range(completion.n)):
@@ -228,7 +228,7 @@ class _Stream:
             await self._finish(completion)
 
     async def write(self, data: bytes) -> None:
-        """These bytes, in the script's line ends and pieces."""
+        """Write these bytes, with the script's line ends and in its pieces."""
         if self._script.crlf:
             data = data.replace(b"\n", b"\r\n")
         size = self._script.split or len(data)

@@ -175,4 +175,5 @@ def terminal_of(end: reports.End) -> list[AnyDelta]:
         Finished(cast(FinishReason, reason), index, is_cancelled=is_cancelled)
         for index, reason in enumerate(end.finish_reasons)
     ]
-    return [*finishes, Usage(**end.tokens.columns())]  # type: ignore[arg-type]
+    completed_at = int(end.settled_at.timestamp())
+    return [*finishes, Usage(**end.tokens.columns(), completed_at=completed_at)]  # type: ignore[arg-type]

@@ -43,12 +43,12 @@ class Serve:
 
     @property
     def text(self) -> str:
-        """All that it has printed."""
+        """Return the output so far."""
         return "\n".join(self.lines)
 
     @property
     def key(self) -> str:
-        """The demo key of a first start."""
+        """Return the demo key of a first start."""
         found = re.search(r"API key +(ck_live_\w+)", self.text)
         assert found, self.text
         return found[1]
@@ -72,7 +72,7 @@ class Serve:
         return code
 
     def stop(self) -> int:
-        """As Ctrl-C does; the exit code."""
+        """Send SIGINT, as Ctrl-C does, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
@@ -84,7 +84,7 @@ class Serve:
         self.process.stdout.close()
 
     def child(self, role: str) -> int:
-        """The process id of `web`, `worker`, `reaper` or `valkey`; 0 when it does not run."""
+        """Return the process id of `web`, `worker`, `reaper` or `valkey`; 0 when it does not run."""
         mark = "valkey-server" if role == "valkey" else f"--only\0{role}\0"
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return next((int(child) for child in children if mark in _command_line(child)), 0)
@@ -102,7 +102,7 @@ class Serve:
         )
 
     def snippet(self, beginning: str) -> str:
-        """What it printed from the line that begins so, up to the next empty line."""
+        """Return the output from the line with this beginning to the next empty line."""
         start = next(number for number, line in enumerate(self.lines) if line.startswith(beginning))
         return "\n".join(self.lines[start:]).partition("\n\n")[0]
 

@@ -30,7 +30,8 @@ for name, each in settings.items():
     ann = EndUser.objects.create(project=project, name="ann")
     BudgetLimit.objects.create(scope="end_user", scope_id=ann.pk, period="month", limit_nanodollars=0)
     keys[name] = create_key(project, name=name)[1]
-RateLimit.objects.create(project=project, each_end_user=True, requests_per_day=2, tokens_per_day=10_000)
+RateLimit.objects.create(
+    project=project, each_end_user=True, requests_per_day=2, tokens_per_day=10**9)
 RateLimit.objects.create(
     end_user=EndUser.objects.create(project=project, name="eve"), requests_per_day=1)
 print(json.dumps(keys))
@@ -45,7 +46,7 @@ def clients(installation: Installation) -> dict[str, Client]:
 
 
 def end_user(client: Client, path: str = "chat/completions", **parameters: Any) -> Any:
-    """What the receipt of a request with these parameters has."""
+    """Return the end user in the receipt of a request with these parameters."""
     prompt = {"messages": HELLO} if "chat" in path else {"prompt": "hello"}
     body = json.dumps({"model": "five"} | prompt | parameters).encode()
     answer = client.send("POST", f"/v1/{path}", body)
@@ -65,7 +66,7 @@ def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> N
 
 
 def message(client: Client, user_id: str, **headers: str) -> Answer:
-    """The answer to a request of Anthropic's Messages for this person."""
+    """Send a Messages request for this person and return the answer."""
     body = {"model": "five", "max_tokens": 9, "messages": HELLO, "metadata": {"user_id": user_id}}
     return client.send("POST", "/v1/messages", json.dumps(body).encode(), **headers)
 
@@ -90,12 +91,30 @@ def test_limits_are_told_in_anthropics_headers_too(clients: dict[str, Client]) -
         assert (found["limit"], found["remaining"]) == ("2", remaining)
         assert datetime.fromisoformat(found["reset"]) > datetime.now(UTC)
         assert answer.headers["x-ratelimit-remaining-requests"] == remaining
-        assert answer.headers["anthropic-ratelimit-tokens-limit"] == "10000"
-        left = int(answer.headers["anthropic-ratelimit-tokens-remaining"] or "")
-        assert 0 < left < 10_000
-        assert left == int(answer.headers["x-ratelimit-remaining-tokens"] or "")
-        reset = datetime.fromisoformat(answer.headers["anthropic-ratelimit-tokens-reset"] or "")
-        assert reset > datetime.now(UTC)
+    for answer in answers:  # a limit of tokens counts both kinds
+        for kind in ("tokens", "input-tokens", "output-tokens"):
+            prefix = f"anthropic-ratelimit-{kind}-"
+            assert answer.headers[prefix + "limit"] == "1000000000"
+            assert answer.headers[prefix + "remaining"] == answer.headers["x-ratelimit-remaining-tokens"]
+            datetime.fromisoformat(answer.headers[prefix + "reset"] or "")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("responses/input_tokens", {"model": "five", "input": "hi", "user": "zoe"}),
+        ("messages/count_tokens", {"model": "five", "messages": HELLO, "metadata": {"user_id": "uma"}}),
+    ],
+)
+def test_to_count_tokens_takes_from_the_end_users_limits(
+    clients: dict[str, Client], path: str, body: dict[str, Any]
+) -> None:
+    client = clients["counting"]
+    answers = [client.send("POST", f"/v1/{path}", json.dumps(body).encode()) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert "for this end user" in answers[2].json["error"]["message"]
+    others = json.dumps(body | {"user": "yan", "metadata": {"user_id": "yan"}}).encode()
+    assert client.send("POST", f"/v1/{path}", others).status == 200
 
 
 def test_a_header_names_the_end_user(installation: Installation, clients: dict[str, Client]) -> None:

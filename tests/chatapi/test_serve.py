@@ -29,7 +29,7 @@ Start = Callable[..., Serve]
 
 @pytest.fixture(scope="module")
 def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """A first start, in a folder whose name every URL must quote."""
+    """Start `serve` for the first time, in a folder whose name every URL must quote."""
     serve = Serve(tmp_path_factory.mktemp("state") / "100% of it?", free_port())
     try:
         serve.wait_until_ready()
@@ -112,7 +112,7 @@ def test_it_starts_again_what_dies(first_start: Serve, role: str) -> None:
 
 
 def test_what_it_writes_is_for_nobody_else(first_start: Serve) -> None:
-    """The database knows all tenants, and the secrets sign for all."""
+    """The database contains all tenants' rows, and the secrets sign for all of them."""
     written = [first_start.state_dir, *first_start.state_dir.rglob("*")]
     assert {path.name for path in written} >= {"chatapi.sqlite3", "secrets.env"}
     assert [path for path in written if path.stat().st_mode & 0o077] == []
@@ -413,7 +413,7 @@ def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPRespons
 def answer_of(
     serve: Serve, key: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """What it answers to a GET, or a POST of that JSON."""
+    """Return the answer to a GET, or to a POST of that JSON."""
     sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
     with urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)
@@ -423,7 +423,7 @@ def answer_of(
 
 
 def answers(serve: Serve, path: str) -> bool:
-    """Whether a GET gives 200."""
+    """Return whether a GET gives 200."""
     with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{serve.port}{path}"):
         return True
     return False

@@ -48,7 +48,7 @@ async def test_what_ends_is_started_again_ever_more_slowly(supervisor: Superviso
 async def test_what_dies_is_started_again_though_nothing_can_be_said(
     supervisor: Supervisor, tmp_path: Path, number: int
 ) -> None:
-    """Its output is a closed pipe or a full disk; and not every signal has a name."""
+    """The output is a closed pipe or a full disk, and some signals have no name."""
 
     def fail(text: str) -> None:
         raise OSError(28, "No space left on device")
@@ -114,7 +114,7 @@ async def test_nothing_is_started_after_a_signal(supervisor: Supervisor, tmp_pat
 async def test_programs_give_the_memory_of_large_requests_back(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By settings of malloc, which the operator's own replace."""
+    """Settings of malloc do this; the operator's own settings replace them."""
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
     found = tmp_path / "environment"
     await supervisor.start(shell(f"env > {found}.new; mv {found}.new {found}; exec sleep 60"))

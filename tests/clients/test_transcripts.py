@@ -22,7 +22,7 @@ PARSED = {"parsed", "parsed_arguments"}
 
 def read(package: str, folder: str, *arguments: str) -> dict[Path, Found]:
     """What the SDK makes of each of the folder's streams, and of its refusal."""
-    script = programs.node_packages(package) / "transcripts.mjs"
+    script = programs.node_packages(package) / "golden.mjs"
     names = sorted(
         path
         for path in (TRANSCRIPTS / folder).iterdir()

@@ -70,7 +70,7 @@ def start(installation: Installation, role: str, armed: str) -> None:
 
 
 def strikes(installation: Installation, role: str, failpoint: str) -> int:
-    """How often it has struck in the processes that have played this role."""
+    """Return the number of times that it has struck in processes of this role."""
     return installation.log(role).count(f"failpoint {failpoint} strikes")
 
 

@@ -55,11 +55,11 @@ class Bookkeeper:
         wait_for(self._is_settled, "the settlement of everything", timeout_s)
 
     def rows(self) -> list[Row]:
-        """All generations, oldest first."""
+        """Return all generations, oldest first."""
         return [Row(*values) for values in self._ask("rows")]
 
     def check(self) -> dict[str, Any]:
-        """How many generations are open, what differs, and which budgets are beyond their limits."""
+        """Return the number of open generations, the differences, and the budgets beyond their limits."""
         report: dict[str, Any] = self._ask("check")
         return report
 

@@ -103,7 +103,7 @@ class Soak:
             bookkeeper.stop()
 
     def _traces(self) -> list[str]:
-        """Where what was said is still to be found once no stream is kept any more."""
+        """Return the places that still contain a message when no stream is stored any more."""
         with canaries.open_valkey(self.installation) as valkey:
             wait_for(
                 lambda: canaries.is_forgotten(valkey),

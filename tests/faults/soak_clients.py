@@ -67,7 +67,7 @@ class Guest:
         chance: random.Random,
         connections: Connections | None = None,
     ) -> None:
-        """`connections` are those that this caller has kept from earlier visits."""
+        """Keep the connections of this caller's earlier visits in `connections`."""
         self._installation = installation
         self._chance = chance
         (protocol,) = chance.choices(list(SHARES), list(SHARES.values()))
@@ -165,8 +165,8 @@ class Guest:
     def _pick_up(
         self, generation_id: str, leave_after: int | None = None, *, by_number: bool = False
     ) -> None:
-        """The stream of a generation from its beginning, with as many connections as it takes; the first may
-        be left. `by_number`: by the events' own numbers, as Responses have them.
+        """Follow the stream of a generation from its beginning over as many connections as needed; the first
+        may be left. `by_number`: by the events' own numbers, as Responses have them.
         """
         before = Heard(time.monotonic())
 
@@ -188,7 +188,7 @@ class Guest:
         self._until_answered(go_on)
 
     def _act(self, heard: Heard, number: int) -> None:
-        """What this guest does after so many events."""
+        """Perform this guest's act after the given number of events."""
         act = self._result.act
         if act == "reads slowly":
             time.sleep(0.05)

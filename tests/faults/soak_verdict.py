@@ -41,7 +41,7 @@ class Waits:
 
     @classmethod
     def of(cls, seconds: Iterable[float | None]) -> "Waits":
-        """Of those that there were."""
+        """Return the counts of these visits."""
         ordered = sorted(each for each in seconds if each is not None)
         if not ordered:
             return cls(0, 0.0, 0.0, 0.0)
@@ -68,8 +68,8 @@ class Outages:
     """Web processes that were told to stop, and ended otherwise than by themselves."""
 
     def explain(self, heard: Heard) -> bool:
-        """Whether the connection may have broken. Only of those that got no answer at all web may not have
-        known.
+        """Return whether a fault explains that the connection broke: a killed web process or, without any
+        answer, one that was stopping.
         """
         refusing = [] if heard.status else self.web_stops
         return any(
@@ -82,8 +82,8 @@ class Outages:
         return any(since <= lost_at <= until for lost_at in self.valkey_losses)
 
     def has_lost(self, visit: Visit, row: Row) -> bool:
-        """Whether Valkey has lost the log of a generation that this visit was answered by, and the last
-        heartbeat is all that is left.
+        """Return whether Valkey has lost the log of this visit's generation, so that only the last heartbeat
+        is left.
         """
         first, last = visit.heard[0].began_at, visit.heard[-1].ended_at + row.seconds + AT_ONCE_S
         return row.outcome == "worker_lost" and any(
@@ -108,8 +108,8 @@ class Verdict:
         calls: Sequence[dict[str, Any]],
         outages: Outages,
     ) -> "Verdict":
-        """Judge; nobody asks any more and no generation is open. `calls` are those of the upstream, as it
-        counted them.
+        """Judge the soak, when no client asks any more and no generation is open. `calls` are the upstream's
+        records.
         """
         sent: defaultdict[str, list[int]] = defaultdict(list)
         for call in calls:
@@ -142,11 +142,13 @@ class Verdict:
 
     @property
     def generations(self) -> int:
-        """How many there were."""
+        """Return the number of generations."""
         return self.tables["generations"].total()
 
     def asking_at_least(self, generations: int) -> "Verdict":
-        """The same, and a violation where there were fewer: what hardly ran proves little."""
+        """Return this verdict, with a violation where there were fewer: a fault that hardly ran proves
+        little.
+        """
         if self.generations >= generations:
             return self
         return replace(
@@ -158,7 +160,7 @@ class Verdict:
         )
 
     def bearing_silence(self, max_silence_s: float = MAX_SILENCE_S) -> "Verdict":
-        """The same, and a violation for each kind of silence whose p99 is longer."""
+        """Return this verdict, with a violation for each kind of silence with a longer p99."""
         too_long = [
             f"{title}: p99 is {waits.p99_s:.1f} s, more than {max_silence_s:g} s"
             for title, waits in self.waits.items()
@@ -188,7 +190,7 @@ def _waits(heard: Sequence[Heard]) -> dict[str, Waits]:
 
 
 def _books(report: Mapping[str, Any]) -> Iterator[str]:
-    """0 differences, 0 overdrawn, pending back to 0."""
+    """Check the books: 0 differences, 0 overdrawn, pending back to 0."""
     yield from (f"books: {each}" for each in report["differences"])
     yield from (f"overdrawn: {each}" for each in report["over limit"])
     yield from (f"still pending: {each}" for each in report["pending"])
@@ -204,7 +206,9 @@ def _settled_once(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _nobody_pays_for_nothing(rows: Sequence[Row], sent: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Also of those whose clients never learned their id."""
+    """Check that no one is charged for an answer that was not sent, also if the client never
+    learned its id.
+    """
     charged, generated = sum(row.completion_tokens for row in rows), sum(map(sum, sent.values()))
     if charged > generated:
         yield f"{charged} tokens are charged, {generated} were sent"
@@ -229,7 +233,7 @@ def _of_visit(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int], outage
 
 
 def _known(visit: Visit, rows: Mapping[str, Row]) -> list[Row]:
-    """The generations that the visit was answered by, as far as it knows them."""
+    """Return the generations that answered the visit, as far as the client knows them."""
     ids = dict.fromkeys(_id(heard) for heard in visit.heard)
     return [rows[each] for each in ids if each in rows]
 
@@ -249,7 +253,7 @@ def _told_once(heard: Heard, outages: Outages) -> Iterator[str]:
 
 
 def _told_in_order(heard: Heard) -> Iterator[str]:
-    """No gap and nothing twice, also where the client went on behind what it had."""
+    """Check that a stream has no gap and no repetition, also after a resume."""
     if heard.words != list(islice(cycle(WORDS), heard.skipped_tokens, heard.seen_tokens)):
         yield f"not the text behind its first {heard.skipped_tokens} tokens: {' '.join(heard.words)}"
 
@@ -267,7 +271,7 @@ def _told_is_charged(heard: Heard, rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> Iterator[str]:
-    """Whatever the client saw of an answer, however it ended."""
+    """Check that all text that the client saw is charged, in every kind of end."""
     row = rows.get(_id(heard))
     if row is None:
         if heard.words:
@@ -287,7 +291,7 @@ def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str
 
 
 def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
-    """At most what the upstream sent, and all of it where the answer came to its end."""
+    """Check that the charge is at most what the upstream sent, and all of it if the answer was completed."""
     if row.completion_tokens > max(sent, default=0):
         yield f"charged {row.completion_tokens} tokens of {sum(sent)}"
     elif row.outcome == "completed" and row.completion_tokens not in sent:
@@ -295,8 +299,8 @@ def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
 
 
 def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterator[str]:
-    """One call of the upstream. A client with a key may ask for another one when the first came to nothing,
-    and was not charged.
+    """Check that the upstream was called once. A client with a key may cause another call if the first failed
+    uncharged.
     """
     nothing = sum(row.outcome in FAILED and not row.amount_nanodollars for row in known)
     untold = sum(

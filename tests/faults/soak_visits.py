@@ -77,28 +77,28 @@ class Heard:
 
     @property
     def is_broken(self) -> bool:
-        """The connection ended before the answer did, and not by the client."""
+        """Return whether the connection ended before the answer did, and not by the client."""
         return not self.is_done and not self.has_left
 
     @property
     def seen_tokens(self) -> int:
-        """How much of the text the client has by now."""
+        """Return the number of tokens that the client has so far."""
         return self.skipped_tokens + len(self.words)
 
     def hear_head(self, now: float) -> None:
-        """The answer's head has come."""
+        """Note that the head of the answer has arrived."""
         self.first_byte_s = now - self.began_at
         self._heard_at = now
 
     def hear_event(self, now: float) -> None:
-        """An event has come and was taken; comments break no silence."""
+        """Note that an event has arrived; comments end no silence."""
         silence_s, self._heard_at = now - self._heard_at, now
         self.longest_silence_s = max(self.longest_silence_s, silence_s)
         if self.error_codes and self.error_silence_s is None:
             self.error_silence_s = silence_s
 
     def go_on_behind(self, before: "Heard") -> None:
-        """This connection asks for what comes behind all that the client has from that one."""
+        """Continue on this connection behind the client's last event of that one."""
         self.event_id = self._next_id = before.event_id
         self.number = before.number
         self.skipped_tokens = before.seen_tokens
@@ -175,7 +175,7 @@ class Visit:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its requests carry an idempotency key, and so are one."""
+        """Return whether its requests have an idempotency key, which makes them one."""
         return self.act in KEYED
 
     @property
@@ -185,5 +185,5 @@ class Visit:
 
     @property
     def is_broken(self) -> bool:
-        """Its last connection broke."""
+        """Return whether its last connection broke."""
         return bool(self.heard) and self.heard[-1].is_broken

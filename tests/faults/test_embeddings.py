@@ -67,7 +67,7 @@ def test_a_client_gets_all_vectors_or_none(
 
 
 def ask(installation: Installation) -> Answer | None:
-    """The answer; None if the connection breaks."""
+    """Return the answer; None if the connection breaks."""
     body = json.dumps({"model": MODEL, "input": INPUTS, "encoding_format": "base64"}).encode()
     with suppress(OSError, HTTPException):
         return Client(installation.url, installation.keys["live"], 40).send("POST", "/v1/embeddings", body)

@@ -51,14 +51,14 @@ class Run(NamedTuple):
 
     @property
     def told_within_s(self) -> float:
-        """From when it has struck: then the answer may still have to be given, or a reaper to start."""
+        """Return the time for the answer after the failpoint: a run may have to end, or a reaper to start."""
         asleep_s = armed.LEASE_MS / 1_000 + 1 if self.action == "sleep" else 0.0
         starts_s = STARTS_S if self.carrier == "reaper" else 0.0
         return TOLD_WITHIN_S + ANSWER_S + asleep_s + starts_s + SLACK_S
 
     @property
     def has_second_client(self) -> bool:
-        """Whether someone attaches to the stream, once it has begun."""
+        """Return whether another client follows the stream, once it has begun."""
         return self.is_stream and self.failpoint.partition(".")[0] in {
             "delta",
             "heartbeat",
@@ -83,7 +83,7 @@ AROUND_COMMITS = [
 
 
 def selection(seed: int) -> list[Run]:
-    """Twelve more than always: each action twice in the worker, once in web and reaper."""
+    """Choose twelve runs beside the fixed ones: each action twice in the worker, once in web and reaper."""
     chance = random.Random(seed)
     wanted = [*product(["worker"], armed.ACTIONS), *product(["worker", "web", "reaper"], armed.ACTIONS)]
     runs = list(ALWAYS)
@@ -97,8 +97,8 @@ def selection(seed: int) -> list[Run]:
 
 
 def cases() -> Iterator[object]:
-    """The runs as parameters, each process kind in a group of its own, so that one installation serves them
-    all.
+    """Yield the runs as parameters, each process kind in a group of its own, so that one installation serves
+    them all.
     """
     wanted, seed = os.environ.get("FAULTS", ""), int(os.environ.get("FAULTS_SEED", "1"))
     fixed = {"all": ALL, "few": AROUND_COMMITS}.get(wanted)
@@ -109,7 +109,7 @@ def cases() -> Iterator[object]:
 
 @pytest.fixture(autouse=True)
 def everyone_lives(installation: Installation) -> None:
-    """All processes run, a second reaper too."""
+    """Start all processes that have died, and a second reaper."""
     installation.revive()
 
 
@@ -140,7 +140,7 @@ def test_the_books_are_right_wherever_it_strikes(
 
 
 def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
-    """Whoever waits for the answer."""
+    """Start the client that waits for the answer."""
     parameters: dict[str, Any] = {"stream_options": {"include_usage": True}} if run.is_stream else {}
     if run.has_second_client:
         parameters["idempotency_key"] = uuid4().hex
@@ -151,13 +151,13 @@ def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
 
 
 def lose_the_worker(installation: Installation, prompt: str) -> None:
-    """So that there is something to close."""
+    """Kill the worker, so that the reaper has a generation to close."""
     wait_for(lambda: tokens_sent(installation, prompt) > 5, "some tokens")
     installation.end("worker")
 
 
 def tokens_sent(installation: Installation, prompt: str) -> int:
-    """The upstream's own count."""
+    """Return the number of tokens by the upstream's count."""
     return sum(
         call["tokens"]
         for call in installation.calls("a-second")
@@ -166,7 +166,7 @@ def tokens_sent(installation: Installation, prompt: str) -> int:
 
 
 def assert_told_once(answer: Listener, run: Run) -> None:
-    """One end, unless the client's own web process has died."""
+    """Check that the client got one end, unless its web process has died."""
     if answer.is_broken:
         assert (run.carrier, run.action) == ("web", "kill9"), (answer.status, answer.chunks[-2:])
         assert answer.ends == 0
@@ -175,7 +175,9 @@ def assert_told_once(answer: Listener, run: Run) -> None:
 
 
 def assert_charged_for_what_was_sent(answer: Listener, rows: Sequence[Row], sent: int) -> None:
-    """At most one generation, with one charge, of what the client was told and the upstream has sent."""
+    """Check that there is at most one generation, with one charge that matches the client's usage and the
+    upstream's count.
+    """
     assert len(rows) <= 1
     for row in rows:
         assert (row.charges, row.overages) == (1, 0)
@@ -193,7 +195,7 @@ def assert_charged_for_what_was_sent(answer: Listener, rows: Sequence[Row], sent
 
 
 def assert_kept_is_charged(installation: Installation, rows: Sequence[Row]) -> None:
-    """Whoever resumes gets from the log just what is charged, and one end."""
+    """Check that a resumed stream has exactly the charged tokens, and one end."""
     for row in rows:
         kept = resumed(installation, row.id)
         assert (kept.seen_tokens, kept.ends, kept.is_done) == (row.completion_tokens, 1, True)
@@ -202,8 +204,8 @@ def assert_kept_is_charged(installation: Installation, rows: Sequence[Row]) -> N
 
 
 def resumed(installation: Installation, generation_id: str) -> Heard:
-    """The stream of a generation that has ended, from its beginning; an error in one piece when nothing of it
-    is kept.
+    """Return the stream of a generation that has ended, from its beginning; an error in one piece when
+    nothing of it is kept.
     """
     kept, client = Heard(time.monotonic()), Client(installation.url, installation.keys["live"])
     with client.exchange("GET", f"/v1/generations/chatcmpl-{generation_id}/stream", None, {}) as exchange:

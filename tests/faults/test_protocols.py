@@ -103,7 +103,7 @@ class Heard:
 
     @property
     def tokens(self) -> int:
-        """Each word is a token."""
+        """Return the number of tokens; each word is one."""
         return len("".join(map(self.route.text_of, self.events)).split())
 
     @property
@@ -127,7 +127,7 @@ def begin(installation: Installation, route: Route, prompt: str = "hello") -> He
 
 
 def again(installation: Installation, route: Route, generation_id: str, query: str = "") -> Heard:
-    """The stream again, from the log."""
+    """Read the stream again, from the log."""
     path = f"/v1/generations/{generation_id}/stream{query}"
     return Heard(route).ask(installation.url, installation.keys["live"], "GET", path, None)
 

@@ -38,7 +38,7 @@ class Garbled(BaseHTTPRequestHandler):
         self.wfile.write(b"data: {}\n\n")
 
     def log_message(self, *_: object) -> None:
-        """Nothing: nobody reads it."""
+        """Print nothing."""
 
 
 def words(tokens: int, *, behind: int = 0) -> list[str]:
@@ -46,7 +46,7 @@ def words(tokens: int, *, behind: int = 0) -> list[str]:
 
 
 def heard(tokens: int = 5, **changes: Any) -> Heard:
-    """A stream whose usage was told, between seconds 10 and 12."""
+    """Return a stream with its usage, between seconds 10 and 12."""
     usage = {"prompt_tokens": 7, "completion_tokens": tokens}
     whole = Heard(10.0, 12.0, 200, f"chatcmpl-{ID}", words=words(tokens), ends=1, is_done=True, usage=usage)
     return replace(whole, **changes)
@@ -71,7 +71,7 @@ def violations(
     act: str = "reads",
     outages: Outages | None = None,
 ) -> list[str]:
-    """What is wrong, without whom it concerns."""
+    """Return the violations without the visits that they name."""
     visit = Visit(act, "five", "guest 7", list(connections))
     calls = [{"body": {"messages": [{"content": "guest 7"}]}, "tokens": tokens} for tokens in sent]
     found = Verdict.of([visit], rows, REPORT, calls, outages or Outages()).violations
@@ -378,7 +378,7 @@ class Counting(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: nobody reads it."""
+        """Print nothing."""
 
 
 @pytest.mark.parametrize(("closes", "ports"), [(False, 1), (True, 3)])

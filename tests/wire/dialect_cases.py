@@ -74,16 +74,16 @@ class Case:
         return kind(Answer(**given))
 
     def stream(self, dialect: str) -> bytes:
-        """The answer as a stream, its deltas having crossed Redis."""
+        """Return the answer as a stream, after its deltas have crossed Redis."""
         return self.encoder(dialect).encode(decode(encode(self.deltas)))
 
     def body(self, dialect: str) -> bytes:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
         return folded(self.encoder(dialect), self.deltas)
 
 
 def folded(encoder: OpenAI, deltas: Iterable[AnyDelta]) -> bytes:
-    """The deltas as the encoder's answer in one piece."""
+    """Return the deltas as the encoder's answer in one piece."""
     folder = CompletionFolder(encoder)
     for delta in deltas:
         folder.add(delta)
@@ -273,7 +273,7 @@ SEEDS: dict[str, dict[str, Case]] = {
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:
-    """Every golden file and what has to be in it."""
+    """Yield each golden file and its content."""
     for dialect in DIALECTS:
         for name, case in (CASES | SEEDS.get(dialect, {})).items():
             yield TRANSCRIPTS / dialect / f"{name}.sse", case.stream(dialect)

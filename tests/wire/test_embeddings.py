@@ -24,7 +24,7 @@ from tests.wire.embedding_cases import FOLDER, transcripts
 
 
 def asked(**members: Any) -> GenerationRequest:
-    """The request as a worker reads it."""
+    """Return the request as a worker reads it."""
     request = parse(json.dumps({"model": "m", "input": "hi"} | members).encode())
     return requests.from_bytes(requests.to_bytes(request))
 
@@ -102,7 +102,7 @@ BOTH = [Started(), Vector(ONE, 0), Vector(TWO, 1)]
 
 
 def read(document: Any, inputs: int = 2) -> list[AnyDelta]:
-    """The deltas of an answer; raises `UpstreamError`."""
+    """Return the deltas of an answer; raises `UpstreamError`."""
     reader = VectorReader(inputs)
     found = reader.read_answer(document if isinstance(document, bytes) else json.dumps(document).encode())
     return found + reader.end()

@@ -106,7 +106,7 @@ def messages(system: str, turns: list[Turn], last: str) -> dict[str, Any]:
 
 
 def sent(protocol: str, body: dict[str, Any]) -> Any:
-    """The messages that an upstream gets."""
+    """Return the messages that an upstream gets."""
     content = parse(json.dumps({"model": "m"} | body).encode(), protocol, None).content
     asked = upstream_body(
         requests.from_bytes(content), model="up", max_output_tokens=9, extra_parameters=frozenset()

@@ -12,6 +12,8 @@ from usage.models import Discount, Price
 
 def current() -> dict[str, pricing.Price]:
     """Return the price in effect of each priced model, before any discount."""
+    # All rows up to now are read: prices change rarely, and a query for the latest of each model differs
+    # between the databases.
     rows = Price.objects.filter(effective_from__lte=database_now()).order_by("model", "effective_from")
     return {row.model: row.value for row in rows}  # the latest one of a model comes last and stays
 
@@ -63,6 +65,7 @@ class History:
 
     def at(self, moment: datetime, organization_id: int) -> pricing.Price | None:
         """Return the organization's price at that time; None before the model's first price."""
+        # "Right", because a price is in effect from its very first moment on.
         position = bisect_right(self._prices, moment, key=lambda row: row[0])
         if not position:
             return None

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import aiohttp
-import msgspec
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -23,7 +22,9 @@ from accounts import loop_clock
 from chatapi.fair_room import FairRoom, Room
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.parameters import CUSTOM_TOOLS
 from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
+from chatapi.wire.upstream_custom_tools import CustomCalls, as_functions
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
@@ -73,11 +74,11 @@ class OpenAICompatibleEngine:
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
-                if batch := await exchange.read():
+                if batch := exchange.custom_calls.translate(await exchange.read()):
                     yield batch
                     exchange.restart_clock()
-            if usage := exchange.reader.end():
-                yield usage
+            if end := exchange.custom_calls.translate(exchange.reader.end()):
+                yield end
             if not exchange.reader.is_cut:
                 await exchange.drain()
         except UpstreamError as error:
@@ -116,6 +117,7 @@ class _Exchange:
         self.has_old_connection = False
         self._kind: UpstreamKind = api.kind(call.request)
         self.reader = self._kind.reader(call.request, call.max_output_tokens)
+        self.custom_calls = CustomCalls()
 
     @property
     def is_over(self) -> bool:
@@ -125,11 +127,7 @@ class _Exchange:
         """Send the request and read the answer's head; raise `UpstreamError` if it promises no completion."""
         try:
             response = self._response = await self._post()
-        except (
-            aiohttp.ClientError,
-            TimeoutError,
-            UnicodeError,
-        ) as error:  # a UnicodeError is a bad host name
+        except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last one: a bad host name
             _raise_upstream_error(error)
         self._watch(response)
         if response.status != 200:
@@ -215,22 +213,25 @@ class _Exchange:
                     raise
 
     def _body(self) -> bytes:
-        call = self._call
+        call, request = self._call, self._call.request
+        if CUSTOM_TOOLS not in call.target.extra_parameters:
+            self.custom_calls.expect(request)
+            request = as_functions(request)
         body = self._kind.body(
-            call.request,
+            request,
             model=call.target.upstream_model,
             max_output_tokens=call.max_output_tokens,
             extra_parameters=call.target.extra_parameters,
             is_streamed=call.target.is_streamed(call.request),
         )
-        return msgspec.json.encode(body)
+        return self._kind.encode(body)
 
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
                 self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
-                headers=_headers(self._api, self._call.target),
+                headers={"Content-Type": self._kind.media_type} | _headers(self._api, self._call.target),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
                 trace_request_ctx=self,
@@ -366,7 +367,6 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
-        "Content-Type": "application/json",
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -84,6 +84,17 @@ class Run:
                 yield
         finally:
             self._scope = None
+
+    async def pause(self, wait_s: float) -> End | None:
+        """Wait between two attempts. Returns None after that time, or the end as soon as the run is stopped.
+
+        An engine's stream needs this nowhere: there `scope` interrupts every wait.
+        """
+        if self.stopped is None:
+            with suppress(TimeoutError):
+                async with self.scope():
+                    await asyncio.sleep(wait_s)
+        return self.stopped
 
     def take_content(self) -> bytes:
         """Return the content and drop it: a large one must not stay in memory beside the decoded request."""

@@ -41,7 +41,7 @@ def call_of(
     max_output_tokens: int = 1000,
     **parameters: Any,
 ) -> Call:
-    """A request to which the upstream answers as the script says."""
+    """Return a request to which the upstream answers as the script says."""
     upstream.name_script("scripted", script)
     prompt = {"prompt": "hi"} if is_text else {"messages": [{"role": "user", "content": "hi"}]}
     body = {"model": "m", **prompt, **parameters}
@@ -55,7 +55,7 @@ def call_of(
 
 
 async def outcome(engine: OpenAICompatibleEngine, call: Call) -> Outcome:
-    """What came, and the code of the failure that ended it."""
+    """Return the deltas, and the code of the failure that ended them."""
     deltas: list[AnyDelta] = []
     try:
         async for batch in engine.stream(call):
@@ -78,7 +78,7 @@ def chunk(
 
 
 def raw(*parts: dict[str, Any] | str, **how: Any) -> Script:
-    """A script that sends these chunks, and text as it is, and closes."""
+    """Return a script that sends these chunks, and text unchanged, and closes."""
     events = [part if isinstance(part, str) else f"data: {json.dumps(part)}\n\n" for part in parts]
     return Script(raw="".join(events), **how)
 
@@ -92,7 +92,7 @@ DONE = "data: [DONE]\n\n"
 
 
 def read(stream: bytes, choices: int, *, is_text: bool) -> list[AnyDelta]:
-    """The stream's deltas, usage left out, without a network."""
+    """Return the stream's deltas, usage left out, without a network."""
     reader = ChunkReader(choices=choices, max_chunks=1000, is_text=is_text)
     return reader.read(Parser().feed(stream))
 
@@ -312,7 +312,7 @@ async def test_retry_after_in_milliseconds_is_kept(
 
 
 async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAICompatibleEngine) -> None:
-    """The third waits unread until one of the others has ended."""
+    """The third stays unread until one of the others has ended."""
     unread_bytes = 16 * openai_compatible.SMALL_ANSWER_BYTES  # more than the sockets' buffers hold
     sent: list[int] = []
     may_end, two_are_sent = asyncio.Event(), asyncio.Event()

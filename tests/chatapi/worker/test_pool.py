@@ -139,7 +139,7 @@ def test_after_the_grace_a_task_is_cancelled_and_settles_before_the_services_lea
 
 
 async def test_a_cancellation_counts_while_a_timeout_inside_the_task_ends_something() -> None:
-    """A timeout cancels its task too, and takes that back."""
+    """A timeout cancels its own task too, and takes the cancellation back."""
     is_cleaning_up, heard = asyncio.Event(), []
 
     async def task() -> None:

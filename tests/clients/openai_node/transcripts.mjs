@@ -1,21 +1,18 @@
-// What the SDK makes of golden transcripts, which it gets as a server's answers: the final object, or the error.
+// Reads the golden transcripts of Responses, whose folder is the argument, with the stream helper.
 
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
+
 import OpenAI from "openai";
 
-const [kind, ...paths] = process.argv.slice(2);
-const begin = {
-  chat: (client) => client.chat.completions.stream({ model: "m", messages: [{ role: "user", content: "hi" }] }).finalChatCompletion(),
-  responses: (client) => client.responses.stream({ model: "m", input: "hi" }).finalResponse(),
-  embeddings: (client) => client.embeddings.create({ model: "m", input: ["a", "b"] }),
-}[kind];
-
+const folder = process.argv[2];
 const read = {};
-for (const path of paths) {
-  const type = path.endsWith(".sse") ? "text/event-stream" : "application/json";
-  const answer = { headers: { "content-type": type }, status: path.endsWith("refused.json") ? 502 : 200 };
-  const fetch = async () => new Response(readFileSync(path), answer);
-  const client = new OpenAI({ apiKey: "k", baseURL: "http://server/v1", maxRetries: 0, fetch });
-  read[path] = await begin(client).catch((error) => ({ thrown: error.constructor.name, code: error.code }));
+for (const file of readdirSync(folder).filter((name) => name.endsWith(".sse"))) {
+  const answer = () => new Response(readFileSync(`${folder}/${file}`), { headers: { "content-type": "text/event-stream" } });
+  const client = new OpenAI({ apiKey: "none", baseURL: "http://nowhere.invalid/v1", maxRetries: 0, fetch: async () => answer() });
+  const stream = client.responses.stream({ model: "m", input: "hello" });
+  read[file.replace(".sse", "")] = await stream.finalResponse().then(
+    (response) => ({ status: response.status, output: response.output }),
+    (error) => ({ error: error.constructor.name, message: error.message }),
+  );
 }
 console.log(JSON.stringify(read));
