@@ -55,9 +55,9 @@ def measure(generations: int) -> bool:
     print("\n| read | median ms | worst ms | queries |\n|---|---|---|---|")
     connection.force_debug_cursor = True
     with override_settings(ALLOWED_HOSTS=["*"]):
-        slowest, name = max((_timed(name, read), name) for name, read in [*pages(), *routes()])
+        slowest, name = max((timed(name, read), name) for name, read in [*pages(), *routes()])
         for walk_name, read in walks():
-            _timed(walk_name, read)
+            timed(walk_name, read)
     is_within = slowest <= BOUND_MS
     print(
         f"\nThe slowest page or route: {name}, {slowest:.0f} ms, "
@@ -66,16 +66,16 @@ def measure(generations: int) -> bool:
     return is_within
 
 
-def _timed(name: str, read: Read) -> float:
-    """Return the median in milliseconds, and print a line with more."""
+def timed(name: str, read: Read, repeats: int = REPEATS) -> float:
+    """Print a line, and return the median in milliseconds."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         reset_queries()
         began = time.perf_counter()
         read()
         times.append((time.perf_counter() - began) * 1_000)
     print(
-        f"| {name} | {statistics.median(times):.0f} | {max(times):.0f} | {len(connection.queries)} |",
+        f"| {name} | {statistics.median(times):.1f} | {max(times):.1f} | {len(connection.queries)} |",
         flush=True,
     )
     return statistics.median(times)
@@ -90,11 +90,11 @@ def pages() -> Iterator[tuple[str, Read]]:
     client.force_login(User.objects.create_superuser("bench"))
     busiest, key = busiest_key()
     for days in (1, 7, 30, 90):
-        yield f"/admin/ {days} days", partial(_get, client, reverse("admin:index"), days=days)
+        yield f"/admin/ {days} days", partial(get, client, reverse("admin:index"), days=days)
     for group in ("organization", "project", "key", "outcome"):
         yield (
             f"/admin/ 90 days by {group}",
-            partial(_get, client, reverse("admin:index"), days=90, group=group),
+            partial(get, client, reverse("admin:index"), days=90, group=group),
         )
     filters = {
         "organization": busiest.organization_id,
@@ -106,39 +106,39 @@ def pages() -> Iterator[tuple[str, Read]]:
     for name, value in filters.items():
         yield (
             f"/admin/ 90 days, of one {name}",
-            partial(_get, client, reverse("admin:index"), days=90, **{name: value}),
+            partial(get, client, reverse("admin:index"), days=90, **{name: value}),
         )
         yield (
             f"/admin/requests/ of one {name}",
-            partial(_get, client, reverse("admin:requests"), **{name: value}),
+            partial(get, client, reverse("admin:requests"), **{name: value}),
         )
-    yield "/admin/requests/", partial(_get, client, reverse("admin:requests"))
+    yield "/admin/requests/", partial(get, client, reverse("admin:requests"))
     yield (
         "/admin/requests/ that nobody made",
-        partial(_get, client, reverse("admin:requests"), model="nothing"),
+        partial(get, client, reverse("admin:requests"), model="nothing"),
     )
     yield (
         "/admin/requests/ of 90 days, dear ones",
-        partial(_get, client, reverse("admin:requests"), days=90, min="0.012"),
+        partial(get, client, reverse("admin:requests"), days=90, min="0.012"),
     )
     for name, value in filters.items():
         narrowed = {"days": 30, "time": "settled", name: value}
         yield (
             f"/admin/requests/ settled in 30 days, of one {name}",
-            partial(_get, client, reverse("admin:requests"), **narrowed),
+            partial(get, client, reverse("admin:requests"), **narrowed),
         )
     yield (
         "/admin/requests/ of a deployment",
-        partial(_get, client, reverse("admin:requests"), days=90, deployment="nowhere"),
+        partial(get, client, reverse("admin:requests"), days=90, deployment="nowhere"),
     )
     yield (
         "/admin/requests/… a receipt",
-        partial(_get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
+        partial(get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
     )
-    yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(_get, client, reverse("admin:live"))
+    yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(get, client, reverse("admin:live"))
     for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
         url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
-        yield url, partial(_get, client, url)
+        yield url, partial(get, client, url)
 
 
 def routes() -> Iterator[tuple[str, Read]]:
@@ -159,7 +159,7 @@ def routes() -> Iterator[tuple[str, Read]]:
         query = {"start_time": start, "bucket_width": width, "limit": limit, "group_by": group_by}
         yield (
             f"/v1/organization/{route} {limit} × {width}",
-            partial(_get, client, f"/v1/organization/{route}", **query),
+            partial(get, client, f"/v1/organization/{route}", **query),
         )
 
 
@@ -181,7 +181,8 @@ def walk(filters: Any, pages: int) -> None:
             return
 
 
-def _get(client: Client, path: str, **query: Any) -> None:
+def get(client: Client, path: str, **query: Any) -> None:
+    """Read a page or a route; fail unless it answers with 200."""
     response = client.get(f"{path}?{urlencode(query, doseq=True)}")
     status = response.status_code
     assert status == 200, f"{path} {query}: {status} {response.content[:200]!r}"

@@ -167,7 +167,7 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
     if script.redirect is not None or script.html or script.status != 200:
         return _refusal(script)
     if request.path == "/v1/embeddings":
-        return _embeddings(script, call)
+        return await _embeddings(request, script, call)
     completion = Completion(script, call.body, is_text=request.path == "/v1/completions")
     if script.as_json:
         call.tokens = completion.total_tokens
@@ -179,13 +179,17 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
     return response
 
 
-def _embeddings(script: Script, call: Received) -> web.Response:
-    if script.raw is not None:
-        return web.Response(text=script.raw, content_type="application/json")
+async def _embeddings(request: web.Request, script: Script, call: Received) -> web.StreamResponse:
     asked = call.body["input"]
     call.tokens = 1
     document = embeddings(script, call.body, asked if isinstance(asked, list) else [asked])
-    return web.json_response(document)
+    text = json.dumps(document) if script.raw is None else script.raw
+    if not script.split:
+        return web.Response(text=text, content_type="application/json")
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    await _Stream(request, response, script, call).write(text.encode())
+    return response
 
 
 def _refusal(script: Script) -> web.Response:

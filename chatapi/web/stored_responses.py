@@ -21,7 +21,7 @@ from accounts.limits import DAY_MS
 from chatapi import errors, identity, response_store
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
-from chatapi.web.relay import Authorize, terminal_of
+from chatapi.web.relay import CLOSING, LOST, Authorize, terminal_of
 from chatapi.web.resumption import follow, snapshot
 from chatapi.web.services import Services
 from chatapi.wire import deltas
@@ -71,12 +71,14 @@ class Stored:
         return ID_PREFIX + self.answer.id
 
     async def folded(self) -> Folder:
-        """Return the response as it is now."""
+        """Return the response as it is now. Raises 503 if its answer cannot be read at the moment."""
         folder = stored.queued(self.answer, self.state)
         # Redis first: what it holds may still grow.
         is_live = self._batches is None
         async for batch in snapshot(self._services, self.row) if is_live else self._stored_deltas():
             for delta in batch:
+                if delta in (LOST, CLOSING):  # a failure of this request, not of the response
+                    raise errors.APIError(delta)
                 folder.add(delta)
         return folder
 

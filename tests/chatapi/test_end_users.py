@@ -1,13 +1,14 @@
 """The people for whom a client sends requests: where their names come from, and who sees them."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tests.chatapi.http_client import HELLO, Answer, Client
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
@@ -20,6 +21,7 @@ from usage.models import BudgetLimit
 settings = {
     "plain": {},
     "hashing": {"hashes_end_users": True, "stores_metadata": True},
+    "repeating": {"counts_end_users": True},
     "counting": {"counts_end_users": True},
 }
 for name, each in settings.items():
@@ -142,6 +144,49 @@ def test_a_refusal_says_that_it_is_the_end_users_budget(clients: dict[str, Clien
     assert client.complete("five").status == 200
     for other in ("plain", "hashing"):  # they do not count their end users
         assert [clients[other].complete("five", user="ann").status for _ in range(2)] == [200, 200]
+
+
+BUDGETS = """
+import json, sys
+from accounts.models import EndUser
+from usage.models import Budget
+ids = EndUser.objects.filter(name="NAME").values("id")
+rows = Budget.objects.filter(scope="end_user", scope_id__in=ids)
+print(json.dumps(sorted(rows.values_list("period", "posted_nanodollars", "pending_nanodollars"))))
+"""
+REPEATED = {
+    "chat/completions": {"messages": HELLO, "stream": True, "user": "NAME"},
+    "responses": {"input": "hello", "stream": True, "safety_identifier": "NAME"},
+    "messages": {"messages": HELLO, "max_tokens": 9, "stream": True, "metadata": {"user_id": "NAME"}},
+    "embeddings": {"input": "hello", "user": "NAME"},
+}
+
+
+@pytest.mark.parametrize("path", REPEATED)
+def test_what_is_repeated_or_resumed_counts_once_for_its_end_user(
+    path: str, clients: dict[str, Client], installation: Installation
+) -> None:
+    client, name = clients["repeating"], path.replace("/", "-")
+    model = "sandbox-embedding" if path == "embeddings" else "five"
+    body = json.dumps({"model": model} | REPEATED[path]).replace("NAME", name).encode()
+
+    def ask(_: int) -> Answer:
+        return client.send("POST", f"/v1/{path}", body, idempotency_key=name)
+
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(ask, range(5)))
+    answers.append(ask(0))
+    assert {answer.status for answer in answers} == {200}
+    (generation_id,) = {answer.headers["x-generation-id"] or "" for answer in answers}
+    if path != "embeddings":
+        assert client.send("GET", f"/v1/generations/{generation_id}/stream").status == 200
+    wait_for(
+        lambda: client.send("GET", f"/v1/generations/{generation_id}").json["state"] == "settled", "the end"
+    )
+    cost = client.send("GET", f"/v1/generations/{generation_id}").json["amount_nanodollars"]
+    done = installation.manage("shell", "--no-imports", "-c", BUDGETS.replace("NAME", name))
+    assert cost > 0
+    assert json.loads(done.stdout) == [[period, cost, 0] for period in ("day", "ever", "month")]
 
 
 def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> None:

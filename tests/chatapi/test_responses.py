@@ -288,6 +288,16 @@ def test_the_state_expires_with_the_log(client: Client, installation: Installati
         assert abs(redis.pttl(state) - redis.pttl(log)) < 1_000
 
 
+def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, installation: Installation) -> None:
+    response_id = ask(client).json["id"]
+    installation.receipt(response_id)
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        logs = [name for name in redis.scan_iter() if b"log:" in name and response_id[5:].encode() in name]
+        assert redis.delete(*logs) == 1
+    for answer in (get(client, response_id), ask(client, previous_response_id=response_id)):
+        assert (answer.status, answer.error["code"]) == (503, "stream_unavailable")
+
+
 def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
     ask(client)
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:

@@ -31,6 +31,7 @@ class Row(NamedTuple):
     amount_nanodollars: int
     seconds: float
     """From its admission to its settlement."""
+    endpoint: str = "chat.completions"
 
 
 class Bookkeeper:
@@ -120,6 +121,7 @@ def _rows() -> list[Row]:
             row.overages,
             row.amount,
             (row.settled_at - row.admitted_at).total_seconds() if row.settled_at else 0.0,
+            row.endpoint,
         )
         for row in rows.order_by("id")
     ]

@@ -16,6 +16,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "steady": {"tokens": 1000, "rate": 50},
     "two-seconds": {"tokens": 100, "rate": 50},
     "five-seconds": {"tokens": 250, "rate": 50},
+    "embed-in-a-second": {"ttft_ms": 1_200, "dimensions": 1024},
     "never-begins": {"ttft_ms": 60_000},
     "resets": {"tokens": 50, "rst_after": 20},
     "closes": {"tokens": 50, "fin_after": 20},

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
+from tests.faults.soak_protocols import prompt_of
 from tests.faults.soak_visits import Heard, Visit
 
 FORGOTTEN_TOKENS = 75
@@ -24,6 +25,9 @@ MAX_SILENCE_S = 10.0
 """What 99 of 100 silences must stay below, within a stream and before an error, whatever has died."""
 NEVER_TOLD = "queue_timeout"
 """No client may be told this where workers are there: its request was lost."""
+
+NOT_COMPLETED = "response_not_completed"
+"""No client may be told this: they go on from responses whose end they have."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,10 @@ class Outages:
             for began, ended in [*self.web_kills, *refusing]
         )
 
+    def has_lost_data(self, since: float, until: float) -> bool:
+        """Whether Valkey has lost all that it had, some time between."""
+        return any(since <= lost_at <= until for lost_at in self.valkey_losses)
+
     def has_lost(self, visit: Visit, row: Row) -> bool:
         """Return whether Valkey has lost the log of this visit's generation, so that only the last heartbeat
         is left.
@@ -105,7 +113,8 @@ class Verdict:
         """
         sent: defaultdict[str, list[int]] = defaultdict(list)
         for call in calls:
-            sent[call["body"]["messages"][0]["content"]].append(call["tokens"])
+            has_tokens = "input" not in call["body"]  # else they are vectors
+            sent[prompt_of(call["body"])].append(call["tokens"] * has_tokens)
         by_id = {row.id: row for row in rows}
         violations = [
             *_books(report),
@@ -191,7 +200,8 @@ def _settled_once(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.charges != 1 or row.overages:
             yield f"{row.id}: {row.charges} charges, {row.overages} overages"
-        if (row.completion_tokens > 0) != (row.amount_nanodollars > 0):
+        has_result = row.outcome == "completed" if row.endpoint == "embeddings" else row.completion_tokens > 0
+        if has_result != (row.amount_nanodollars > 0):
             yield f"{row.id}: {row.amount_nanodollars} nanodollars for {row.completion_tokens} tokens"
 
 
@@ -215,6 +225,7 @@ def _of_visit(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int], outage
         yield from _told_in_order(heard)
         yield from _told_is_charged(heard, rows)
         yield from _seen_is_charged(visit, heard, rows, outages)
+        yield from _kept_is_found(visit, heard, outages)
     known = _known(visit, rows)
     yield from _ran_once(visit, known, sent)
     for row in known:
@@ -271,6 +282,14 @@ def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outage
         yield f"saw {heard.seen_tokens} tokens, charged {row.completion_tokens}"
 
 
+def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
+    """What a client goes on from, or asks for later, is there unless Valkey has lost it meanwhile."""
+    if heard.status in {404, 410} and not outages.has_lost_data(visit.heard[0].began_at, heard.ended_at):
+        yield f"{heard.status} {heard.error_codes}, and Valkey has lost nothing"
+    if NOT_COMPLETED in heard.error_codes:
+        yield f"it was told {NOT_COMPLETED}"
+
+
 def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
     """Check that the charge is at most what the upstream sent, and all of it if the answer was completed."""
     if row.completion_tokens > max(sent, default=0):
@@ -287,15 +306,16 @@ def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterat
     untold = sum(
         not heard.generation_id and (not heard.status or heard.status >= 500) for heard in visit.heard
     )
-    allowed = 1 + nothing + untold if visit.is_keyed else 1
+    allowed = 1 + nothing + untold if visit.is_keyed else visit.meant
     if len(sent) > allowed:
         yield f"{len(sent)} calls of the upstream"
-    if sum(row.amount_nanodollars > 0 for row in known) > 1:
-        yield "charged twice"
+    if sum(row.amount_nanodollars > 0 for row in known) > visit.meant:
+        yield "charged for nothing" if not visit.meant else "charged twice"
 
 
 def _id(heard: Heard) -> str:
-    return heard.generation_id.removeprefix("chatcmpl-")
+    """The generation's own id: the end of the public one, behind its protocol's prefix."""
+    return heard.generation_id[-32:]
 
 
 def _kind_of_charge(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> str:
@@ -312,6 +332,8 @@ def _end(heard: Heard) -> str:
         return "left"
     if heard.is_broken:
         return "web died in mid-answer" if heard.status else "web was away"
-    if heard.status == 202:
+    if heard.is_accepted:
         return "accepted"
+    if heard.is_done and not heard.error_codes and heard.usage is None:
+        return "counted"
     return "usage told" if heard.usage is not None else "error told"

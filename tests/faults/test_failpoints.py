@@ -28,22 +28,14 @@ from usage import failpoints
 
 pytestmark = pytest.mark.timeout(120)
 
-LEASE_MS = 1_500
-TOLD_WITHIN_S = LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
+TOLD_WITHIN_S = armed.LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
 """How long after a death whoever waits may be left without an end."""
 ANSWER_S = 1.2
 SLACK_S = 8.0
 """For a machine that is busy with other tests."""
 STARTS_S = 15.0
 """Until a reaper that is started works."""
-ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_QUEUE_TTL_MS": "2500"}
-"""What is admitted and never queued is to be closed soon."""
-
-CARRIERS = {"admit": "web", "enqueue": "web", "view": "web", "reaper": "reaper"}
-"""Which process passes the failpoints of this name; the others are the worker's."""
-ACTIONS = {"kill9": "kill9", "raise": "raise", "sleep": f"sleep:{LEASE_MS / 1_000 + 1}"}
-HITS = {"delta.before_publish": 5, "delta.after_publish": 5}
-"""Which time it strikes, so that it is in mid-stream; elsewhere at the first."""
+ENVIRONMENT = armed.ENVIRONMENT
 
 
 class Run(NamedTuple):
@@ -55,12 +47,12 @@ class Run(NamedTuple):
 
     @property
     def carrier(self) -> str:
-        return CARRIERS.get(self.failpoint.partition(".")[0], "worker")
+        return armed.carrier(self.failpoint)
 
     @property
     def told_within_s(self) -> float:
         """Return the time for the answer after the failpoint: a run may have to end, or a reaper to start."""
-        asleep_s = LEASE_MS / 1_000 + 1 if self.action == "sleep" else 0.0
+        asleep_s = armed.LEASE_MS / 1_000 + 1 if self.action == "sleep" else 0.0
         starts_s = STARTS_S if self.carrier == "reaper" else 0.0
         return TOLD_WITHIN_S + ANSWER_S + asleep_s + starts_s + SLACK_S
 
@@ -78,7 +70,7 @@ class Run(NamedTuple):
         return f"{self.failpoint}-{self.action}-{'stream' if self.is_stream else 'whole'}"
 
 
-ALL = [Run(*each) for each in product(failpoints.NAMES, ACTIONS, (True, False))]
+ALL = [Run(*each) for each in product(failpoints.NAMES, armed.ACTIONS, (True, False))]
 ALWAYS = [Run("settle.after_commit", "kill9", is_stream) for is_stream in (True, False)]
 """The only proof that web tells the end that only the books know."""
 AROUND_COMMITS = [
@@ -93,7 +85,7 @@ AROUND_COMMITS = [
 def selection(seed: int) -> list[Run]:
     """Choose twelve runs beside the fixed ones: each action twice in the worker, once in web and reaper."""
     chance = random.Random(seed)
-    wanted = [*product(["worker"], ACTIONS), *product(["worker", "web", "reaper"], ACTIONS)]
+    wanted = [*product(["worker"], armed.ACTIONS), *product(["worker", "web", "reaper"], armed.ACTIONS)]
     runs = list(ALWAYS)
     for carrier, action in wanted:
         runs.append(
@@ -126,15 +118,13 @@ def test_the_books_are_right_wherever_it_strikes(
     run: Run, installation: Installation, bookkeeper: Bookkeeper, ask: Ask
 ) -> None:
     known = {row.id for row in bookkeeper.rows()}
-    strikes = armed.strikes(installation, run.carrier, run.failpoint)
-    armed.start(
-        installation, run.carrier, f"{run.failpoint}={ACTIONS[run.action]}@{HITS.get(run.failpoint, 1)}"
-    )
+    hit = armed.HITS.get(run.failpoint, 1)
+    strike = armed.Strike(installation, run.failpoint, run.action, hit)
     prompt = f"{run} {uuid4()}"
     answers = begin(run, ask, prompt)
     if run.carrier == "reaper":
         lose_the_worker(installation, prompt)
-    wait_until_it_strikes(run, installation, strikes, answers[0])
+    strike.wait(partial(getattr, answers[0], "has_ended"))
     installation.revive()
     for answer in answers:
         wait_for(partial(getattr, answer, "has_ended"), "the client to be told", run.told_within_s)
@@ -158,21 +148,6 @@ def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
         ask, "a-second", stream=run.is_stream, messages=[{"role": "user", "content": prompt}], **parameters
     )
     return [asking().heard(1), asking()] if run.has_second_client else [asking()]
-
-
-def wait_until_it_strikes(run: Run, installation: Installation, strikes: int, answer: Listener) -> None:
-    """Wait until the failpoint is reached and, if it kills, until the process is dead."""
-    wait_for(
-        lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or answer.has_ended,
-        f"{run} to strike",
-    )
-    assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (
-        answer.status,
-        answer.body,
-        answer.chunks,
-    )
-    if run.action == "kill9":
-        installation.processes[run.carrier].wait(5)
 
 
 def lose_the_worker(installation: Installation, prompt: str) -> None:

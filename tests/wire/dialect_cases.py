@@ -30,7 +30,7 @@ from chatapi.wire.deltas import (
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import CompletionFolder, OpenAI
-from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.protocol import Answer, Dialect
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
@@ -90,6 +90,11 @@ def folded(encoder: OpenAI, deltas: Iterable[AnyDelta]) -> bytes:
     return folder.body()
 
 
+def refused(folder: Path, dialect: Dialect, failure: Failed) -> tuple[Path, bytes]:
+    """The golden file of a failure before the answer, and the body that it has to be."""
+    return folder / "refused.json", dialect.envelope(failure, request_id="req_1").body + b"\n"
+
+
 def logprob(token: str, value: float, *others: tuple[str, float]) -> TokenLogprob:
     alternatives = [TopLogprob(text, other, list(text.encode())) for text, other in others]
     return TokenLogprob(token, value, list(token.encode()), alternatives)
@@ -108,6 +113,8 @@ CHATS = {
         ]
     ),
     "content-filter": Case([Started(), Text("Once"), Finished("content_filter"), Usage(12, 18)]),
+    "cancelled": Case([Started(), Text("Once"), Finished("stop", is_cancelled=True), Usage(12, 18)]),
+    "tool-call": Case([Started(), *WEATHER, Finished("tool_calls"), Usage(12, 18)]),
     "tool-calls": Case(
         [
             Started(),
@@ -272,6 +279,7 @@ def transcripts() -> Iterator[tuple[Path, bytes]]:
             yield TRANSCRIPTS / dialect / f"{name}.sse", case.stream(dialect)
             if not case.has_failed:
                 yield TRANSCRIPTS / dialect / f"{name}.json", case.body(dialect) + b"\n"
+        yield refused(TRANSCRIPTS / dialect, chat.CHAT.dialect(dialect), FAILURE)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from chatapi.wire.deltas import (
 )
 from chatapi.wire.protocols import Answer
 from chatapi.wire.protocols.messages import MESSAGES
-from tests.wire.dialect_cases import TRANSCRIPTS
+from tests.wire.dialect_cases import TRANSCRIPTS, refused
 
 FOLDER = TRANSCRIPTS / "messages"
 ANSWER = Answer("0193ba5e0a7c7d1e8c3b5f2a9d4e6c80", 1_700_000_000, "claude-like", request_id="req_1")
@@ -103,6 +103,7 @@ def transcripts() -> Iterator[tuple[Path, bytes]]:
         yield FOLDER / f"{name}.sse", stream(deltas)
         if not has_failed(deltas):
             yield FOLDER / f"{name}.json", body(deltas) + b"\n"
+    yield refused(FOLDER, MESSAGES.dialect(""), FAILURE)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from chatapi.wire.deltas import (
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS, Answer
 from chatapi.wire.sse import Event, Parser
-from tests.wire.dialect_cases import CITATION, FAILURE, TRANSCRIPTS, WEATHER, logprob
+from tests.wire.dialect_cases import CITATION, FAILURE, TRANSCRIPTS, WEATHER, logprob, refused
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
 ANSWER = Answer(ID, 1_700_000_000, "m", request_id="req_1")
@@ -141,6 +141,7 @@ def transcripts() -> Iterator[tuple[Path, bytes]]:
         yield FOLDER / f"{name}.sse", stream(deltas(name))
         if not has_failed(name):
             yield FOLDER / f"{name}.json", body(deltas(name)) + b"\n"
+    yield refused(FOLDER, DIALECT, FAILURE)
 
 
 if __name__ == "__main__":

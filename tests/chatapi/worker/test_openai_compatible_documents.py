@@ -3,15 +3,17 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chatapi.wire.completion import Completion, collect
-from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage, Vector
 from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
@@ -19,12 +21,14 @@ from chatapi.worker.engines import Call, EngineError, Target, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import call_of as plain_call
 from tests.chatapi.worker.test_openai_compatible import failed, read_request, tcp_server
-from tests.fake_completion import Script
+from tests.fake_completion import Script, embeddings
 from tests.fake_upstream import Upstream
 from tests.said import said
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 FIVE_WORDS = " the of and to in"
+
+ASKED = {"model": "scripted", "encoding_format": "base64"}
 
 Outcome = tuple[list[AnyDelta], str | None]
 
@@ -275,6 +279,23 @@ async def test_an_answer_that_ignores_stream_says_the_same(
     whole = await completion(engine, call_of(upstream, Script(as_json=True, **how)))
     assert said(whole.choice(0)) == said(streamed.choice(0))
     assert whole.usage == streamed.usage
+
+
+async def test_vectors_are_read_whatever_the_pieces_they_come_in(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    """Pieces of every size: each byte of the document begins one."""
+    request = parse_embeddings(b'{"model": "m", "input": ["a", "b"]}')
+    expected: Outcome | None = None
+    for is_base64 in (True, False):
+        size = len(json.dumps(embeddings(Script(ignore_base64=not is_base64), ASKED, ["a", "b"])))
+        for split in range(1, size + 1):
+            script = Script(split=split, ignore_base64=not is_base64)
+            found = await outcome(engine, replace(call_of(upstream, script), request=request))
+            expected = expected or found
+            assert found == expected, split
+    assert expected is not None
+    assert [type(delta) for delta in expected[0]] == [Started, Vector, Vector, Usage]
 
 
 # How long to wait
