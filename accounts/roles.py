@@ -24,7 +24,11 @@ _VIEWER = frozenset(
     }
 )
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}
+# To make, change and revoke admin keys; `ADMINISTERS_KEYS` has the roles.
+ADMINISTER_KEYS = "accounts.administer_keys"
+
 _ADMIN = _MEMBER | {
+    ADMINISTER_KEYS,
     *(f"accounts.{act}_project" for act in ("add", "change")),
     *(f"accounts.{act}_{name}" for name in ("member", "ratelimit") for act in ("add", "change", "delete")),
     *(f"usage.{act}_budgetlimit" for act in ("add", "change", "delete")),
