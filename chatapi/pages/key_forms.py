@@ -61,8 +61,8 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         }
         help_texts = {
             "is_admin": "With /v1/organization/usage/completions and /v1/organization/costs.",
-            "manages_as": "A live admin key can have a role: it may then do what a member with this role may, "
-            "with /v1/organization/projects and the other management routes.",
+            "manages_as": "A live admin key with a role may do what a member of that role may, with "
+            "/v1/organization/projects and the other management routes.",
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
