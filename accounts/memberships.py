@@ -101,7 +101,7 @@ def withdraw(member: Member) -> None:
         if not is_pending(member):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
         remove(member)
-        if not (person.is_staff or person.is_superuser or person.memberships.exists()):  # type: ignore[attr-defined]
+        if not (person.is_staff or person.is_superuser or person.memberships.exists()):
             person.delete()
 
 

@@ -274,8 +274,10 @@ def _json(type_: Any) -> Schema:
 
 def _query(query_type: type[msgspec.Struct] | None) -> Iterable[Schema]:
     """Yield the parameters of a query; lists are repeated, with brackets."""
-    _, components = msgspec.json.schema_components([] if query_type is None else [query_type])
-    for name, schema in next(iter(components.values()), {}).get("properties", {}).items():
+    if query_type is None:
+        return
+    _, components = msgspec.json.schema_components([query_type])
+    for name, schema in components[query_type.__name__]["properties"].items():
         plain = schema.get("anyOf", [schema])[0]
         shown = f"{name}[]" if plain.get("type") == "array" else name
         yield _parameter("query", shown, plain, "As in OpenAI's API reference.")

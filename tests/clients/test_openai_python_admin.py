@@ -14,7 +14,6 @@ import openai
 import pytest
 from openai import OpenAI
 from openai.resources.admin.organization import organization as sdk
-from pydantic import BaseModel
 
 from tests.installation import Installation
 
@@ -32,9 +31,7 @@ def calls(resource: type, path: str) -> Iterator[str]:
         if name.startswith("_") or name.startswith("with_"):
             continue
         if isinstance(member, openai._compat.cached_property):
-            below = member.func.__annotations__["return"]
-            kind = getattr(__import__(resource.__module__, fromlist=[below]), below)
-            yield from calls(kind, f"{path}.{name}")
+            yield from calls(_resource(resource, name), f"{path}.{name}")
         elif callable(member):
             yield f"{path}.{name}"
 
@@ -53,7 +50,8 @@ def offered() -> set[str]:
 
 
 def _resource(parent: type, name: str) -> type:
-    below = vars(parent)[name].func.__annotations__["return"]
+    property_: Any = vars(parent)[name]
+    below = property_.func.__annotations__["return"]
     return getattr(__import__(parent.__module__, fromlist=[below]), below)  # type: ignore[no-any-return]
 
 
@@ -72,7 +70,7 @@ class Recorded:
             self._made.add(path)
             answer = found(*args, **kwargs)
             for each in getattr(answer, "data", [answer]):
-                assert isinstance(each, BaseModel)
+                assert isinstance(each, openai.BaseModel)
                 type(each).model_validate(each.to_dict(), strict=True)
             return answer
 

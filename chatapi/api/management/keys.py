@@ -7,6 +7,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
+from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -14,7 +15,7 @@ from accounts import access, keys, roles
 from accounts.models import APIKey, Project, ServiceAccount
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
-from chatapi.api.management.pages import Page, page_of_rows
+from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more, reply
 from chatapi.api.views import caller_of
 from chatapi.wire.invalid_request import InvalidRequest
@@ -107,7 +108,7 @@ class ServiceAccounts(ManagementRoute):
             "List a project's service accounts",
             "accounts.view_apikey",
             Page[objects.ServiceAccount],
-            query=requests.PageQuery,
+            query=PageQuery,
         ),
         "POST": Operation(
             "createServiceAccount",
@@ -349,9 +350,11 @@ def _shown_admin(rows: Sequence[APIKey]) -> list[objects.AdminKey]:
     return [_admin_key(row, newest[row.pk]) for row in rows]
 
 
-def _admin_key(row: APIKey, last_used_at: datetime | None, **secret: str) -> objects.AdminKey:
+def _admin_key(
+    row: APIKey, last_used_at: datetime | None, value: str | UnsetType = UNSET
+) -> objects.AdminKey:
     owner = objects.AdminKeyOwner(role=row.manages_as or None)
-    return objects.AdminKey(**_key_members(row, last_used_at), owner=owner, **secret)
+    return objects.AdminKey(**_key_members(row, last_used_at), owner=owner, value=value)
 
 
 def _key_members(row: APIKey, last_used_at: datetime | None) -> dict[str, Any]:

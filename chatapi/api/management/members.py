@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
+from msgspec import UNSET, UnsetType
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -19,7 +20,7 @@ from accounts.models import Member, Organization, Role
 from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
-from chatapi.api.management.pages import Page, page_of_rows
+from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
 from chatapi.api.views import caller_of
 
@@ -106,7 +107,7 @@ class ProjectUsers(ManagementRoute):
             "List the members who see a project",
             "accounts.view_member",
             Page[objects.ProjectUser],
-            query=requests.PageQuery,
+            query=PageQuery,
             description="They are those of the organization: a member sees all of its projects.",
         ),
         "POST": Operation(
@@ -203,7 +204,7 @@ class Invites(ManagementRoute):
             "List the open invitations",
             "accounts.view_member",
             Page[objects.Invite],
-            query=requests.PageQuery,
+            query=PageQuery,
         ),
         "POST": Operation(
             "inviteUser",
@@ -318,7 +319,7 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
     return shown
 
 
-def _invite(row: Member, **url: str) -> objects.Invite:
+def _invite(row: Member, url: str | UnsetType = UNSET) -> objects.Invite:
     expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
     is_open = memberships.is_pending(row)
     return objects.Invite(
@@ -328,5 +329,5 @@ def _invite(row: Member, **url: str) -> objects.Invite:
         status="accepted" if not is_open else "pending" if timezone.now() < expires_at else "expired",
         created_at=int(row.created_at.timestamp()),
         expires_at=int(expires_at.timestamp()),
-        **url,
+        url=url,
     )

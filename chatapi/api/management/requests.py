@@ -152,7 +152,9 @@ class SpendLimitBody(Struct, frozen=True, kw_only=True):
 
 
 _Times = Annotated[int, Meta(ge=0, le=253_402_300_799)]
-_Texts = Annotated[list[Annotated[str, Meta(min_length=1, max_length=150)]], Meta(max_length=100)]
+# A database takes no NUL character.
+_Text = Annotated[str, Meta(pattern=r"^[^\x00]{1,150}\Z")]
+_Texts = Annotated[list[_Text], Meta(max_length=100)]
 
 
 class AuditLogQuery(
