@@ -89,6 +89,7 @@ class _Tokens(PasswordResetTokenGenerator):
         self._sender = sender
 
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
+        # With the sender in the signature, nobody can put another sender's id in front of a token.
         return f"{super()._make_hash_value(user, timestamp)}{self._sender}"
 
 
@@ -99,6 +100,7 @@ class _AnySender:
         """Return whether the token is valid for the person and its sender may still send it."""
         name, _, signed = (token or "").partition(".")
         known = _SENDER.fullmatch(name)
+        # The signature first, because it costs no query.
         if person is None or known is None or not _Tokens(name).check_token(person, signed):
             return False
         if known[1]:

@@ -50,11 +50,13 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     if User.objects.filter(username=name).exists():
         raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)
+    # Django's form to reset a password and our invitations tell by this who has never chosen one.
     person.set_unusable_password()
     try:
         person.full_clean()
     except ValidationError as error:
         raise ValidationError(
+            # A form has its own name for the user name: `name_field`.
             {{"username": name_field}.get(field, field): texts for field, texts in error.message_dict.items()}
         ) from error
     return person

@@ -28,7 +28,7 @@ def test_it_makes_a_key_that_works_and_says_whose_it_is() -> None:
 
 
 def test_it_says_what_it_made_beside_the_key() -> None:
-    """A name that is mistyped makes another tenant."""
+    """A mistyped name creates another tenant, so the output names the created rows."""
     words = ["--organization", "Acme", "--project"]
     said = [createkey(*words, project).partition("now.")[2] for project in ("chat", "search", "search")]
     assert said == [" The organization is new.\n", " The project is new.\n", "\n"]
