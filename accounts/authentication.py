@@ -14,7 +14,8 @@ from django.utils import timezone
 from accounts import api_keys, end_users
 from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, TwoKeys
 from accounts.limits import Limit
-from accounts.models import APIKey, KeyScope, ModelsMode, RateLimit, list_allows
+from accounts.model_lists import ModelsMode, list_allows
+from accounts.models import APIKey, KeyScope, RateLimit
 
 MAX_CACHED_CALLERS = 10_000
 

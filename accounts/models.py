@@ -1,6 +1,5 @@
 """Tenants: organizations, projects, members, API keys and rate limits."""
 
-from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 from zoneinfo import available_timezones
@@ -14,6 +13,7 @@ from django.utils import timezone
 
 from accounts import api_keys
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
+from accounts.model_lists import ModelsMode, validate_model_names
 
 MAX_END_USER_CHARS = 128
 MAX_RESPONSE_DAYS = 30
@@ -42,29 +42,6 @@ class Organization(models.Model):
 
     def __str__(self) -> str:
         return self.name
-
-
-def validate_model_names(names: object) -> None:
-    """Raise `ValidationError` unless it is a list of names. The models need not exist: that changes from day
-    to day.
-    """
-    if not isinstance(names, list) or not all(
-        isinstance(name, str) and 0 < len(name) <= 128 for name in names
-    ):
-        raise ValidationError("This must be a list of models' names.")
-
-
-class ModelsMode(models.TextChoices):
-    """What a project's list of models means."""
-
-    ALL = "", "all models"
-    ALLOW_LIST = "allow_list", "only the listed models"
-    DENY_LIST = "deny_list", "all but the listed models"
-
-
-def list_allows(mode: str, listed: Collection[str], model: str) -> bool:
-    """Return whether a project with this list can use the model."""
-    return mode == ModelsMode.ALL or (model in listed) == (mode == ModelsMode.ALLOW_LIST)
 
 
 class Project(models.Model):

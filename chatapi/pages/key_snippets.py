@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from accounts.models import APIKey, KeyScope, list_allows
+from accounts.model_lists import list_allows
+from accounts.models import APIKey, KeyScope
 from chatapi import catalog
 from chatapi.models import ModelKind
 

@@ -7,7 +7,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import access
-from accounts.models import ModelsMode, Organization, Project
+from accounts.model_lists import ModelsMode
+from accounts.models import Organization, Project
 from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
