@@ -174,10 +174,7 @@ class KeyScope(models.TextChoices):
     MODELS = "models", "models – list the models"
     GENERATIONS = "generations", "generations – read receipts, resume and cancel streams"
     USAGE = "usage", "usage – read the organization's usage and costs; this needs an admin key too"
-    MANAGEMENT = (
-        "management",
-        "management – manage the organization with the role of the key; this needs an admin key too",
-    )
+    MANAGEMENT = "management", "management – manage the organization; this needs an admin key with a role"
 
 
 def validate_scopes(scopes: object) -> None:
@@ -213,8 +210,7 @@ class APIKey(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="An admin key may also manage its organization, as a member of this role would: "
-        "/v1/organization/projects and the other routes.",
+        help_text="A live admin key may manage its organization as a member with this role.",
     )
     service_account = models.ForeignKey(
         ServiceAccount, on_delete=models.SET_NULL, null=True, blank=True, related_name="api_keys",

@@ -16,7 +16,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='apikey',
             name='manages_as',
-            field=models.CharField(blank=True, choices=[('owner', 'Owner'), ('admin', 'Admin'), ('member', 'Member'), ('viewer', 'Viewer')], db_default='', default='', help_text='An admin key may also manage its organization, as a member of this role would: /v1/organization/projects and the other routes.', max_length=10),
+            field=models.CharField(blank=True, choices=[('owner', 'Owner'), ('admin', 'Admin'), ('member', 'Member'), ('viewer', 'Viewer')], db_default='', default='', help_text='A live admin key may manage its organization as a member with this role.', max_length=10),
         ),
         migrations.AddField(
             model_name='project',
