@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.test import Client
 
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
@@ -117,6 +118,13 @@ def test_a_body_is_json_and_says_so(boss: Person) -> None:
     assert (
         refused(boss, "POST", f"{HERE}/projects", b'{"name": "a", "name": "b"}')[1] == "duplicate_parameter"
     )
+
+
+def test_a_body_of_another_type_is_a_415(boss: Person) -> None:
+    headers = {"authorization": f"Bearer {boss.key}"}
+    response = Client().post(f"{HERE}/projects", b"name=shop", "text/plain", headers=headers)
+    assert response.status_code == 415
+    assert "application/json" in response.json()["error"]["message"]
 
 
 def test_ids_that_no_row_can_have_are_unknown(boss: Person, research: str) -> None:

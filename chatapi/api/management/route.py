@@ -69,7 +69,7 @@ class ManagementRoute(ClientRoute):
         body_type = self.operation(request).body
         assert body_type is not None, "the operation takes a body"
         if request.content_type.partition(";")[0].strip().lower() != "application/json":
-            raise errors.unsupported_media_type()
+            raise errors.unsupported_media_type("application/json")
         try:
             sent = json_guard.decode(request._request.body)
         except msgspec.ValidationError:
