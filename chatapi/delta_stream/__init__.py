@@ -14,7 +14,7 @@ of the inbox. It also makes a repeated write harmless. Deltas carry consecutive 
 reader that sees a gap reads the log.
 """
 
-from chatapi.delta_stream.entries import Batch, Entry, Frame, LogEntry, Sealed, StreamUnavailable
+from chatapi.delta_stream.entries import Batch, Entry, Frame, LogEntry, Rest, Sealed, StreamUnavailable
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.delta_stream.stream import DeltaStream
@@ -31,6 +31,7 @@ __all__ = [
     "Frame",
     "Job",
     "LogEntry",
+    "Rest",
     "Sealed",
     "StreamUnavailable",
 ]

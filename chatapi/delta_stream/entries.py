@@ -67,6 +67,14 @@ class Batch(NamedTuple):
         return self.first_seq + len(self.deltas) - 1
 
 
+class Rest(NamedTuple):
+    """The deltas behind a position: consecutive, but before a failure some may be missing."""
+
+    deltas: list[AnyDelta]
+    last_seq: int
+    """The number of the last one; without deltas, the position."""
+
+
 class Sealed(msgspec.Struct, frozen=True):
     """The content of a sealed log."""
 
@@ -98,17 +106,17 @@ def batches_of(entries: Sequence[LogEntry]) -> list[Batch]:
         raise StreamUnavailable(f"the log can't be read: {error}") from error
 
 
-def deltas_behind(seq: int, held: Sequence[Batch]) -> list[AnyDelta]:
+def deltas_behind(seq: int, held: Sequence[Batch]) -> Rest:
     """Return the deltas after that number, in order; raises `StreamUnavailable` when some are lost."""
     found: list[AnyDelta] = []
-    for first_seq, batch in held:
-        known = seq + len(found)
+    for batch in held:
         # Right before a failure some may be missing: deltas that a worker could not publish cost nothing, and
-        # the failure is their end.
-        if first_seq > known + 1 and not isinstance(batch[0], Failed):
+        # the failure is their end. It keeps its number: a client may have the missing ones.
+        if batch.first_seq > seq + 1 and not isinstance(batch.deltas[0], Failed):
             raise StreamUnavailable("Redis has lost a part of the log")
-        found += batch[max(0, known + 1 - first_seq) :]
-    return found
+        found += batch.deltas[max(0, seq + 1 - batch.first_seq) :]
+        seq = max(seq, batch.last_seq)
+    return Rest(found, seq)
 
 
 def last_seq_of(entries: Sequence[LogEntry]) -> int:

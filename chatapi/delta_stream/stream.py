@@ -17,6 +17,7 @@ from chatapi.delta_stream.entries import (
     Entry,
     Frame,
     LogEntry,
+    Rest,
     Sealed,
     StreamUnavailable,
     batches_of,
@@ -28,7 +29,6 @@ from chatapi.delta_stream.jobs import Cancellation, Job
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.presence import Presence, Signs
 from chatapi.redis_client import Command, DedicatedConnection
-from chatapi.wire.deltas import AnyDelta
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class DeltaStream:
         found = [delta for batch in held for delta in batch.deltas]
         return Sealed(found, max(0, first_seq - 1) + len(found), is_whole=first_seq == 1)
 
-    async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
+    async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
         """Return the deltas that the log holds after `after_seq`; raises `StreamUnavailable` when some of
         them are lost, or the log ends before `after_seq`.
         """
@@ -201,7 +201,7 @@ class DeltaStream:
 
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
-    ) -> tuple[bytes, list[AnyDelta]]:
+    ) -> tuple[bytes, Rest]:
         """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
         deltas up to `seq`.
 

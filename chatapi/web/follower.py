@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from accounts import loop_clock
 from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
-from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, Rest, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
 
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 class Follower:
-    """A client's view of one generation: every delta once, in order, without a gap."""
+    """A client's view of one generation: every delta once, in order, without a gap but before a failure."""
 
     LOST_AFTER_S: ClassVar[float] = 4.0
     """How long Redis may fail to answer before the stream ends."""
@@ -66,17 +66,16 @@ class Follower:
 
     async def catch_up(self) -> list[AnyDelta]:
         """Return all that the log holds beyond `seq`. Raises as `next`, also if the log ends before `seq`."""
-        missed = await self._answer(self._stream.replay(self.id, self.seq))
-        self.seq += len(missed)
+        missed, self.seq = await self._answer(self._stream.replay(self.id, self.seq))
         return missed
 
     async def _next_page(self) -> list[AnyDelta]:
         """Return the next deltas of the log; nothing at its end."""
-        found: list[AnyDelta] = []
+        found, last_seq = Rest([], self.seq)
         before = None
         while not found and self._read_up_to != before:  # an entry may hold nothing new
             before = self._read_up_to
-            self._read_up_to, found = await self._answer(
+            self._read_up_to, (found, last_seq) = await self._answer(
                 self._stream.tail(self.id, before, self.seq, most_entries=self._page_entries)
             )
         await self._turns.take(self._organization_id, 1 + len(found))
@@ -84,7 +83,7 @@ class Follower:
             # A page stays in memory while its client does not read: where entries are large, it has few.
             fitting_entries = self._page_entries * PAGE_DELTAS // len(found)
             self._page_entries = max(1, min(fitting_entries, 2 * self._page_entries, PAGE_ENTRIES))
-        self.seq += len(found)
+        self.seq = last_seq
         return found
 
     async def _answer(self, reading: Awaitable[Answer]) -> Answer:

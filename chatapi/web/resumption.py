@@ -6,7 +6,7 @@ next delta would get the same one, and a client that resumes behind it would mis
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -108,7 +108,9 @@ async def remainder(
     with _follower(services, row) as follower:
         async for batch in relay(services, follower, ping_ms, authorize):
             in_log = batch[: follower.seq - seq]
-            frames = _numbered(encoder, in_log, seq + 1, after)
+            # Only before the last one, a failure, some may be missing.
+            numbers = [*range(seq + 1, seq + len(in_log)), follower.seq]
+            frames = _numbered(encoder, zip(numbers, in_log, strict=False), after)
             for delta in batch[len(in_log) :]:  # nothing in it has a number, so nothing held back may come
                 frames += encoder.failed(delta) if isinstance(delta, Failed) else encoder.encode([delta])
             seq = follower.seq
@@ -120,10 +122,10 @@ def _follower(services: Services, row: Generation | Admission) -> LogFollower:
     return LogFollower(row.id, row.organization_id, services.stream, services.turns, services.log_readers)
 
 
-def _numbered(encoder: Encoder, deltas: list[AnyDelta], first_seq: int, after: Position) -> bytes:
+def _numbered(encoder: Encoder, deltas: Iterable[tuple[int, AnyDelta]], after: Position) -> bytes:
     """Encode all deltas, because encoders remember; drop the frames that the client has."""
     frames: list[bytes] = []
-    for seq, delta in enumerate(deltas, start=first_seq):
+    for seq, delta in deltas:
         encoded = encoder.encode([delta])
         if isinstance(delta, TERMINAL) and after.seq > seq:
             # The log has lost deltas that the client has, but the client does not have this end.

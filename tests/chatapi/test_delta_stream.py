@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from uuid import UUID, uuid4
@@ -12,13 +13,13 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
+from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, Rest, StreamUnavailable
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.presence import Presence
 from chatapi.redis_client import connect
 from chatapi.web import inbox as module
-from chatapi.web.follower import Follower
+from chatapi.web.follower import Follower, LogFollower
 from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
@@ -194,7 +195,7 @@ async def test_missing_deltas_are_read_from_where_the_inbox_broke_off(
 
     async def recording(
         generation_id: UUID, after: bytes, seq: int, *, most_entries: int
-    ) -> tuple[bytes, list[AnyDelta]]:
+    ) -> tuple[bytes, Rest]:
         read_after.append(after)
         return await tail(generation_id, after, seq, most_entries=most_entries)
 
@@ -229,6 +230,22 @@ async def test_a_failure_behind_lost_deltas_is_handed_out_once(stream: DeltaStre
     for first_seq in (1, 3, 9):  # the inbox has missed the second
         follower.feed(Frame(b"", first_seq, deltas.encode(batches[first_seq])))
     assert await to_the_end(follower) == [*texts(1, 3), lost]
+
+
+async def test_a_failure_behind_lost_deltas_keeps_its_number(stream: DeltaStream, inbox: Inbox) -> None:
+    generation_id, lost = identity.new_id(), Failed("lost")
+    await stream.publish([entry(generation_id, 12, [lost], inbox="")])
+    for seq in (0, 1):
+        assert await stream.replay(generation_id, seq) == ([lost], 12)
+        assert await stream.tail(generation_id, b"", seq) == (b"1-12", ([lost], 12))
+    assert await stream.replay(generation_id, 12) == ([], 12)
+    assert await stream.tail(generation_id, b"", 12) == (b"1-12", ([], 12))
+    polling = LogFollower(generation_id, 1, stream, FairTurns(), Counter())
+    catching_up, fed = (inbox.follow(generation_id, 1) for _ in range(2))
+    fed.feed(Frame(b"", 12, deltas.encode([lost])))
+    assert await polling.next() == await catching_up.catch_up() == await fed.next() == [lost]
+    assert (polling.seq, catching_up.seq, fed.seq) == (12, 12, 12)
+    assert await fed.next() == await polling.next() == await catching_up.catch_up() == []
 
 
 async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream: DeltaStream) -> None:
@@ -293,7 +310,7 @@ async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(
             await stream.publish([batch])
     valkey.client.config_set("maxmemory", 0)
     assert await stream.publish([entry(generation_id, 4, texts(4, 5))]) == set()
-    assert await stream.replay(generation_id) == texts(1, 5)
+    assert await stream.replay(generation_id) == (texts(1, 5), 5)
 
 
 async def test_a_batch_that_repeats_known_deltas_adds_only_the_new_ones(inbox: Inbox) -> None:
@@ -312,9 +329,9 @@ async def test_it_replays_from_any_delta(stream: DeltaStream) -> None:
             entry(generation_id, 5, [END]),
         ]
     )
-    assert await stream.replay(generation_id) == [*texts(1, 4), END]
-    assert await stream.replay(generation_id, 2) == [*texts(3, 4), END]
-    assert await stream.replay(generation_id, 5) == []
+    assert await stream.replay(generation_id) == ([*texts(1, 4), END], 5)
+    assert await stream.replay(generation_id, 2) == ([*texts(3, 4), END], 5)
+    assert await stream.replay(generation_id, 5) == ([], 5)
 
 
 async def test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_client(
@@ -329,7 +346,7 @@ async def test_a_sealed_log_refuses_the_old_fence_and_nothing_of_it_reaches_the_
     lost = Failed("lost")
     await stream.publish([entry(follower.id, 3, [lost], fence=2)])
     assert await to_the_end(follower) == [*texts(1, 2), lost]
-    assert await stream.replay(untouched) == texts(1, 1)
+    assert await stream.replay(untouched) == (texts(1, 1), 1)
 
 
 async def test_the_seal_tells_what_the_client_may_have_seen(stream: DeltaStream) -> None:
@@ -388,9 +405,9 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     await stream.publish([entry(follower.id, 5, [lost])])
     assert await to_the_end(follower) == [*texts(1, 2), lost]
-    assert await stream.replay(follower.id) == [*texts(1, 2), lost]
-    assert await stream.replay(follower.id, 1) == [*texts(2, 2), lost]
-    assert (await stream.tail(follower.id, b"", 0))[1] == [*texts(1, 2), lost]
+    assert await stream.replay(follower.id) == ([*texts(1, 2), lost], 5)
+    assert await stream.replay(follower.id, 1) == ([*texts(2, 2), lost], 5)
+    assert (await stream.tail(follower.id, b"", 0))[1] == ([*texts(1, 2), lost], 5)
     headless = identity.new_id()
     await stream.publish([entry(headless, 3, texts(3, 4)), entry(headless, 5, [lost])])
     with pytest.raises(StreamUnavailable):
@@ -536,15 +553,15 @@ async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pyt
     assert await stream.last_seq(generation_id) == 0
     for seq in range(1, 41):
         await stream.publish([entry(generation_id, seq, texts(seq, seq), inbox="")])
-    assert await stream.replay(generation_id) == texts(1, 40)
-    assert await stream.replay(generation_id, 35) == texts(36, 40)
-    assert await stream.replay(generation_id, 40) == []
+    assert await stream.replay(generation_id) == (texts(1, 40), 40)
+    assert await stream.replay(generation_id, 35) == (texts(36, 40), 40)
+    assert await stream.replay(generation_id, 40) == ([], 40)
     assert await stream.last_seq(generation_id) == 40
     for fence in range(2, 12):  # the seals alone fill a page
         sealed = await stream.seal(generation_id, fence)
         assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(1, 40), 40, True)
     assert await stream.last_seq(generation_id) == 40
-    assert await stream.replay(generation_id, 38) == texts(39, 40)
+    assert await stream.replay(generation_id, 38) == (texts(39, 40), 40)
 
 
 async def test_a_late_event_loop_takes_no_living_valkey_for_a_dead_one(

@@ -73,10 +73,9 @@ async def _log(stream: DeltaStream, generation_id: UUID) -> tuple[list[bytes], b
     has_ended = False
     while name != before:
         before = name
-        name, found = await stream.tail(generation_id, name, seq)
+        name, (found, seq) = await stream.tail(generation_id, name, seq)
         if not found:
             continue
-        seq += len(found)
         batches.append(deltas.encode(found))
         has_ended = isinstance(found[-1], TERMINAL)
         n_bytes += len(batches[-1])

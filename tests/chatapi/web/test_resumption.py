@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.delta_stream import DeltaStream, Entry, Job, Rest
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web import relay, resumption, silence
@@ -63,7 +63,7 @@ class Stream(DeltaStream):
 
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256
-    ) -> tuple[bytes, list[AnyDelta]]:
+    ) -> tuple[bytes, Rest]:
         """Read the log."""
         try:
             return await super().tail(generation_id, after, seq, most_entries=most_entries)
@@ -249,9 +249,9 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
 # ---- ids
 
 
-@pytest.mark.parametrize("held", [0, 2])
+@pytest.mark.parametrize(("held", "ids"), [(0, [b"", b""]), (2, [b"25-1", b"25-2"])])
 async def test_who_was_further_than_the_log_is_told_that_it_is_lost(
-    services: Any, waiting: Generation, held: int
+    services: Any, waiting: Generation, held: int, ids: list[bytes]
 ) -> None:
     """Valkey has lost a part of the log: a client with a later position has made no mistake."""
     behind = Position(20, 1, "Last-Event-ID")
@@ -263,7 +263,17 @@ async def test_who_was_further_than_the_log_is_told_that_it_is_lost(
     if not held:
         await publish(services, waiting.pk, 25, Text("behind what is lost"))
     error, done = await frames(services, waiting.pk, behind)
-    assert (b'"stream_unavailable"' in error, done) == (True, b"data: [DONE]")
+    assert (b'"stream_unavailable"' in error, done.endswith(b"data: [DONE]")) == (True, True)
+    assert [event_id(error), event_id(done)] == ids
+
+
+async def test_a_failure_with_a_lower_number_than_the_position_is_sent_without_an_id(
+    services: Any, waiting: Generation
+) -> None:
+    """The reaper numbers its failure behind the log that it finds, and Valkey may have lost that log."""
+    await publish(services, waiting.pk, 1, LOST)
+    error, done = await frames(services, waiting.pk, Position(20, 1))
+    assert (event_id(error), b'"stream_unavailable"' in error, done) == (b"", True, b"data: [DONE]")
 
 
 async def test_a_position_that_a_whole_log_has_not_reached_is_refused(
@@ -308,6 +318,40 @@ async def test_an_end_that_the_row_tells_has_no_id(services: Any, completed: Gen
     assert [event_id(frame) for frame in (finish, usage, done)] == [b""] * 3
     assert b'"finish_reason":"stop"' in finish
     assert b'"completion_tokens":200' in usage
+
+
+@pytest.mark.parametrize("is_published_late", [False, True])
+@pytest.mark.parametrize(
+    ("after", "ids"),
+    [
+        (FROM_THE_BEGINNING, [b"12-1", b"12-2"]),
+        (Position(1, 1), [b"12-1", b"12-2"]),
+        (Position(12, 1), [b"12-2"]),
+    ],
+)
+async def test_a_failure_behind_lost_deltas_is_sent_once_with_its_id(
+    services: Any,
+    failed: Generation,
+    monkeypatch: pytest.MonkeyPatch,
+    after: Position,
+    ids: list[bytes],
+    is_published_late: bool,
+) -> None:
+    """Valkey has lost the event that the client has. Only the last look finds a failure that comes late."""
+    replay = services.stream.replay
+
+    async def publish_and_replay(generation_id: UUID, after_seq: int = 0) -> Any:
+        await publish(services, failed.pk, 12, LOST)
+        return await replay(generation_id, after_seq)
+
+    if is_published_late:
+        monkeypatch.setattr(services.stream, "replay", publish_and_replay)
+    else:
+        await publish(services, failed.pk, 12, LOST)
+    found = await frames(services, failed.pk, after)
+    assert [event_id(frame) for frame in found] == ids
+    assert [b'"stream_unavailable"' in frame for frame in found[:-1]] == [True] * (len(ids) - 1)
+    assert found[-1].endswith(b"data: [DONE]")
 
 
 # ---- told to end
