@@ -91,6 +91,6 @@ def test_the_image_holds_what_runs_and_is_not_root() -> None:
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
-    assert {"accounts", "chatapi", "usage", "docs", "manage.py", "requirements"} == copied
+    assert copied == {"LICENSE", "accounts", "chatapi", "usage", "docs", "manage.py", "requirements"}
     assert all((ROOT / path).exists() for path in copied)
     assert "USER chatapi" in (ROOT / "Dockerfile").read_text()
