@@ -213,6 +213,8 @@ LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
 LOG_LEVEL = env.choice(
     "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 )
+# Misspelt names of settings, each with the nearest right one; a new setting is read above this line.
+UNKNOWN_VARIABLES = env.unknown("CHATAPI_")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
