@@ -23,6 +23,7 @@ from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
+from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import Command, DedicatedConnection, connect
@@ -287,7 +288,7 @@ class Services:
         """Void a generation whose time in the queue is over; return False if a worker or reaper has it."""
         withdrawal = ledger.Withdrawal(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         try:
-            await self.commits.write(ledger.withdraw, withdrawal)
+            log_end(await self.commits.write(ledger.withdraw, withdrawal))
         except UsageError as error:
             log.warning("%s can't be voided: %r", generation_id.hex, error)
             return False
@@ -302,7 +303,7 @@ class Services:
             generation_id, "service_unavailable", "The request could not be queued."
         )
         try:
-            await self.commits.write(ledger.withdraw, withdrawal)
+            log_end(await self.commits.write(ledger.withdraw, withdrawal))
         except AlreadyResolved:
             return False
         except UsageError as error:

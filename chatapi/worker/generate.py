@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 
 from chatapi.concurrency import MAX_AGE_S, retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
+from chatapi.end_log import log_end
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
@@ -246,7 +247,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        await _settle(services, settlement)
+        charge = await _settle(services, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
@@ -254,18 +255,23 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     run.publish(
         services.publisher, run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count)
     )
+    if charge is not None:
+        log_end(charge, run.usage.total_ms)
 
 
-async def _settle(services: Services, settlement: ledger.Settlement) -> None:
-    """Write the settlement. Raises `AlreadyResolved` or `DatabaseUnavailable`."""
+async def _settle(services: Services, settlement: ledger.Settlement) -> ledger.Charge | None:
+    """Write the settlement; return None if it was written before. Raises `AlreadyResolved` or
+    `DatabaseUnavailable`.
+    """
     write = partial(services.commits.write, ledger.settle, settlement)
     try:
-        await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
+        return await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
     except AlreadyResolved:
         # If the commit succeeded but its reply was lost, the next attempt was refused: the row has our fence.
         ours = Generation.objects.filter(pk=settlement.id, fence=settlement.fence, state=State.SETTLED)
         if not await services.commits.read(ours.exists):
             raise
+        return None
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:

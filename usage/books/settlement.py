@@ -67,6 +67,10 @@ class Charge:
     id: UUID
     tokens: Tokens
     amount_nanodollars: int
+    model: str
+    api_key: str
+    """The public part of the key's current secret."""
+    settlement: Settlement
 
 
 def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyResolved]:
@@ -82,7 +86,8 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         del rows[item.id]  # the same generation twice in one batch is settled once
         posting = _Posting.of(row, item)
         postings.append(posting)
-        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars))
+        amount = posting.amount_nanodollars
+        results.append(Charge(item.id, item.tokens, amount, row.model, row.api_key, item))
     if not postings:
         return results
     _update_generations(now, postings)
@@ -108,6 +113,7 @@ class _Open(NamedTuple):
     budget_day: date
     reserved_nanodollars: int
     end_user_id: int | None
+    api_key: str
     price: Price
 
     @property
@@ -116,13 +122,18 @@ class _Open(NamedTuple):
         return budgets.ids_for(*owners, self.budget_day, self.end_user_id)
 
 
+# The public part of the key, for the log.
+_API_KEY = "(SELECT public FROM accounts_apikey WHERE accounts_apikey.id = api_key_id)"
+
+
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """Lock the running generations among them in id order, and return their rows."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
     own = _Open._fields[:-1]
+    columns = [_API_KEY if name == "api_key" else name for name in (*own, *PRICE_COLUMNS)]
     rows = fetch_all(
-        f"SELECT {', '.join((*own, *PRICE_COLUMNS))} FROM usage_generation "  # noqa: S608  the text is ours
+        f"SELECT {', '.join(columns)} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
         [db_value(generation_id) for generation_id in ids],
     )

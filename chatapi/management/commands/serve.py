@@ -1,13 +1,20 @@
 """`manage.py serve`: run the whole service, or one of its processes."""
 
+import logging
+import os
 import sys
 from importlib import import_module
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from chatapi import __version__
+from chatapi.log_formats import fields
 from chatapi.serving import all_in_one, preflight
+from chatapi.serving.greeting import base_url
 from chatapi.serving.preflight import CannotStart
+
+log = logging.getLogger("chatapi")
 
 PROCESSES = {
     "web": "chatapi.serving.web_process",
@@ -63,6 +70,8 @@ class Command(BaseCommand):
         role = preflight.role(only)
         preflight.check_settings()
         preflight.check_services()
+        address = base_url(host, port) if role == "web" else None
+        log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
         if role != "web":
             return import_module(PROCESSES[role]).run() or 0
