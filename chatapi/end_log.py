@@ -25,6 +25,7 @@ def log_end(charge: Charge, total_ms: int | None = None) -> None:
             prompt_tokens=tokens.prompt_tokens,
             completion_tokens=tokens.completion_tokens,
             cost_usd=f"{charge.amount_nanodollars / NANODOLLARS:.9f}",
+            queued_ms=charge.queued_ms,
             first_token_ms=settlement.first_token_ms,
             last_token_ms=settlement.last_token_ms,
             total_ms=total_ms,

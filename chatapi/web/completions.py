@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from time import monotonic
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from chatapi import errors, identity, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
 from chatapi.fair_room import NoRoom, Room
+from chatapi.process_metrics import ADMISSION
 from chatapi.web import idempotency_header
 from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.byte_windows import WindowFull
@@ -347,7 +349,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inbox.name
-        admitting = services.in_background(_admit(services, request, admission, inbox))
+        admitting = services.in_background(_admit(services, request, admission, inbox, exchange.began_at))
         used_tokens: int | None = None
         try:
             if is_later:
@@ -441,7 +443,11 @@ async def _end_user_limits(services: Services, caller: Caller, end_user: str | N
 
 
 async def _admit(
-    services: Services, request: ValidatedRequest, admission: ledger.Admission, inbox: str
+    services: Services,
+    request: ValidatedRequest,
+    admission: ledger.Admission,
+    inbox: str,
+    began_at: float,
 ) -> None:
     """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
@@ -463,6 +469,8 @@ async def _admit(
         stores_response = bool(request.caller.stores_responses_days)
         await services.enqueue(admission.id, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
+        if not admission.is_test:
+            ADMISSION.observe(monotonic() - began_at)
         failpoint("enqueue.after")
     finally:
         if request.room is not None:

@@ -81,12 +81,12 @@ class Exchange:
         self.is_counted = False
         """The request counts in the caller's rate limits."""
         self._connection = connection
-        self._began_at = time.monotonic()
+        self.began_at = time.monotonic()
 
     @property
     def took_ms(self) -> int:
         """The time since the request began."""
-        return round((time.monotonic() - self._began_at) * 1_000)
+        return round((time.monotonic() - self.began_at) * 1_000)
 
     # ---- the request
 

@@ -8,6 +8,7 @@
 
 import asyncio
 import logging
+import time
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ import msgspec
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from chatapi import process_metrics
 from chatapi.concurrency import MAX_AGE_S, retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
 from chatapi.end_log import log_end
@@ -239,6 +241,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     """Settle, then publish the terminal delta: a client never sees an end that the books do not have."""
     if end.ending is Ending.FENCED_OFF:
         return
+    ended_at = time.monotonic()
     # Content first: text that is in no log must not be charged.
     await services.publisher.flushed(run)
     if run.has_lost_stream and end.failure is None:
@@ -257,6 +260,21 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     )
     if charge is not None:
         log_end(charge, run.usage.total_ms)
+        if not run.claimed.is_test:  # the sandbox would hide the times of upstreams
+            _observe(charge, time.monotonic() - ended_at)
+
+
+def _observe(charge: ledger.Charge, settling_s: float) -> None:
+    """Count the generation's times for /metrics; `settling_s` is that of the publishing and the commit."""
+    settlement = charge.settlement
+    process_metrics.SETTLEMENT.observe(settling_s)
+    if charge.queued_ms is not None:
+        process_metrics.QUEUE_WAIT.observe(charge.queued_ms / 1_000)
+    if settlement.first_token_ms is not None and settlement.last_token_ms is not None:
+        process_metrics.FIRST_TOKEN.observe(settlement.first_token_ms / 1_000, charge.model)
+        if (gaps := charge.tokens.completion_tokens - 1) > 0:
+            streamed_ms = settlement.last_token_ms - settlement.first_token_ms
+            process_metrics.BETWEEN_TOKENS.observe(streamed_ms / 1_000 / gaps, charge.model)
 
 
 async def _settle(services: Services, settlement: ledger.Settlement) -> ledger.Charge | None:

@@ -18,6 +18,7 @@ from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
 from chatapi.presence import signs
+from chatapi.process_metrics import publish_for_ever
 from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
@@ -97,6 +98,7 @@ class Services:
             collecting,
             storing,
             lost_messages.run,
+            self._publish_metrics,
         )
         loops = [asyncio.create_task(supervise(loop)) for loop in work]
         self._heartbeat.start()
@@ -114,6 +116,10 @@ class Services:
             await self.stream.redis.aclose()
             await self._broker.aclose()
             await self.commits.close()
+
+    async def _publish_metrics(self) -> None:
+        redis, prefix = self.stream.redis, self.stream.prefix
+        await publish_for_ever(redis, prefix, "worker", lambda: len(self.running))
 
     def _has_free_slot(self) -> bool:
         slots: int = settings.WORKER_CONCURRENCY

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,7 +15,16 @@ from django.db import connection
 
 from usage import pricing, rollups
 from usage.books import budgets, idempotency
-from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, to_date, to_uuid
+from usage.database.sql import (
+    db_value,
+    execute,
+    fetch_all,
+    insert,
+    rows_of_values,
+    to_date,
+    to_datetime,
+    to_uuid,
+)
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
@@ -71,6 +80,8 @@ class Charge:
     api_key: str
     """The public part of the key's current secret."""
     settlement: Settlement
+    queued_ms: int | None
+    """From admission to the first claim; None if it was never claimed."""
 
 
 def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyResolved]:
@@ -87,7 +98,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         posting = _Posting.of(row, item)
         postings.append(posting)
         amount = posting.amount_nanodollars
-        results.append(Charge(item.id, item.tokens, amount, row.model, row.api_key, item))
+        results.append(Charge(item.id, item.tokens, amount, row.model, row.api_key, item, row.queued_ms))
     if not postings:
         return results
     _update_generations(now, postings)
@@ -114,7 +125,15 @@ class _Open(NamedTuple):
     reserved_nanodollars: int
     end_user_id: int | None
     api_key: str
+    admitted_at: datetime | str
+    claimed_at: datetime | str | None
     price: Price
+
+    @property
+    def queued_ms(self) -> int | None:
+        if self.claimed_at is None:
+            return None
+        return (to_datetime(self.claimed_at) - to_datetime(self.admitted_at)) // timedelta(milliseconds=1)
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
