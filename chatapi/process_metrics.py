@@ -103,7 +103,7 @@ async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callabl
         text = msgspec.json.encode(Snapshot(role, gauges, histograms))
         try:
             async with in_time():
-                await redis.eval(_WRITE, 1, f"{prefix}metrics", name, text)  # type: ignore[misc]
+                await redis.eval(_WRITE, 1, f"{prefix}metrics", name, text)
         except RedisError as error:
             log.warning("metrics: %s", error)
         await asyncio.sleep(PUBLISH_S)

@@ -93,7 +93,7 @@ def _place(url: str) -> str:
 
 
 def _check_one(redis: Redis, place: str) -> Iterator[Finding]:
-    info = cast(dict[str, Any], redis.info())
+    info = redis.info()
     version = str(info.get("valkey_version") or info["redis_version"])
     name = "Valkey" if "valkey_version" in info else "Redis"
     if int(version.partition(".")[0]) < MIN_REDIS_VERSION:

@@ -1,5 +1,6 @@
 """`manage.py doctor`: what it finds in an installation that is right, and in one that is not."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_a_redis_that_is_away_is_named_without_its_password(settings: Settings) 
 def test_a_clock_that_is_wrong(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     for offset_s, level in ((30, Level.WARNING), (-3_600, Level.WRONG)):
         with monkeypatch.context() as patch:
-            patch.setattr(stores.time, "time", _shifted(stores.time.time, offset_s))
+            patch.setattr(time, "time", _shifted(time.time, offset_s))
             found = stores.check_redis_clock()
         assert found.level is level
         assert abs(float(found.text.split()[-2]) - abs(offset_s)) < 5

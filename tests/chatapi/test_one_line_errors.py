@@ -68,12 +68,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("command", [*COMMANDS, ("doctor",)], ids=lambda each: each[0])
 def test_a_database_that_is_away(tmp_path: Path, command: tuple[str, ...]) -> None:
-    port = free_port()
-    environment = {
-        "DATABASE_URL": f"postgres://u@127.0.0.1:{port}/x",
-        "CHATAPI_DATABASE_TIMEOUT_MS": "200",
-    }
-    done = manage(tmp_path, *command, **environment)
+    url = f"postgres://u@127.0.0.1:{free_port()}/x"
+    done = manage(tmp_path, *command, DATABASE_URL=url, CHATAPI_DATABASE_TIMEOUT_MS="200")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     if command != ("doctor",):  # which goes on to what else is wrong

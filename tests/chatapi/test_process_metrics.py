@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -66,11 +67,11 @@ async def test_the_lag_of_a_loop_is_that_of_its_latest_tick() -> None:
 
 
 def test_a_process_that_writes_no_more_is_forgotten(tmp_path: Path) -> None:
-    snapshot = process_metrics.msgspec.json.encode(process_metrics.Snapshot("worker", {}, {}))
+    snapshot = msgspec.json.encode(process_metrics.Snapshot("worker", {}, {}))
     with Valkey(tmp_path) as valkey, Redis(unix_socket_path=str(valkey.socket)) as redis:
-        now_s = redis.time()[0]  # type: ignore[index]
-        redis.hset("t:metrics", "old", f"{now_s - 60} ".encode() + snapshot)  # type: ignore[arg-type]
-        redis.hset("t:metrics", "new", f"{now_s} ".encode() + snapshot)  # type: ignore[arg-type]
+        now_s = redis.time()[0]
+        redis.hset("t:metrics", "old", f"{now_s - 60} ".encode() + snapshot)
+        redis.hset("t:metrics", "new", f"{now_s} ".encode() + snapshot)
         redis.hset("t:metrics", "strange", f"{now_s} {{}}")
         assert list(process_metrics.read(redis, "t:")) == ["new"]
         assert redis.hkeys("t:metrics") == [b"new", b"strange"]
