@@ -44,9 +44,10 @@ slow-ones:
 mutations: .venv/.test ## break the code on purpose, one way at a time, and see that a test notices
 	@.ci/with-postgres .venv/bin/python -m tests.faults.mutations $(ARGS)
 
-lint: .venv/.dev ## style
+lint: .venv/.dev ## style, and deploy/kubernetes against its schemas
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/kubernetes-validate --strict --quiet -k 1.29 -k 1.37 deploy/kubernetes/*.yaml
 
 types: .venv/.dev ## types
 	@.venv/bin/mypy .
