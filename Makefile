@@ -16,8 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
-run: .venv/.base ## set up and run the service (PORT=8000); the first time it prints a demo key
-	@exec .venv/bin/python manage.py serve --port $(PORT)
+run: .venv/.base ## set up and run the service (PORT=8000, ARGS="--web 2 --worker 4"); the first time it prints a demo key
+	@exec .venv/bin/python manage.py serve --port $(PORT) $(ARGS)
 
 test: .venv/.test ## set up and run the tests (ARGS="-k ledger"): all but the slow ones
 	@.venv/bin/pytest -n auto --dist loadgroup $(addprefix --ignore=,$(slow)) $(ARGS)
@@ -69,9 +69,10 @@ test-postgres: .venv/.test ## the tests of what the database does, on a PostgreS
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits (FAULTS=few).
-about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
-	budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py exports_pages.py idempotency.py loadcatalog.py \
-	organization_api.py rate_limits_end_to_end.py resume.py revocation.py text_completions.py tickets.py)
+about_rows = $(addprefix tests/faults/test_,embeddings.py failpoints.py protocols.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py api_models.py api_receipts.py \
+	budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py embeddings.py end_user_usage.py end_users.py \
+	exports_pages.py idempotency.py loadcatalog.py organization_api.py rate_limits_end_to_end.py responses.py resume.py revocation.py \
+	stored_responses.py stored_response_pages.py text_completions.py tickets.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)

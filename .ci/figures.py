@@ -74,16 +74,22 @@ def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
 
 
 def _used_once(functions: list[Function], sources: Iterable[str]) -> list[Function]:
-    """Return the functions that are named in one other place; frameworks call the decorated ones."""
+    """Return the functions that are named in one other place.
+
+    Frameworks call the decorated ones, and those that extend a framework's method by `super()`.
+    """
     names: Counter[str] = Counter()
+    extending: set[str] = set()
     for source in sources:
         names.update(token.string for token in _tokens(source) if token.type == tokenize.NAME)
+        extending.update(re.findall(r"\bsuper\(\)\.(\w+)", source))
     definitions = Counter(node.name for node in functions)
     return [
         node
         for node in functions
         if not node.decorator_list
         and not node.name.startswith("__")
+        and node.name not in extending
         and names[node.name] - definitions[node.name] == 1
     ]
 
@@ -101,7 +107,7 @@ def _begins_with_verb(docstring: str) -> bool:
 
 
 def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
-    """Return the longest chain of classes of this project, exceptions and models left out, less one."""
+    """Return the longest chain of classes of this project, exceptions left out, less one."""
     bases = {
         node.name: [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
         for tree in trees
@@ -112,7 +118,10 @@ def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
     def depth(name: str) -> int:
         return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
 
-    return max(depth(name) for name in bases if not re.search(r"Error|Exception", name)) - 1
+    def is_exception(name: str) -> bool:
+        return bool(re.search(r"Error|Exception", name)) or any(map(is_exception, bases.get(name, ())))
+
+    return max(depth(name) for name in bases if not is_exception(name)) - 1
 
 
 def _percent(part: int, whole: int) -> str:

@@ -27,7 +27,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 
 
 def main() -> None:
-    """Exit with 1 and the service's own words when anything is not as promised."""
+    """Exit with status 1 and the service's own output if anything differs from the promise."""
     with MakeRun() as first:
         key = first.key()
         if key is None:
@@ -76,7 +76,7 @@ class MakeRun:
         self._kill()
 
     def key(self) -> str | None:
-        """The key that it has printed; only a first start does."""
+        """Return the key that the service has printed; only a first start prints one."""
         found = re.search(r"API key +(ck_live_\w+)", "\n".join(self.lines))
         return found[1] if found else None
 
@@ -99,7 +99,7 @@ class MakeRun:
         print("streamed with Python's http.client and with the printed curl command")
 
     def press_ctrl_c(self) -> None:
-        """It must end cleanly."""
+        """Send SIGINT, and check that the service ends cleanly."""
         os.killpg(self.process.pid, signal.SIGINT)
         code = self.process.wait(STOPPED_WITHIN_S)
         self.reader.join(STOPPED_WITHIN_S)

@@ -1,8 +1,155 @@
-"""Registers this package's admin pages; Django looks for them here.
+"""Admin pages about organizations, people and groups; Django looks for them here.
 
 The pages of API keys and rate limits also need the catalog, so they are in `chatapi/pages/`.
 """
 
-from accounts.pages import organization_admin
+from typing import Any
 
-__all__ = ["organization_admin"]
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from unfold.admin import ModelAdmin, TabularInline
+from unfold.decorators import action, display
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from accounts import access
+from accounts.models import Member, Organization, Project
+from accounts.pages import member_admin  # noqa: F401  registers its pages
+from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.tenant_admin import TenantAdmin
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
+    """People. Staff can't give themselves, or anyone, more rights than they have."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Let only superusers change rights."""
+        own = [] if request.user.is_superuser else ["is_staff", "is_superuser", "groups", "user_permissions"]
+        return [*super().get_readonly_fields(request, obj), *own]
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Let only superusers change superusers and other staff: a new password takes an account over."""
+        is_else = obj is not None and (obj.is_superuser or (obj.is_staff and obj.pk != request.user.pk))
+        return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: logs name people, and an organization could lose its last owner. They can be made
+        inactive.
+        """
+        return False
+
+
+@admin.register(Group)
+class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
+    """Permissions of groups of operators."""
+
+    nothing_yet = "No groups yet. A group gives several operators the same permissions."
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Let only superusers change groups: staff could give their own group every right."""
+        return bool(request.user.is_superuser)
+
+
+class MemberInline(TenantAdmin, TabularInline):
+    """An organization's members, who have pages of their own for changes."""
+
+    model = Member
+    extra = 0
+    fields = readonly_fields = ["user", "role", "created_at"]
+    show_change_link = True
+    hide_title = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
+        return rows
+
+    def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+
+class ProjectInline(TenantAdmin, TabularInline):
+    """An organization's projects."""
+
+    model = Project
+    form = ConstrainedForm
+    fields = ["name", "is_active"]
+    extra = 0
+    show_change_link = True
+    hide_title = True
+    can_delete = False
+
+
+@admin.register(Organization)
+class OrganizationAdmin(TenantAdmin, ModelAdmin):
+    """Organizations."""
+
+    nothing_yet = "No organizations yet. An organization pays for its projects, which have the API keys."
+    list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
+    list_filter = ["is_active"]
+    search_fields = ["name"]
+    show_full_result_count = False
+    inlines = [ProjectInline, MemberInline]
+    ordering = ["name"]  # Django drops the model's ordering in queries with counts
+    actions_detail = ["invite", "grant_credit"]
+
+    def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
+        """Leave members out of the form of a new organization."""
+        return self.inlines if obj else [ProjectInline]
+
+    def has_invite_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        row = self.get_object(request, str(object_id))
+        return row is not None and access.may(request.user, "accounts.add_member", row)
+
+    @action(
+        description="Invite a member", permissions=["invite"], icon="person_add", url_path="invite-member"
+    )
+    def invite(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return redirect(f"{reverse('admin:accounts_member_add')}?organization={object_id}")
+
+    def has_grant_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        return request.user.has_perm("usage.add_ledgerentry")
+
+    @action(description="Grant credit", permissions=["grant"], icon="payments", url_path="grant-credit")
+    def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Return False: the ledger names it. It can be made inactive."""
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
+        """Return the organizations with their counts, in one query."""
+        counts = {
+            # Distinct, because the two joins multiply each other's rows.
+            "projects_counted": Count("projects", distinct=True),
+            "members_counted": Count("members", distinct=True),
+        }
+        rows: QuerySet[Organization] = super().get_queryset(request).annotate(**counts)
+        return rows
+
+    @display(description="Projects", ordering="projects_counted")
+    def projects_count(self, row: Any) -> int:
+        return int(row.projects_counted)
+
+    @display(description="Members", ordering="members_counted")
+    def members_count(self, row: Any) -> int:
+        return int(row.members_counted)

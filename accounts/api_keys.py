@@ -57,6 +57,7 @@ def _random(length: int) -> str:
 
 def _checksum(text: str) -> str:
     number, out = zlib.crc32(text.encode()), ""
+    # Six digits in base 62 hold all 32 bits of a CRC.
     for _ in range(CHECKSUM_LENGTH):
         number, digit = divmod(number, 62)
         out = _ALPHABET[digit] + out

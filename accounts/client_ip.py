@@ -28,6 +28,7 @@ def of_request(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
     """Return the client's IP of an ASGI scope."""
     peer, _ = scope["client"] or ("", None)
     forwarded_for = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+    # Latin-1 decodes any bytes, and an IP is ASCII.
     return of(peer, forwarded_for.decode("latin-1"), trusted_proxies)
 
 
@@ -58,6 +59,7 @@ def is_ip_or_network(text: str) -> bool:
     return True
 
 
+# The setting's networks are parsed once, not for each request.
 @lru_cache(maxsize=8)
 def _networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)

@@ -29,6 +29,7 @@ def ids_of(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
     if missing := sorted(set(names) - known.keys()):  # sorted, so that two transactions do not deadlock
         rows = [EndUser(project_id=project_id, name=name) for project_id, name in missing]
         EndUser.objects.bulk_create(rows, ignore_conflicts=True)
+        # Read again, because a bulk insert that ignores conflicts returns no ids.
         known |= _read(missing)
     return known
 
@@ -36,6 +37,7 @@ def ids_of(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
 def _read(names: Collection[tuple[int, str]]) -> dict[tuple[int, str], int]:
     projects, own = {project_id for project_id, _ in names}, {name for _, name in names}
     rows = EndUser.objects.filter(project__in=projects, name__in=own)
+    # The query matches each project with each name; callers look up only the pairs that they asked for.
     return {(project_id, name): id_ for project_id, name, id_ in rows.values_list("project_id", "name", "id")}
 
 
@@ -65,4 +67,5 @@ def limits(project_id: int, name: str, usual: Iterable[Limit]) -> list[Limit]:
 def digest(name: str) -> str:
     """Return a keyed digest, so that names that are easy to guess can't be found by trying."""
     key = settings.KEY_PEPPER.encode()
+    # JSON may contain half a surrogate pair, which UTF-8 can't encode.
     return PREFIX + hmac.new(key, name.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()

@@ -36,7 +36,7 @@ class TooManyFailedAttempts(AccountsError):
     """The key was not looked up, because too many wrong keys came from its client's IP."""
 
     def __init__(self, retry_after_ms: int) -> None:
-        """`retry_after_ms` is the time until keys from that IP are looked up again."""
+        """Store the time until keys from that IP are looked up again."""
         again = f"Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Too many requests with an incorrect API key came from your address. {again}")
         self.retry_after_ms = retry_after_ms
@@ -54,7 +54,7 @@ class RateLimited(AccountsError):
     """A limit has no room for the request, which has taken nothing. The text is for the client."""
 
     def __init__(self, limit: Limit, statuses: Sequence[LimitStatus], retry_after_ms: int | None) -> None:
-        """`retry_after_ms` is the time until there can be room; None if there never will be."""
+        """Store the limit, and the time until there can be room; None if there never will be."""
         again = "" if retry_after_ms is None else f" Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Rate limit reached: {limit}.{again}")
         self.limit = limit

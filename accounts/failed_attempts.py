@@ -44,7 +44,9 @@ class FailedAttempts:
     """The counts of one process; its event loop and its threads may use them at the same time."""
 
     def __init__(self, most_per_minute: Callable[[], int]) -> None:
-        """`most_per_minute` returns the failures that an IP may have; 0: nothing is counted."""
+        """Count failures; `most_per_minute` returns the failures that an IP may have, and 0 disables the
+        counting.
+        """
         self._most_per_minute = most_per_minute
         self._counts: OrderedDict[str, _Count] = OrderedDict()
         self._right_keys: OrderedDict[str, None] = OrderedDict()
@@ -64,8 +66,8 @@ class FailedAttempts:
 
     @contextmanager
     def permitted(self, ip: str, key: str) -> Iterator[None]:
-        """Surround a look-up: raise `TooManyFailedAttempts` instead if the IP has none left and the key is
-        not known to be right.
+        """Enclose a look-up: raise `TooManyFailedAttempts` instead if the IP has no failures left and the key
+        is not known to be right.
         """
         most = self._most_per_minute()
         digest = api_keys.digest(key, settings.KEY_PEPPER)

@@ -64,6 +64,7 @@ class _Tokens(PasswordResetTokenGenerator):
         self._sender = sender
 
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
+        # With the sender in the signature, nobody can put another sender's id in front of a token.
         return f"{super()._make_hash_value(user, timestamp)}{self._sender.pk}"
 
 
@@ -78,6 +79,7 @@ class _AnySender:
         )
         if person is None or sender is None:
             return False
+        # The signature first, because it costs no query.
         return _Tokens(sender).check_token(person, signed) and may_send(sender, person)
 
 

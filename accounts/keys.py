@@ -83,12 +83,14 @@ def rotate(row: APIKey, previous_until: datetime | None) -> str:
 
 def end_previous_secrets(rows: QuerySet[APIKey]) -> int:
     """End the previous secrets of these keys; returns how many ended."""
+    # Only those that still work, so that the count tells the person whether there was one.
     overlapping = rows.filter(previous_expires_at__gt=Now())
     return recorder.update(overlapping, previous_public=None, previous_digest="", previous_expires_at=None)
 
 
 def set_active(rows: QuerySet[APIKey], *, is_active: bool) -> int:
     """Enable or disable these keys; returns how many changed."""
+    # Revoked keys stay as they are: enabling one would show it as active though it is refused.
     return recorder.update(rows.filter(revoked_at=None).exclude(is_active=is_active), is_active=is_active)
 
 

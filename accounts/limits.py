@@ -1,6 +1,6 @@
 """Rate limits as values, how much of them is left, and the headers that say so; pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,11 +11,15 @@ HIGHEST = 2**53
 
 
 class Counts(StrEnum):
-    """What a limit counts."""
+    """What a limit counts: requests one by one, running requests by leases, all else by amounts."""
 
     REQUESTS = "requests"
     TOKENS = "tokens"
     RUNNING = "running"
+
+
+# What a request takes or used of each thing that is counted by amounts; without an entry, nothing.
+Amounts = Mapping[Counts, int]
 
 
 # What headers tell of.
@@ -41,7 +45,7 @@ class Limit:
 
     @property
     def id(self) -> str:
-        """The limit's name in Redis; it stays when the number changes."""
+        """Return the limit's name in Redis, which stays the same when the number changes."""
         known = f"{self.scope}:{self.scope_id}:{self.counts}:{self.window_ms}:{self.model}"
         return f"{known} {self.name}" if self.name else known  # no model's name has a space
 

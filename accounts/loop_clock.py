@@ -1,8 +1,8 @@
 """The time of this process's event loop, which stands still while the loop does not run.
 
 A loop that was blocked, or whose process was stopped, finds all its timers due on its next turn, before it
-has read the data that waits in its sockets. Code that judges others by their silence uses this clock: a deaf
-process has not heard silence.
+has read the data that waits in its sockets. Code that takes others for dead after a silence uses this clock,
+so that a silence counts only while this process could have heard them.
 
 Without `start` (tests, management commands) it is `time.monotonic`. It is in the lowest package because all
 packages wait.
@@ -34,11 +34,11 @@ class LoopClock:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tick on this loop, which need not run yet."""
+        """Begin to tick on this loop, which need not run yet."""
         self._timer = loop.call_later(0, self._tick, loop)
 
     def stop(self) -> None:
-        """Become `time.monotonic` again; the loop may end."""
+        """Stop ticking, so that the loop may end; `monotonic` is `time.monotonic` again."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._stops_at, self._lost_s = None, float("inf"), 0.0

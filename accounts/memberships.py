@@ -36,11 +36,13 @@ def person_named(by: access.Person, name: str, email: str) -> User:
     if User.objects.filter(username=name).exists():
         raise ValidationError({"name": _TAKEN})
     person = User(username=name, email=email)
+    # Django's form to reset a password and our invitations tell by this who has never chosen one.
     person.set_unusable_password()
     try:
         person.full_clean()
     except ValidationError as error:
         raise ValidationError(
+            # The form's field for the user name is called "name".
             {{"username": "name"}.get(field, field): texts for field, texts in error.message_dict.items()}
         ) from error
     return person

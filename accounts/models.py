@@ -50,6 +50,8 @@ class Project(models.Model):
     model_aliases = models.JSONField(
         default=dict, db_default={}, blank=True, help_text="Models' ids by the project's own names for them."
     )
+    # `db_default` here and below: the previous release, which still runs during a deployment, inserts rows
+    # without these columns.
     hashes_end_users = models.BooleanField(
         default=False,
         db_default=False,
@@ -89,6 +91,7 @@ class Project(models.Model):
 class EndUser(models.Model):
     """A person for whom a project that counts end users sends requests; the first request makes the row."""
 
+    # No index of its own: the unique constraint's index begins with the project.
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="end_users", db_index=False)
     name = models.CharField(max_length=MAX_END_USER_CHARS, help_text="As `end_users.stored_name` returns it.")
 
@@ -166,6 +169,8 @@ class APIKey(models.Model):
 
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="api_keys")
     name = models.CharField(max_length=100, default="default", validators=[identifier])
+    # The part of the key that finds its row. It is no secret, so its index needs no constant-time
+    # comparison; the digest of the whole key does.
     public = models.CharField(max_length=16, unique=True, editable=False)
     digest = models.CharField(max_length=64, editable=False)
     is_test = models.BooleanField(
@@ -176,6 +181,7 @@ class APIKey(models.Model):
         help_text="May also read all of its organization's usage and costs: "
         "/v1/organization/usage/completions and /v1/organization/costs.",
     )
+    # Empty lists allow everything, so that keys from before these columns keep all their rights.
     scopes = models.JSONField(
         default=list,
         db_default=[],
@@ -199,6 +205,7 @@ class APIKey(models.Model):
     )
     revoked_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    # NULL rather than blank without a previous secret, because NULLs are not unique among each other.
     previous_public = models.CharField(max_length=16, unique=True, null=True, blank=True, editable=False)
     previous_digest = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
     previous_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -283,6 +290,7 @@ class RateLimit(models.Model):
     tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
     concurrent_requests = models.PositiveIntegerField(null=True, blank=True)
 
+    # The columns of limits, with what each counts and its window; a lease has no window.
     NUMBERS = {
         "requests_per_minute": (Counts.REQUESTS, MINUTE_MS),
         "tokens_per_minute": (Counts.TOKENS, MINUTE_MS),

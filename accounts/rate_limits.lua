@@ -131,12 +131,12 @@ local function take(id, lease_ms, wanted, leases, is_dry_run)
   return {refusing, math.ceil(longest / 1000), statuses}
 end
 
--- End a request: its leases, and what time has not paid for of the tokens that it did not use. Tokens beyond
--- what it took are charged.
-local function release(id, leases, charges, took, used)
+-- End a request: its leases, and what time has not paid for of the amounts that it did not use. An amount
+-- beyond what it took is charged.
+local function release(id, leases, charges)
   for _, key in ipairs(leases) do redis.call('ZREM', key, id) end
   for _, charged in ipairs(charges) do
-    local key, limit, window, mark = unpack(charged)
+    local key, limit, window, mark, took, used = unpack(charged)
     local bucket, share = open(key, limit, window), 0
     local scale, taken_at = string.match(mark, '(%S+) (%S+)')
     if tonumber(taken_at) >= bucket.since then

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from accounts import limits
 from accounts.errors import RateLimited
-from accounts.limits import Counts, Limit, LimitStatus
+from accounts.limits import Amounts, Counts, Limit, LimitStatus
 from accounts.redis_time_limit import in_time
 
 log = logging.getLogger(__name__)
@@ -41,21 +41,31 @@ Run = Callable[[Sequence[Operation]], Awaitable[Sequence[Any]]]
 Ask = Callable[[Operation], Awaitable[Any]]
 
 
+class Charge(NamedTuple):
+    """What a request has taken from one limit, which gives back the part that is not used."""
+
+    counts: Counts
+    key: str
+    most: int
+    window_us: int
+    mark: str
+    """Of the script: the state of the bucket at that time."""
+    amount: int
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """What a request has taken and can release."""
 
     id: UUID
-    tokens: int = 0
     statuses: tuple[LimitStatus, ...] = ()
-    charges: tuple[tuple[str, int, int, str], ...] = ()
-    """Of each limit of tokens: key, limit, window in µs, and the script's mark."""
+    charges: tuple[Charge, ...] = ()
     leases: tuple[str, ...] = ()
     """The keys in which it holds a lease."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to release: requests are never given back."""
+        """Return whether there is nothing to release: requests are never given back."""
         return not self.charges and not self.leases
 
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -83,7 +93,9 @@ class RateLimits:
     def __init__(
         self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one
     ) -> None:
-        """`lease_ms`: how long a lease lasts unless it is renewed. `share` may send operations together."""
+        """Prepare the script. `lease_ms` is how long a lease lasts unless it is renewed; `share` may send
+        operations together.
+        """
         # The keys of releases before GCRA began with `rate:`; a rolling restart must not mix them.
         self._prefix = f"{prefix}limit:"
         self._lease_ms = lease_ms
@@ -91,35 +103,36 @@ class RateLimits:
         self._ask = share(self._run)
 
     async def take(
-        self, known: Iterable[Limit], generation_id: UUID, *, model: str, tokens: int
+        self, known: Iterable[Limit], generation_id: UUID, *, model: str, amounts: Amounts
     ) -> Reservation:
-        """Take one request, the tokens and a lease from each limit that applies to this model, or raise
+        """Take one request, the amounts and a lease from each limit that applies to this model, or raise
         `RateLimited`. Without such a limit Redis is not asked.
 
         If Redis does not answer in time, or the caller is cancelled, it may have been taken all the same.
         """
         applying = [limit for limit in known if limit.model in {"", model}]
-        return await self._take(applying, generation_id, tokens)
+        return await self._take(applying, generation_id, amounts)
 
     async def look(self, known: Iterable[Limit]) -> None:
         """Raise `RateLimited` unless the limits of requests for all models have room for one more."""
-        await self._take(_for_requests(known), _NOBODY, tokens=0, is_dry_run=True)
+        await self._take(_for_requests(known), _NOBODY, {}, is_dry_run=True)
 
     async def take_refused(self, known: Iterable[Limit], generation_id: UUID) -> None:
         """Count a request that was refused before it could take anything, or raise `RateLimited`."""
-        await self._take(_for_requests(known), generation_id, tokens=0)
+        await self._take(_for_requests(known), generation_id, {})
 
     async def _take(
-        self, applying: Sequence[Limit], generation_id: UUID, tokens: int, *, is_dry_run: bool = False
+        self, applying: Sequence[Limit], generation_id: UUID, amounts: Amounts, *, is_dry_run: bool = False
     ) -> Reservation:
         if not applying:
             return Reservation(generation_id)
         for limit in applying:
+            # Decided here, because the script divides by the limit, and time never makes room in it.
             if limit.most == 0:
                 raise RateLimited(limit, (LimitStatus(limit, 0, 0),), None)
         rates = [limit for limit in applying if limit.counts is not Counts.RUNNING]
         concurrency = [limit for limit in applying if limit.counts is Counts.RUNNING]
-        wanted = [self._wanted(limit, tokens) for limit in rates]
+        wanted = [self._wanted(limit, amounts) for limit in rates]
         leases = [(self._key(limit), limit.most) for limit in concurrency]
         refusing, wait_ms, states = await self._ask(
             ("take", generation_id.hex, self._lease_ms, wanted, leases, is_dry_run)
@@ -129,33 +142,30 @@ class RateLimits:
             for limit, (remaining, reset_ms, _) in zip(rates, states, strict=True)
         )
         if refusing:
+            # The script counts the rates first, then the leases.
             if refusing > len(rates):
                 wait_ms = max(wait_ms, RUNNING_RETRY_MS)
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
         charges = tuple(
-            (want["key"], want["limit"], want["window"], mark.decode())
-            for want, (_, _, mark) in zip(wanted, states, strict=True)
+            Charge(limit.counts, want["key"], want["limit"], want["window"], mark.decode(), want["amount"])
+            for limit, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
             if want["is_reserved"]
         )
-        return Reservation(generation_id, tokens, statuses, charges, tuple(key for key, _ in leases))
+        return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
 
-    async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
-        """End a request's leases and give back the tokens that it did not use; None: how many is unknown, and
-        all stay taken. Tokens beyond the reservation are charged now.
+    async def release(self, reservation: Reservation, used: Amounts | None) -> None:
+        """End a request's leases and give back the amounts that it did not use; None: how much is unknown,
+        and all stays taken. An amount beyond the reservation is charged now.
 
         To be called once. A Redis that is away for longer than `RELEASE_AFTER_S` is not told.
         """
         if reservation.is_empty:
             return
-        used = reservation.tokens if used_tokens is None else used_tokens
-        operation = (
-            "release",
-            reservation.id.hex,
-            reservation.leases,
-            reservation.charges,
-            reservation.tokens,
-            used,
-        )
+        charges = [
+            (*charge[1:], charge.amount if used is None else used.get(charge.counts, 0))
+            for charge in reservation.charges
+        ]
+        operation = ("release", reservation.id.hex, reservation.leases, charges)
         for wait_s in RELEASE_AFTER_S:
             await asyncio.sleep(wait_s)
             try:
@@ -184,15 +194,18 @@ class RateLimits:
         async with in_time():
             return cast(Sequence[Any], await self._script(args=[msgspec.msgpack.encode(operations)]))
 
-    def _wanted(self, limit: Limit, tokens: int) -> dict[str, Any]:
-        counts_tokens = limit.counts is Counts.TOKENS
+    def _wanted(self, limit: Limit, amounts: Amounts) -> dict[str, Any]:
+        counts_requests = limit.counts is Counts.REQUESTS
         return {
             "key": self._key(limit),
             "limit": limit.most,
+            # The script computes in microseconds, as Redis' clock does.
             "window": limit.window_ms * 1_000,
-            "amount": tokens if counts_tokens else 1,
-            "is_reserved": counts_tokens,
-            "counts_refused": not counts_tokens and limit.scope == "key",
+            "amount": 1 if counts_requests else amounts.get(limit.counts, 0),
+            "is_reserved": not counts_requests,
+            # A key that goes on while it is refused pays with its own requests, but never with those of its
+            # project or organization.
+            "counts_refused": counts_requests and limit.scope == "key",
         }
 
     def _key(self, limit: Limit) -> str:

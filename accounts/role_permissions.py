@@ -20,6 +20,7 @@ class RolePermissions(ModelBackend):
         """Return names such as "usage.view_generation"."""
         if access.is_operator(user_obj):
             return super().get_all_permissions(user_obj, obj)
+        # Django's contract: a backend without permissions for single rows answers "none" for a row.
         if not user_obj.is_active or obj is not None:
             return set()
         return set().union(*(roles.PERMISSIONS[role] for role in access.roles_of(user_obj).values()))

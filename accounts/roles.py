@@ -4,40 +4,47 @@ from collections.abc import Mapping
 
 from accounts.models import Role
 
+# Each role has the permissions of the one before it.
+#
+# What concerns the whole installation is in none of them: models, deployments, prices, discounts, credit,
+# corrections, people's passwords, groups, and an organization's name, state and time zone (which says when a
+# day's budget ends).
 _VIEWER = frozenset(
     {
-        *(f"accounts.view_{name}" for name in ("organization", "project", "member", "apikey", "ratelimit")),
-        *(
-            f"usage.view_{name}"
-            for name in (
-                "generation",
-                "ledgerentry",
-                "hourlyusage",
-                "budget",
-                "budgetlimit",
-                "credit",
-                "discount",
-            )
-        ),
+        "accounts.view_organization",
+        "accounts.view_project",
+        "accounts.view_member",
+        "accounts.view_apikey",
+        "accounts.view_ratelimit",
+        "usage.view_generation",
+        "usage.view_ledgerentry",
+        "usage.view_hourlyusage",
         "usage.view_refusedrequests",
+        "usage.view_budget",
+        "usage.view_budgetlimit",
+        "usage.view_credit",
+        "usage.view_discount",
         "chatapi.view_storedresponse",
     }
 )
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}
 _ADMIN = _MEMBER | {
-    *(f"accounts.{act}_project" for act in ("add", "change")),
-    *(f"accounts.{act}_{name}" for name in ("member", "ratelimit") for act in ("add", "change", "delete")),
-    *(f"usage.{act}_budgetlimit" for act in ("add", "change", "delete")),
+    "accounts.add_project",
+    "accounts.change_project",
+    "accounts.add_member",
+    "accounts.change_member",
+    "accounts.delete_member",
+    "accounts.add_ratelimit",
+    "accounts.change_ratelimit",
+    "accounts.delete_ratelimit",
+    "usage.add_budgetlimit",
+    "usage.change_budgetlimit",
+    "usage.delete_budgetlimit",
     "usage.change_generation",  # stop it
 }
-
+# Only owners may give and take the role of an owner: `givable` decides that, not a permission.
 _OWNER = _ADMIN | {"audit.view_auditentry", "chatapi.read_storedresponse"}
 
-# Owners may also add, change and remove owners.
-#
-# The installation's matters are not here: models, deployments, prices, discounts, credit, corrections,
-# people's passwords, groups, and an organization's name, time zone (which says when a day's budget ends) and
-# state.
 PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.VIEWER: _VIEWER,
     Role.MEMBER: _MEMBER,

@@ -128,8 +128,8 @@ def check_stream(body: bytes, expected: Expected) -> list[Content]:
 
 
 def split_events(body: bytes) -> Iterator[Event]:
-    """The events that carry data, in order; comments and an event that is cut off are skipped (WHATWG HTML,
-    section 9.2.6).
+    """Yield the events that carry data, in order; comments and an event that is cut off are skipped (WHATWG
+    HTML, section 9.2.6).
     """
     start = 0
     for blank_line in BLANK_LINE.finditer(body):
@@ -141,7 +141,7 @@ def split_events(body: bytes) -> Iterator[Event]:
 
 
 def decode_chunk(data: bytes) -> Chunk:
-    """One chunk; raises AnswerError for an error frame and for anything that is no chunk."""
+    """Return the decoded chunk; raises AnswerError for an error frame and for anything that is no chunk."""
     try:
         chunk = CHUNK_DECODER.decode(data)
     except msgspec.DecodeError as error:
@@ -152,7 +152,9 @@ def decode_chunk(data: bytes) -> Chunk:
 
 
 def check_frame_order(chunks: list[Chunk]) -> None:
-    """Role first, one finish after all text, usage once and on the last chunk, one id; raises AnswerError."""
+    """Check the order: role first, one finish after all text, usage once and last, one id; raises
+    AnswerError.
+    """
     choices = [choice for chunk in chunks for choice in chunk.choices]
     finishes = [choice.finish_reason for choice in choices if choice.finish_reason is not None]
     roles = [choice.delta.role for choice in choices if choice.delta.role is not None]
@@ -197,8 +199,8 @@ def check_usage(usage: Usage | None, expected: Expected) -> None:
 
 
 def error_code(data: bytes, label: str) -> str:
-    """`error frame: overloaded` for OpenAI's error envelope with that code (or type, or message); empty when
-    the data is none.
+    """Return `error frame: overloaded` for an OpenAI envelope with that code (or type, or message); empty if
+    the data is no error.
     """
     try:
         error = msgspec.json.decode(data, type=dict[str, Any]).get("error")

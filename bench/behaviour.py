@@ -56,10 +56,10 @@ class Behaviour:
 
     @cached_property
     def first_ms(self) -> int:
-        """Milliseconds from the request to the first token."""
+        """Return milliseconds from the request to the first token."""
         return self.delay_ms if self.first_token_ms is None else self.first_token_ms
 
 
 def answer_tokens(letter: str, count: int) -> list[str]:
-    """The tokens of an answer, of about a real token's length: `w0`, ` w1`, ` w2`, ..."""
+    """Return the tokens of an answer, of about a real token's length: `w0`, ` w1`, ` w2`, ..."""
     return [f"{' ' if position else ''}{letter}{position}" for position in range(count)]

@@ -87,7 +87,7 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, database: str, concurrent: int, load: Measurement, before: Count, after: Count) -> "Row":
-        """What that load did between these two counts."""
+        """Return the work of the load between these two counts."""
         generations = after.settled - before.settled
         writing = after.writing - before.writing
         reading = None
@@ -115,7 +115,7 @@ class Row(NamedTuple):
 
 
 def count_sqlite(file: Path) -> Count:
-    """By its WAL index, which every writer shares."""
+    """Count by the WAL index, which all writers share."""
     with Path(f"{file}-shm").open("rb") as index:
         index.seek(CHANGE_COUNTER_OFFSET)
         (writing,) = struct.unpack("=I", index.read(4))
@@ -125,10 +125,10 @@ def count_sqlite(file: Path) -> Count:
 
 
 def count_postgresql(url: str, since: str) -> Count:
-    """By the commits in its log since that position, and by its statistics; our own three queries are among
-    those that read.
+    """Count by the commits in its log since that position, and by its statistics; the queries here count as
+    reads.
 
-    Not by transaction ids: an admission holds its money inside a savepoint, which gets an id of its own.
+    Transaction ids would count wrong: an admission holds its money inside a savepoint, with an id of its own.
     """
     with psycopg.connect(url, autocommit=True) as connection:
         committed = connection.execute(
@@ -143,8 +143,8 @@ def count_postgresql(url: str, since: str) -> Count:
 
 
 def log_position(url: str) -> str:
-    """Where PostgreSQL's log ends now; what reads it is PostgreSQL's own extension, which a superuser may
-    make.
+    """Return the present end of PostgreSQL's log. Reading the log needs PostgreSQL's own extension, which a
+    superuser may install.
     """
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE EXTENSION IF NOT EXISTS pg_walinspect")
@@ -155,7 +155,7 @@ def log_position(url: str) -> str:
 
 @contextmanager
 def served(name: str, upstream_url: str, folder: Path) -> Iterator[tuple[Target, Database]]:
-    """The service on that database."""
+    """Yield the service on that database."""
     if name == "SQLite":
         with served_chatapi(name, upstream_url, folder, {}) as target:
             yield target, Database(name, lambda: count_sqlite(folder / name / "chatapi.sqlite3"))
@@ -167,7 +167,7 @@ def served(name: str, upstream_url: str, folder: Path) -> Iterator[tuple[Target,
 
 
 def measured(target: Target, database: Database, upstream: Child, concurrent: int, seconds: float) -> Row:
-    """One load, and what the database has counted meanwhile."""
+    """Run one load, and return it with the database's counts of that time."""
     before = database.counted()
     scenario = Scenario(
         "books", "64-token streams as fast as they go", MODEL, concurrent, warmup_requests=concurrent
@@ -179,7 +179,7 @@ def measured(target: Target, database: Database, upstream: Child, concurrent: in
 
 
 def measure(seconds: float) -> bool:
-    """Every database under every load; True when nothing was wrong and no generation costs too much."""
+    """Run every load on every database; return whether nothing was wrong and no generation costs too much."""
     print(
         "Transactions per generation:\n\n"
         "| database | concurrent | generations | settled/s | writing | reading |"
@@ -192,7 +192,9 @@ def measure(seconds: float) -> bool:
 
 
 def is_cheap_and_right(name: str, folder: Path, seconds: float) -> bool:
-    """Every load on that database, told line by line."""
+    """Run every load on that database and print a line for each; return whether all were right and cheap
+    enough.
+    """
     progress(f"starting on {name}")
     rows = []
     with running_upstream(folder) as (upstream, url), served(name, url, folder) as (target, database):
@@ -206,7 +208,7 @@ def is_cheap_and_right(name: str, folder: Path, seconds: float) -> bool:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="What a generation costs the database.")
     parser.add_argument("--seconds", type=float, default=5, help="of each load")
     try:

@@ -42,7 +42,7 @@ class Child:
             raise self.error(f"ended with status {self.process.returncode}")
 
     def error(self, problem: str) -> ChildError:
-        """An error that quotes the end of the log."""
+        """Return an error that quotes the end of the log."""
         last_lines = self.log.read_text(errors="replace").splitlines()[-30:]
         return ChildError("\n  ".join([f"{self.name} {problem}", *last_lines]))
 
@@ -55,7 +55,7 @@ def running(
     environment: Mapping[str, str],
     project_folder: Path = PROJECT_FOLDER,
 ) -> Iterator[Child]:
-    """A process in its own session, so that Ctrl-C reaches it through us only, in order."""
+    """Yield a process in its own session, so that Ctrl-C reaches it through us only, in order."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -74,8 +74,8 @@ def running(
 
 
 def mortal(command: Sequence[str]) -> list[str]:
-    """A command whose process is sent SIGTERM when the comparison ends, however that happens (prctl(2),
-    PR_SET_PDEATHSIG).
+    """Return a command whose process is sent SIGTERM when the comparison ends, however that happens
+    (prctl(2), PR_SET_PDEATHSIG).
     """
     return ["setpriv", "--pdeathsig", "TERM", *command]
 
@@ -108,7 +108,7 @@ def wait_until_ready(
 
 
 def get_status(port: int, path: str) -> int | None:
-    """The status of one GET on this machine; None when nobody answers."""
+    """Return the status of one GET on this machine; None if nothing answers."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
     try:
         connection.request("GET", path)
@@ -120,7 +120,7 @@ def get_status(port: int, path: str) -> int | None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at this moment."""
+    """Return a port that no process listens on at the moment."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -129,7 +129,7 @@ class Client:
         self.stray_bytes = 0
 
     def payload(self, path: str, key: str, body: bytes) -> bytes:
-        """A whole request, ready to be written."""
+        """Return a whole request, ready to be written."""
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nAuthorization: Bearer {key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nAccept: */*\r\n\r\n"
@@ -137,7 +137,7 @@ class Client:
         return head.encode() + body
 
     async def request(self) -> None:
-        """One request, stored with its answer in `exchanges` whatever becomes of it."""
+        """Send one request, and store it with its answer in `exchanges` in every case."""
         letter = LETTERS[len(self.exchanges) % len(LETTERS)]
         exchange = Exchange(letter, sent_at=clock())
         self.exchanges.append(exchange)
@@ -155,12 +155,12 @@ class Client:
             self.give_back(connection, exchange)
 
     async def connect(self) -> Connection:
-        """A new connection."""
+        """Open a new connection."""
         _, connection = await asyncio.get_running_loop().create_connection(Connection, self.host, self.port)
         return connection
 
     def take_idle(self) -> Connection | None:
-        """The connection that was used last, so that a server's keep-alive time never ends on it."""
+        """Return the connection that was used last, so that the server's keep-alive time never ends on it."""
         while self.idle:
             connection = self.idle.pop()
             self.stray_bytes += connection.stray_bytes

@@ -31,7 +31,7 @@ UPSTREAM_SECONDS = 2 * 3600
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     options = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an ordinary exit, so that everything is stopped
     try:
@@ -67,7 +67,7 @@ def compare(options: argparse.Namespace) -> bool:
 
 @contextmanager
 def running_upstream(folder: Path) -> Iterator[tuple[Child, str]]:
-    """The scripted upstream and its base URL."""
+    """Yield the scripted upstream and its base URL."""
     port = free_port()
     command = [
         sys.executable,
@@ -86,7 +86,7 @@ def running_upstream(folder: Path) -> Iterator[tuple[Child, str]]:
 def run_rounds(
     scenario: Scenario, targets: list[Target], upstream: Child, options: argparse.Namespace
 ) -> Results:
-    """All rounds of one scenario; the order rotates, so that no target always follows the same one."""
+    """Run all rounds of one scenario; the order rotates, so that no target always follows the same one."""
     results = Results(scenario, {target.name: [] for target in targets})
     for number in range(options.rounds):
         first = number % len(targets)
@@ -98,7 +98,7 @@ def run_rounds(
 
 
 def run_load(scenario: Scenario, target: Target, upstream: Child, seconds: float) -> Measurement:
-    """One run of the load generator in a process of its own; raises ChildError when it or the target ends."""
+    """Run the load generator once, in a process of its own; raises ChildError when it or the target ends."""
     roots = {UPSTREAM: [upstream.pid]} | target.find_roots()
     groups = [f"--process={name}={','.join(map(str, pids))}" for name, pids in roots.items()]
     command = [
@@ -130,7 +130,7 @@ def summary(measurement: Measurement) -> str:
 
 
 def print_verdicts(all_results: list[Results], names: list[str]) -> None:
-    """What chatapi should reach, and whether it does."""
+    """Print the goals of chatapi, and whether it reaches them."""
     by_scenario = {results.scenario.name: results for results in all_results}
     ours = [name for name in names if name.startswith("chatapi")]
     lines = [
@@ -146,7 +146,7 @@ def print_verdicts(all_results: list[Results], names: list[str]) -> None:
 
 
 def print_ledgers(targets: list[Target]) -> bool:
-    """Verifies the books of every target that keeps some; True when all are right."""
+    """Verify the books of every target that has some; return whether all are right."""
     are_right = True
     for target in targets:
         if target.verify_ledger is None:

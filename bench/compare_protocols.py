@@ -21,7 +21,7 @@ from bench.targets import TARGETS
 
 
 def main() -> None:
-    """Command line; exit status 1 when an answer was wrong or the books are."""
+    """Run the command line; exit status 1 when an answer was wrong or the books are."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

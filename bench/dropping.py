@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 
 def main() -> None:
-    """The database, then a process that knows it."""
+    """Make the database, then start a process that is configured for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--generations", type=int, default=300_000)
     asked = parser.parse_args()

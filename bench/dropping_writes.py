@@ -56,7 +56,7 @@ async def _measure(command: list[str]) -> None:
 
 
 async def _write(commits: GroupCommit, terms: dict[str, Any], until: "asyncio.Task[object]") -> list[float]:
-    """Seconds that each request took, one every `PACE_S` or as fast as they go."""
+    """Return the seconds that each request took, one every `PACE_S` or as fast as they go."""
     took = []
     while not until.done():
         began = time.perf_counter()

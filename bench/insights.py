@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 
 def main() -> None:
-    """One process for each database, because Django knows one only."""
+    """Run one process for each database, because Django is configured for one only."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--generations", type=int, default=1_000_000)
     parser.add_argument(
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _run(generations: int, own: dict[str, str]) -> bool:
-    """Whether every page and route was within the bound."""
+    """Return whether every page and route was within the bound."""
     code = f"import sys; from bench.insights_reads import measure; sys.exit(not measure({generations}))"
     command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", code]
     return subprocess.run(command, env={**os.environ, **own}, check=False).returncode == 0

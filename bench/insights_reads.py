@@ -55,9 +55,9 @@ def measure(generations: int) -> bool:
     print("\n| read | median ms | worst ms | queries |\n|---|---|---|---|")
     connection.force_debug_cursor = True
     with override_settings(ALLOWED_HOSTS=["*"]):
-        slowest, name = max((_timed(name, read), name) for name, read in [*pages(), *routes()])
+        slowest, name = max((timed(name, read), name) for name, read in [*pages(), *routes()])
         for walk_name, read in walks():
-            _timed(walk_name, read)
+            timed(walk_name, read)
     is_within = slowest <= BOUND_MS
     print(
         f"\nThe slowest page or route: {name}, {slowest:.0f} ms, "
@@ -66,16 +66,16 @@ def measure(generations: int) -> bool:
     return is_within
 
 
-def _timed(name: str, read: Read) -> float:
-    """The median, in milliseconds; a line says more."""
+def timed(name: str, read: Read, repeats: int = REPEATS) -> float:
+    """Print a line, and return the median in milliseconds."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         reset_queries()
         began = time.perf_counter()
         read()
         times.append((time.perf_counter() - began) * 1_000)
     print(
-        f"| {name} | {statistics.median(times):.0f} | {max(times):.0f} | {len(connection.queries)} |",
+        f"| {name} | {statistics.median(times):.1f} | {max(times):.1f} | {len(connection.queries)} |",
         flush=True,
     )
     return statistics.median(times)
@@ -85,16 +85,16 @@ def _timed(name: str, read: Read) -> float:
 
 
 def pages() -> Iterator[tuple[str, Read]]:
-    """Every page that lists or adds up, as its reader gets it: the whole request, rendered."""
+    """Yield every page with a list or a sum, as its reader gets it: the whole request, rendered."""
     client = Client()
     client.force_login(User.objects.create_superuser("bench"))
     busiest, key = busiest_key()
     for days in (1, 7, 30, 90):
-        yield f"/admin/ {days} days", partial(_get, client, reverse("admin:index"), days=days)
+        yield f"/admin/ {days} days", partial(get, client, reverse("admin:index"), days=days)
     for group in ("organization", "project", "key", "outcome"):
         yield (
             f"/admin/ 90 days by {group}",
-            partial(_get, client, reverse("admin:index"), days=90, group=group),
+            partial(get, client, reverse("admin:index"), days=90, group=group),
         )
     filters = {
         "organization": busiest.organization_id,
@@ -106,43 +106,43 @@ def pages() -> Iterator[tuple[str, Read]]:
     for name, value in filters.items():
         yield (
             f"/admin/ 90 days, of one {name}",
-            partial(_get, client, reverse("admin:index"), days=90, **{name: value}),
+            partial(get, client, reverse("admin:index"), days=90, **{name: value}),
         )
         yield (
             f"/admin/requests/ of one {name}",
-            partial(_get, client, reverse("admin:requests"), **{name: value}),
+            partial(get, client, reverse("admin:requests"), **{name: value}),
         )
-    yield "/admin/requests/", partial(_get, client, reverse("admin:requests"))
+    yield "/admin/requests/", partial(get, client, reverse("admin:requests"))
     yield (
         "/admin/requests/ that nobody made",
-        partial(_get, client, reverse("admin:requests"), model="nothing"),
+        partial(get, client, reverse("admin:requests"), model="nothing"),
     )
     yield (
         "/admin/requests/ of 90 days, dear ones",
-        partial(_get, client, reverse("admin:requests"), days=90, min="0.012"),
+        partial(get, client, reverse("admin:requests"), days=90, min="0.012"),
     )
     for name, value in filters.items():
         narrowed = {"days": 30, "time": "settled", name: value}
         yield (
             f"/admin/requests/ settled in 30 days, of one {name}",
-            partial(_get, client, reverse("admin:requests"), **narrowed),
+            partial(get, client, reverse("admin:requests"), **narrowed),
         )
     yield (
         "/admin/requests/ of a deployment",
-        partial(_get, client, reverse("admin:requests"), days=90, deployment="nowhere"),
+        partial(get, client, reverse("admin:requests"), days=90, deployment="nowhere"),
     )
     yield (
         "/admin/requests/… a receipt",
-        partial(_get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
+        partial(get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
     )
-    yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(_get, client, reverse("admin:live"))
+    yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(get, client, reverse("admin:live"))
     for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
         url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
-        yield url, partial(_get, client, url)
+        yield url, partial(get, client, url)
 
 
 def routes() -> Iterator[tuple[str, Read]]:
-    """The organization's routes, by its admin key."""
+    """Yield the routes of the organization, read with its admin key."""
     busiest, _ = busiest_key()
     _, secret = keys.create_key(busiest, name="bench", is_admin=True)
     client = Client(headers={"authorization": f"Bearer {secret}"})
@@ -159,12 +159,12 @@ def routes() -> Iterator[tuple[str, Read]]:
         query = {"start_time": start, "bucket_width": width, "limit": limit, "group_by": group_by}
         yield (
             f"/v1/organization/{route} {limit} × {width}",
-            partial(_get, client, f"/v1/organization/{route}", **query),
+            partial(get, client, f"/v1/organization/{route}", **query),
         )
 
 
 def walks() -> Iterator[tuple[str, Read]]:
-    """What is no page: many of them, and what no link leads to."""
+    """Yield reads of many pages, and of pages that no link leads to."""
     # The days of other zones are not added up: they are read by the hour.
     elsewhere = Range.last(31, database_now(), "Asia/Kolkata")
     yield "31 days by the day of another time zone", partial(insights.series, elsewhere, "model")
@@ -173,7 +173,7 @@ def walks() -> Iterator[tuple[str, Read]]:
 
 
 def walk(filters: Any, pages: int) -> None:
-    """So many pages, each after the one before."""
+    """Read this number of pages, each after the one before."""
     cursor = None
     for _ in range(pages):
         cursor = insights.requests_page(filters, cursor).next_cursor
@@ -181,14 +181,15 @@ def walk(filters: Any, pages: int) -> None:
             return
 
 
-def _get(client: Client, path: str, **query: Any) -> None:
+def get(client: Client, path: str, **query: Any) -> None:
+    """Read a page or a route; fail unless it answers with 200."""
     response = client.get(f"{path}?{urlencode(query, doseq=True)}")
     status = response.status_code
     assert status == 200, f"{path} {query}: {status} {response.content[:200]!r}"
 
 
 def busiest_key() -> tuple[Project, APIKey]:
-    """The key that is used most, and its project."""
+    """Return the key that is used most, and its project."""
     key = APIKey.objects.filter(project__organization=Organization.objects.order_by("id")[0]).order_by("id")[
         0
     ]
@@ -196,7 +197,7 @@ def busiest_key() -> tuple[Project, APIKey]:
 
 
 def admission_terms() -> dict[str, Any]:
-    """What a request of the busiest key asks for: an admission but its id. It has no price."""
+    """Return the arguments of an admission for the busiest key, without an id; it has no price."""
     project, key = busiest_key()
     return {
         "organization_id": project.organization_id, "project_id": project.pk, "api_key_id": key.pk,
@@ -208,7 +209,7 @@ def admission_terms() -> dict[str, Any]:
 
 
 def _open_some() -> None:
-    """Requests that wait for a worker, and will for a day."""
+    """Admit requests that wait for a worker for a whole day."""
     asked = admission_terms()
     for _ in range(0, OPEN_GENERATIONS, 100):
         with transaction.atomic():

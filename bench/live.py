@@ -108,7 +108,7 @@ def ensure_venv() -> None:
 
 
 def make_model(folder: Path) -> Path:
-    """The folder that tiny_model.py fills."""
+    """Return the folder that tiny_model.py fills."""
     model = folder / "tiny"
     run(str(VENV / "bin" / "python"), str(PROJECT_FOLDER / "bench" / "tiny_model.py"), str(model))
     return model
@@ -116,7 +116,7 @@ def make_model(folder: Path) -> Path:
 
 @contextmanager
 def inference_server(model: Path, folder: Path) -> Iterator[str]:
-    """`transformers serve` with that model alone; gives its base URL."""
+    """Run `transformers serve` with that model alone; yield its base URL."""
     port = free_port()
     command = [
         str(VENV / "bin" / "transformers"),
@@ -135,7 +135,7 @@ def inference_server(model: Path, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def chatapi(upstream: str, model: Path, folder: Path) -> Iterator[tuple[str, str]]:
-    """chatapi with an empty state directory and that upstream; gives its base URL and a key, and checks the
+    """Run chatapi with an empty state folder and that upstream; yield its base URL and a key, and check the
     books at the end.
     """
     environment = own_environment(folder / "state")
@@ -205,7 +205,7 @@ def ask(case: Case, client: OpenAI, model: str, *, stream: bool) -> tuple[Answer
 
 
 def fold(parts: list[Any]) -> tuple[Answer, str]:
-    """Chunks of a stream, or one whole answer, as an `Answer` and its id."""
+    """Return the chunks of a stream, or one whole answer, as an `Answer` and its id."""
     choices = [choice for part in parts for choice in part.choices]
     text = "".join(text_of(choice) for choice in choices)
     finish_reason = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
@@ -214,13 +214,13 @@ def fold(parts: list[Any]) -> tuple[Answer, str]:
 
 
 def text_of(choice: Any) -> str:
-    """A choice's text, or its piece of it."""
+    """Return the text of a choice or of its chunk."""
     holder = getattr(choice, "delta", None) or choice.message
     return holder.content or ""
 
 
 def receipt_of(client: OpenAI, generation_id: str) -> dict[str, Any]:
-    """What the books say about a generation, named as in `Answer`."""
+    """Return the books' record of a generation, named as in `Answer`."""
     receipt = client.get(f"/generations/{generation_id}", cast_to=dict[str, Any])
     usage = receipt["usage"]
     return {
@@ -231,7 +231,7 @@ def receipt_of(client: OpenAI, generation_id: str) -> dict[str, Any]:
 
 
 def unequal(expected: dict[str, Any], got: dict[str, Any], prefix: str = "") -> list[str]:
-    """What differs, in words."""
+    """Return the differences as text."""
     return [
         f"{prefix}{name}: {expected[name]!r} became {value!r}"
         for name, value in got.items()
@@ -240,7 +240,7 @@ def unequal(expected: dict[str, Any], got: dict[str, Any], prefix: str = "") -> 
 
 
 def print_lines(case: Case, way: str, expected: Answer, problems: list[str]) -> None:
-    """One line of the table, and one more for each problem."""
+    """Print one line of the table, and one more for each problem."""
     verdict = "DIFFERS" if problems else "equal"
     counted = f"{expected.prompt_tokens:5} + {expected.completion_tokens:4} tokens"
     print(

@@ -91,22 +91,26 @@ class Run:
     calibration_ms: float
 
     def spent(self, group: str) -> float:
-        """CPU seconds of one group."""
+        """Return the CPU seconds of one group."""
         return self.after.groups[group] - self.before.groups[group]
 
     def load_cores(self) -> float:
-        """How many cores the load generator kept busy."""
+        """Return the number of cores that the load generator kept busy."""
         return (self.after.own - self.before.own) / (self.after.at - self.before.at)
 
     def other_cores(self) -> float:
-        """How many cores were busy with processes that are neither the load generator nor in a group."""
+        """Return the number of cores that were busy with processes that are neither the load generator nor in
+        a group.
+        """
         machine = (self.after.machine - self.before.machine) / (self.after.at - self.before.at)
         groups = sum(map(self.spent, self.before.groups)) / (self.after.at - self.before.at)
         return machine - groups - self.load_cores()
 
 
 async def keep_under_way(client: Client, load: Load) -> None:
-    """A closed loop: each of `concurrency` callers sends its next request when the last one is answered."""
+    """Run a closed loop: each of `concurrency` callers sends its next request when the last one is
+    answered.
+    """
     sent, stop_at = 0, clock() + load.seconds
 
     async def caller(start_after_seconds: float) -> None:
@@ -178,7 +182,7 @@ async def measure(load: Load) -> Measurement:
 
 
 def calibrate_ms() -> float:
-    """How long this machine takes, at this moment, for a fixed piece of Python."""
+    """Return the time that this machine takes at this moment for a fixed piece of Python."""
     start, total = clock(), 0
     for number in range(200_000):
         total += number * number % 7
@@ -186,7 +190,7 @@ def calibrate_ms() -> float:
 
 
 def costs(ran: Run, load: Load, right: int) -> dict[str, Cost]:
-    """CPU for each right answer and its tokens, and memory, by group."""
+    """Return the CPU time for each right answer and its tokens, and the memory, by group."""
     tokens = right * Behaviour.parse(load.model).tokens
     return {
         name: Cost(
@@ -201,7 +205,7 @@ def costs(ran: Run, load: Load, right: int) -> dict[str, Cost]:
 
 
 def check_all(client: Client, load: Load) -> tuple[Counter[str], Timings]:
-    """Problems by their names, and the timings of the answers that have none."""
+    """Return problems by their names, and the timings of the answers that have none."""
     problems: Counter[str] = Counter()
     timings = Timings()
     for exchange in client.exchanges:
@@ -239,12 +243,14 @@ def check_exchange(exchange: Exchange, load: Load, timings: Timings) -> None:
 
 @lru_cache
 def expected_text(letter: str, tokens: int) -> str:
-    """The text of the right answer."""
+    """Return the text of the right answer."""
     return "".join(answer_tokens(letter, tokens))
 
 
 def token_arrivals(exchange: Exchange, contents: list[Content]) -> list[float]:
-    """When each token of the checked text had arrived: with the part of the body that completed its event."""
+    """Return the time at which each token of the checked text had arrived, with the part of the body that
+    completed its event.
+    """
     part_ends = list(accumulate(len(part) for _, part in exchange.parts))
     arrivals: list[float] = []
     for content in contents:
@@ -254,7 +260,9 @@ def token_arrivals(exchange: Exchange, contents: list[Content]) -> list[float]:
 
 
 def lags(arrivals: list[float], interval_seconds: float) -> list[float]:
-    """How late each token came against an even pace from the first; none for a stream without a pace."""
+    """Return the delay of each token against an even pace from the first; empty for a stream
+    without a pace.
+    """
     if not interval_seconds:
         return []
     return [
@@ -294,7 +302,7 @@ def named_processes(text: str) -> tuple[str, list[int]]:
 
 
 def main() -> None:
-    """Command line; exit status 1 when an answer was wrong or none was right."""
+    """Run the command line; exit status 1 when an answer was wrong or none was right."""
     measurement = uvloop.run(measure(parse_arguments(sys.argv[1:])))
     sys.stdout.write(msgspec.json.encode(measurement).decode() + "\n")
     sys.exit(0 if measurement.right and not measurement.problems else 1)

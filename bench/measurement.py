@@ -48,7 +48,7 @@ class Measurement(msgspec.Struct, frozen=True):
 
 
 def percentiles_ms(seconds: Sequence[float]) -> Percentiles | None:
-    """Percentiles of durations in seconds; None when there are none."""
+    """Return percentiles of durations in seconds; None when there are none."""
     if not seconds:
         return None
     ordered = sorted(seconds)

@@ -20,7 +20,7 @@ MUST_PARSE: web.AppKey[bool] = web.AppKey("must_parse", bool)
 
 
 async def open_client(app: web.Application) -> AsyncIterator[None]:
-    """One client, with its pool of connections, for the life of the process."""
+    """Open one client, with its pool of connections, for the life of the process."""
     connector = aiohttp.TCPConnector(limit=4096)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(120)) as client:
         app[CLIENT] = client
@@ -46,7 +46,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
 
 
 async def parsed_events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The same events, each decoded, counted and encoded again."""
+    """Yield the same events, each decoded, counted and encoded again."""
     tokens = 0
     async for line in content:
         data = line.removeprefix(b"data: ").strip()
@@ -59,7 +59,7 @@ async def parsed_events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="A pass-through written with aiohttp, on 127.0.0.1.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--upstream-url", required=True)

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 @asynccontextmanager
 async def lifespan(app: Starlette) -> AsyncIterator[None]:
-    """One client, with its pool of connections, for the life of the process."""
+    """Open one client, with its pool of connections, for the life of the process."""
     limits = httpx.Limits(max_connections=4096, max_keepalive_connections=4096)
     async with httpx.AsyncClient(
         base_url=os.environ["CHATAPI_BENCH_UPSTREAM_URL"], limits=limits, timeout=120

@@ -17,7 +17,7 @@ Groups = Mapping[str, Iterable[int]]
 
 
 def process_groups(roots: Groups) -> dict[str, set[int]]:
-    """The living members of every group."""
+    """Return the living members of every group."""
     parents = parent_ids()
     names = {pid: name for name, pids in roots.items() for pid in pids}
     members: defaultdict[str, set[int]] = defaultdict(set)
@@ -31,23 +31,25 @@ def process_groups(roots: Groups) -> dict[str, set[int]]:
 
 
 def descendants(root: int) -> set[int]:
-    """A process and everything below it."""
+    """Return a process and all processes below it."""
     return process_groups({"tree": [root]})["tree"]
 
 
 def parent_ids() -> dict[int, int]:
-    """Every process of the machine and its parent."""
+    """Return the parent of each process of the machine."""
     pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
     return {pid: int(fields[1]) for pid in pids if (fields := stat_fields(pid))}
 
 
 def command_line(pid: int) -> str:
-    """A process' command and arguments; empty when it has gone."""
+    """Return the command and arguments of a process; empty if it has ended."""
     return read(pid, "cmdline").replace("\0", " ")
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes and of the children that they have already waited for."""
+    """Return user and system time of these processes and of the children that they have already
+    waited for.
+    """
     return sum(sum(map(int, stat_fields(pid)[11:15])) for pid in pids) / TICKS_PER_SECOND
 
 
@@ -63,7 +65,7 @@ def peak_rss_mb(pids: Iterable[int]) -> float:
 
 
 def pss_mb(pids: Iterable[int]) -> float:
-    """Proportional memory now: a page shared by n processes counts an nth in each."""
+    """Return proportional memory now: a page shared by n processes counts an nth in each."""
     return sum(megabytes(pid, "smaps_rollup", "Pss:") for pid in pids)
 
 
@@ -77,20 +79,20 @@ def reset_peaks(pids: Iterable[int]) -> None:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """/proc/<pid>/stat from the state on, which is where the command's name, that may hold anything, has
-    ended.
+    """Return the fields of /proc/<pid>/stat from the state on: the name of the command before it may contain
+    any character.
     """
     return read(pid, "stat").rpartition(")")[2].split()
 
 
 def megabytes(pid: int, file: str, label: str) -> float:
-    """A `label: 123 kB` line of a file in /proc, in MB; 0 when the process has gone."""
+    """Return a `label: 123 kB` line of a file in /proc, in MB; 0 if the process has ended."""
     lines = read(pid, file).splitlines()
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(label)), 0.0)
 
 
 def read(pid: int, file: str) -> str:
-    """One file of a process; empty when the process has gone or belongs to somebody else."""
+    """Return one file of a process; empty if the process has ended or belongs to another user."""
     try:
         return (PROC / str(pid) / file).read_text(errors="replace")
     except OSError:

@@ -38,32 +38,32 @@ HEADINGS = (
 
 
 def answers_per_second(measurement: Measurement) -> float:
-    """Right answers in a second."""
+    """Return the number of right answers in a second."""
     return measurement.answers_per_second
 
 
 def ttft_p50_ms(measurement: Measurement) -> float | None:
-    """Median time to first token."""
+    """Return the median time to first token."""
     return measurement.ttft_ms.p50 if measurement.ttft_ms else None
 
 
 def ttft_p95_ms(measurement: Measurement) -> float | None:
-    """95th percentile of the time to first token."""
+    """Return the 95th percentile of the time to first token."""
     return measurement.ttft_ms.p95 if measurement.ttft_ms else None
 
 
 def ttft_p99_ms(measurement: Measurement) -> float | None:
-    """99th percentile of the time to first token."""
+    """Return the 99th percentile of the time to first token."""
     return measurement.ttft_ms.p99 if measurement.ttft_ms else None
 
 
 def lag_p50_ms(measurement: Measurement) -> float | None:
-    """Median of the tokens' lag."""
+    """Return the median of the tokens' lag."""
     return measurement.lag_ms.p50 if measurement.lag_ms else None
 
 
 def lag_p99_ms(measurement: Measurement) -> float | None:
-    """99th percentile of the tokens' lag."""
+    """Return the 99th percentile of the tokens' lag."""
     return measurement.lag_ms.p99 if measurement.lag_ms else None
 
 
@@ -75,31 +75,31 @@ class Results:
     runs: dict[str, list[Measurement]] = field(default_factory=dict)
 
     def median(self, target: str, figure: Figure) -> float | None:
-        """The figure's median over the rounds that have it."""
+        """Return the figure's median over the rounds that have it."""
         return median_of(self.values(target, figure))
 
     def ratio(self, target: str, reference: str, figure: Figure) -> float | None:
-        """Median over the rounds of target / reference."""
+        """Return the median over the rounds of target / reference."""
         return median_of(self.ratios(target, reference, figure))
 
     def added(self, target: str, reference: str, figure: Figure) -> float | None:
-        """Median over the rounds of target - reference."""
+        """Return the median over the rounds of target - reference."""
         return median_of(self.differences(target, reference, figure))
 
     def values(self, target: str, figure: Figure) -> list[float]:
-        """The figure of each round that has it."""
+        """Return the figure of each round that has it."""
         return [value for run in self.runs.get(target, []) if (value := figure(run)) is not None]
 
     def ratios(self, target: str, reference: str, figure: Figure) -> list[float]:
-        """Target / reference of each round."""
+        """Return target / reference of each round."""
         return [ours / theirs for ours, theirs in self.pairs(target, reference, figure) if theirs]
 
     def differences(self, target: str, reference: str, figure: Figure) -> list[float]:
-        """Target - reference of each round."""
+        """Return target - reference of each round."""
         return [ours - theirs for ours, theirs in self.pairs(target, reference, figure)]
 
     def pairs(self, target: str, reference: str, figure: Figure) -> list[tuple[float, float]]:
-        """Both sides' figures of the rounds in which both have one."""
+        """Return both sides' figures of the rounds in which both have one."""
         runs = zip(
             self.runs.get(target, []), self.runs.get(reference, []), strict=False
         )  # a comparison may lack the reference
@@ -118,9 +118,7 @@ class Yardstick:
     there: float
 
     def reading(self, results: Results, value: float) -> str:
-        """What the value would be at the speed of that machine; nothing when the pass-through was not
-        measured.
-        """
+        """Return the value at the speed of that machine; empty if the pass-through was not measured."""
         here = self.figure(results)
         if not here:
             return ""
@@ -141,8 +139,8 @@ class Goal:
     yardstick: Yardstick | None = None
 
     def verdict(self, results: Results, target: str) -> str:
-        """One line: the median of the rounds and how they scatter, the bound, met or missed, and, of a bound
-        in ms, what the figure would be on the machine where it was set.
+        """Return one line: the median of the rounds and how they scatter, the bound, met or missed, and, of a
+        bound in ms, what the figure would be on the machine where it was set.
         """
         values = self.of_rounds(results, target)
         if not values:
@@ -156,7 +154,7 @@ class Goal:
         return f"- {target}: {self.words}: **{value:.2f}** ({rounds}), {wanted}: {verdict}{reading}"
 
     def is_kept_by(self, value: float) -> bool:
-        """Whether the value is within the bound."""
+        """Return whether the value is within the bound."""
         return value >= self.bound if self.is_lower_bound else value <= self.bound
 
 
@@ -188,7 +186,7 @@ GOALS = (
 
 
 def table(results: Results) -> str:
-    """A scenario's table, with a line below it on how quiet the machine was."""
+    """Return a scenario's table, with a line below it on how quiet the machine was."""
     rows = [row(results, target) for target in results.runs]
     lines = [
         f"### {results.scenario.name}: {results.scenario.description}",
@@ -200,7 +198,7 @@ def table(results: Results) -> str:
 
 
 def row(results: Results, target: str) -> list[str]:
-    """One target's cells."""
+    """Return one target's cells."""
     runs = results.runs[target]
     ttft = [results.median(target, figure) for figure in (ttft_p50_ms, ttft_p95_ms, ttft_p99_ms)]
     lag = [results.median(target, figure) for figure in (lag_p50_ms, lag_p99_ms)]
@@ -221,8 +219,8 @@ def row(results: Results, target: str) -> list[str]:
 
 
 def against_previous(results: Results) -> str:
-    """What this release changes: the ratio of each figure to the previous release's, median and range of the
-    rounds.
+    """Return what this release changes: the ratio of each figure to the previous release's, median and range
+    of the rounds.
     """
     figures: dict[str, Figure] = {
         "answers/s": answers_per_second,
@@ -241,20 +239,20 @@ def against_previous(results: Results) -> str:
 
 
 def cpu_ms_per_request(measurement: Measurement) -> float | None:
-    """CPU time of all of the target's processes."""
+    """Return the CPU time of all of the target's processes."""
     costs = own_cost(measurement).values()
     return sum(cost.cpu_ms_per_request for cost in costs) if costs else None
 
 
 def own_cost(run: Measurement) -> dict[str, Cost]:
-    """The groups that belong to the target: all but the upstream, which is all there is when it is called
-    directly.
+    """Return the groups that belong to the target: all but the upstream, which is the only group of a direct
+    call.
     """
     return {name: cost for name, cost in run.cost.items() if name != UPSTREAM} or run.cost
 
 
 def cpu_by_process(runs: list[Measurement]) -> str:
-    """CPU ms per request, `3.81 = web 1.90 + worker 1.61 + ...`; the sum is the sum of the medians."""
+    """Return CPU ms per request, `3.81 = web 1.90 + worker 1.61 + ...`; the sum is the sum of the medians."""
     names = dict.fromkeys(name for run in runs for name in own_cost(run))
     parts = {
         name: median_of(run.cost[name].cpu_ms_per_request for run in runs if name in run.cost) or 0.0
@@ -267,12 +265,12 @@ def cpu_by_process(runs: list[Measurement]) -> str:
 
 
 def total(runs: list[Measurement], figure: Callable[[Cost], float], digits: int) -> str:
-    """The median over the rounds of the sum over the target's groups."""
+    """Return the median over the rounds of the sum over the target's groups."""
     return number(median_of(sum(map(figure, own_cost(run).values())) for run in runs if run.cost), digits)
 
 
 def problems(runs: list[Measurement]) -> str:
-    """Every problem of all rounds, with its number of answers."""
+    """Return every problem of all rounds, with its number of answers."""
     counts: Counter[str] = Counter()
     for run in runs:
         counts.update(run.problems)
@@ -283,7 +281,7 @@ def problems(runs: list[Measurement]) -> str:
 
 
 def machine(results: Results) -> str:
-    """How far the figures of this table can be trusted."""
+    """Return a line that says how far the figures of this table can be trusted."""
     runs = [run for target_runs in results.runs.values() for run in target_runs]
     calibrations = [run.calibration_ms for run in runs]
     return (
@@ -295,16 +293,16 @@ def machine(results: Results) -> str:
 
 
 def median_of(values: Iterable[float | None]) -> float | None:
-    """The median of the values that are there; None when there are none."""
+    """Return the median of the values that are not None; None if there are none."""
     present = [value for value in values if value is not None]
     return median(present) if present else None
 
 
 def number(value: float | None, digits: int) -> str:
-    """A cell; a dash for a figure that is not there."""
+    """Return a cell; a dash for a missing figure."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def markdown_row(cells: Iterable[str]) -> str:
-    """One line of a table."""
+    """Return one line of a table."""
     return "| " + " | ".join(cells) + " |"

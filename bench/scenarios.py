@@ -18,8 +18,8 @@ class Scenario:
     protocol: str = "chat"
 
     def load_arguments(self, seconds: float) -> list[str]:
-        """Arguments for `bench.load`; a scenario with a number of requests ends with them instead of with the
-        time.
+        """Return arguments for `bench.load`; a scenario with a number of requests ends with them instead of
+        with the time.
         """
         arguments = [
             "--model",

@@ -24,7 +24,7 @@ class Script:
 
 
 def http_answer(status: int, body: object) -> bytes:
-    """A whole HTTP answer with a JSON body."""
+    """Return a whole HTTP answer with a JSON body."""
     content = msgspec.json.encode(body)
     return b"HTTP/1.1 %d -\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
         status,
@@ -34,7 +34,7 @@ def http_answer(status: int, body: object) -> bytes:
 
 
 def error_answer(status: int, message: str, code: str | None = None) -> bytes:
-    """An error in OpenAI's envelope."""
+    """Return an error in OpenAI's envelope."""
     error_type = "server_error" if status >= 500 else "invalid_request_error"
     return http_answer(
         status, {"error": {"message": message, "type": error_type, "param": None, "code": code}}
@@ -42,7 +42,7 @@ def error_answer(status: int, message: str, code: str | None = None) -> bytes:
 
 
 def usage_of(behaviour: Behaviour) -> dict[str, int]:
-    """The usage object of one answer."""
+    """Return the usage object of one answer."""
     return {
         "prompt_tokens": PROMPT_TOKENS,
         "completion_tokens": behaviour.tokens,
@@ -51,14 +51,14 @@ def usage_of(behaviour: Behaviour) -> dict[str, int]:
 
 
 def http_chunk(data: bytes) -> bytes:
-    """One event in one chunk of HTTP's chunked encoding (RFC 9112, section 7.1)."""
+    """Return one event in one chunk of HTTP's chunked encoding (RFC 9112, section 7.1)."""
     event = b"data: %s\n\n" % data
     return b"%x\r\n%s\r\n" % (len(event), event)
 
 
 @lru_cache(maxsize=1024)
 def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
-    """A stream's script; raises ValueError when the model name says nothing."""
+    """Return a stream's script; raises ValueError if the model name is no script."""
     behaviour = Behaviour.parse(model)
     shared = {
         "id": ID_PLACEHOLDER.decode(),
@@ -93,7 +93,9 @@ def stream_script(model: str, letter: str, wants_usage: bool) -> Script:
 
 @lru_cache(maxsize=1024)
 def whole_script(model: str, letter: str) -> Script:
-    """The script of an answer that is not streamed; raises ValueError when the model name says nothing."""
+    """Return the script of an answer that is not streamed; raises ValueError if the model name is
+    no script.
+    """
     behaviour = Behaviour.parse(model)
     message = {"role": "assistant", "content": "".join(answer_tokens(letter, behaviour.tokens))}
     body = {

@@ -67,13 +67,13 @@ Start = Callable[[str, Path], AbstractContextManager[Target]]
 
 @contextmanager
 def direct(upstream_url: str, _folder: Path) -> Iterator[Target]:
-    """No server in between: the limit of what the machine, the upstream and the load generator can do."""
+    """Call the upstream without a server in between: the limit of machine, upstream and load generator."""
     yield Target("direct", upstream_url)
 
 
 @contextmanager
 def passthrough_starlette(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Starlette and httpx by hand, in one uvicorn process."""
+    """Run Starlette and httpx by hand, in one uvicorn process."""
     port = free_port()
     arguments = [
         "uvicorn",
@@ -91,7 +91,7 @@ def passthrough_starlette(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def passthrough_aiohttp(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Aiohttp by hand, raw bytes."""
+    """Run aiohttp by hand, with raw bytes."""
     port = free_port()
     arguments = ["bench.passthrough_aiohttp", "--port", str(port), "--upstream-url", upstream_url]
     with passthrough("passthrough-aiohttp", port, arguments, folder, os.environ) as target:
@@ -100,7 +100,7 @@ def passthrough_aiohttp(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def passthrough_aiohttp_parsed(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Aiohttp by hand, every event parsed."""
+    """Run aiohttp by hand, with every event parsed."""
     port = free_port()
     arguments = ["bench.passthrough_aiohttp", "--port", str(port), "--upstream-url", upstream_url, "--parse"]
     with passthrough("passthrough-aiohttp-parsed", port, arguments, folder, os.environ) as target:
@@ -111,7 +111,7 @@ def passthrough_aiohttp_parsed(upstream_url: str, folder: Path) -> Iterator[Targ
 def passthrough(
     name: str, port: int, arguments: list[str], folder: Path, environment: Mapping[str, str]
 ) -> Iterator[Target]:
-    """A Python module that serves one POST route."""
+    """Run a Python module that serves one POST route."""
     with running(name, [sys.executable, "-m", *arguments], folder, environment) as child:
         wait_until_ready(child, port, "/v1/chat/completions", status=405)
         yield Target(name, f"http://127.0.0.1:{port}/v1", child, find_roots=lambda: {"server": [child.pid]})
@@ -119,14 +119,14 @@ def passthrough(
 
 @contextmanager
 def chatapi(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Ourselves as `serve` starts us: SQLite, embedded Valkey, one process of each kind."""
+    """Run chatapi as `serve` starts it: SQLite, embedded Valkey, one process of each kind."""
     with served_chatapi("chatapi", upstream_url, folder, {}) as target:
         yield target
 
 
 @contextmanager
 def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """Ourselves on a PostgreSQL database that the environment names; the server's processes count when it
+    """Run chatapi on a PostgreSQL database that the environment names; the server's processes count if it
     runs here.
     """
     database_url = os.environ.get(DATABASE_URL_VARIABLE)
@@ -138,7 +138,7 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
-    """A checkout of another release, as `chatapi`: `git worktree add` makes one. It runs in this checkout's
+    """Run a checkout of another release like `chatapi`: `git worktree add` makes one. It uses this checkout's
     virtual environment.
     """
     checkout = os.environ.get(PREVIOUS_VARIABLE)
@@ -152,7 +152,7 @@ def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
 def served_chatapi(
     name: str, upstream_url: str, folder: Path, database: Mapping[str, str], checkout: Path = PROJECT_FOLDER
 ) -> Iterator[Target]:
-    """A new state folder, a catalog, a key, and `serve`."""
+    """Make a new state folder, a catalog and a key, and run `serve`."""
     state = folder / name
     state.mkdir()
     environment = {**own_environment(state), **database}
@@ -191,7 +191,7 @@ def own_environment(state: Path) -> dict[str, str]:
 
 
 def manage(environment: Mapping[str, str], *arguments: str, checkout: Path = PROJECT_FOLDER) -> str:
-    """What a management command prints; raises ChildError with its last words when it fails."""
+    """Return the output of a management command; raises ChildError with its last lines if it fails."""
     done = run_manage(environment, *arguments, checkout=checkout)
     if done.returncode:
         last_lines = (done.stdout + done.stderr).splitlines()[-30:]
@@ -202,7 +202,7 @@ def manage(environment: Mapping[str, str], *arguments: str, checkout: Path = PRO
 
 
 def ledger_differences(environment: Mapping[str, str], checkout: Path = PROJECT_FOLDER) -> str:
-    """What `verifyledger` has to say against the books; nothing when they are right."""
+    """Return the differences that `verifyledger` finds; empty if the books are right."""
     done = run_manage(environment, "verifyledger", checkout=checkout)
     if done.returncode == 0:
         return ""
@@ -220,7 +220,7 @@ def run_manage(
 
 
 def chatapi_roots(serve_pid: int) -> Roots:
-    """The processes below `serve` by what they are for: web, worker, reaper, valkey; and `serve` itself."""
+    """Return the processes below `serve` by their task: web, worker, reaper, valkey, and `serve` itself."""
     roots: defaultdict[str, list[int]] = defaultdict(list)
     for pid in sorted(processes.descendants(serve_pid) - {serve_pid}):
         purpose = re.search(r"--only[ =](\w+)|(valkey)-server", processes.command_line(pid))
@@ -230,8 +230,8 @@ def chatapi_roots(serve_pid: int) -> Roots:
 
 
 def postgresql_roots(database_url: str) -> Roots:
-    """The first process of the PostgreSQL server when it runs on this machine; everything it serves counts,
-    whoever asked.
+    """Return the first process of the PostgreSQL server if it runs on this machine; its work for all clients
+    counts.
     """
     with psycopg.connect(database_url) as connection:
         row = connection.execute("SELECT pg_backend_pid()").fetchone()

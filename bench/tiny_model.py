@@ -12,7 +12,11 @@ import sys
 
 import torch  # type: ignore[import-not-found]
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-not-found]
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # type: ignore[import-not-found]
+from transformers import (  # type: ignore[import-not-found]
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils import logging  # type: ignore[import-not-found]
 
 SPECIAL_TOKENS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
@@ -28,7 +32,7 @@ TEXT = [
 
 
 def main(folder: str) -> None:
-    """Train the tokenizer on three sentences, draw the weights, save both."""
+    """Train the tokenizer on three sentences, make random weights, and save both."""
     logging.disable_progress_bar()
     tokenizer = make_tokenizer()
     tokenizer.save_pretrained(folder)
@@ -36,8 +40,8 @@ def main(folder: str) -> None:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer, as most models have it: any text goes in, and characters may be split over
-    tokens.
+    """Return a byte-level BPE tokenizer, as most models have it: any text goes in, and characters may be
+    split over tokens.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -51,7 +55,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A two-layer Llama, about 100,000 parameters."""
+    """Return a two-layer Llama, about 100,000 parameters."""
     torch.manual_seed(20)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

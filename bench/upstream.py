@@ -46,13 +46,13 @@ class Request(msgspec.Struct):
 
     @property
     def letter(self) -> str:
-        """The letter that the answer's tokens start with."""
+        """Return the letter that the answer's tokens start with."""
         content = self.messages[-1].content if self.messages else None
         return content[-1] if isinstance(content, str) and content and content[-1] in LETTERS else "w"
 
     @property
     def wants_usage(self) -> bool:
-        """True when a stream should end with a usage chunk."""
+        """Return whether a stream should end with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage
 
 
@@ -229,7 +229,7 @@ async def serve(port: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="A scripted OpenAI-compatible upstream on 127.0.0.1.")
     parser.add_argument("--port", type=int, default=27100)
     parser.add_argument("--seconds", type=float, default=3600, help="stop by itself after this long")

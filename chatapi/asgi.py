@@ -1,7 +1,9 @@
 """The ASGI application: the hot routes of `web/kinds.py`, and Django for everything else."""
 
 import os
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
@@ -10,12 +12,13 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import WebsocketDenier
 from django.conf import settings
+from django.core.exceptions import RequestAborted
+from django.core.handlers.asgi import ASGIHandler
 from django.urls import re_path
 
 django.setup(set_prefix=False)
 
-from chatapi.api.asgi_handler import DjangoApplication  # noqa: E402  needs the settings
-from chatapi.web.cors import CrossOrigin  # noqa: E402
+from chatapi.web.cors import CrossOrigin  # noqa: E402  needs the settings
 from chatapi.web.django_bodies import BoundedBodies  # noqa: E402
 from chatapi.web.django_turns import TakingTurns  # noqa: E402
 from chatapi.web.event_stream_consumer import EventStreamConsumer  # noqa: E402
@@ -24,6 +27,23 @@ from chatapi.web.probes import healthz, readyz  # noqa: E402
 from chatapi.web.websocket_origin import SameOrigin  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
 from usage.pages.live_feed import LiveFeed  # noqa: E402
+
+
+class DjangoApplication(ASGIHandler):
+    """Django as an ASGI application whose requests may be cancelled from outside without a log of errors."""
+
+    async def listen_for_disconnect(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
+        """Return when the client leaves.
+
+        Django raises `RequestAborted`, which `handle` ignores. If `handle` is cancelled (the server cancels
+        requests that run on 10 s after a disconnect), this task is left alone, and asyncio would log "Task
+        exception was never retrieved".
+        """
+        try:
+            await super().listen_for_disconnect(receive)
+        except RequestAborted:
+            return
+
 
 django_application = DjangoApplication()
 _PREFIX = rf"^(?:(?P<dialect>{'|'.join(sorted(DIALECTS))})/)?v1/"

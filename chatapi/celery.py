@@ -12,16 +12,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 GENERATE_TASK = "chatapi.generate"
 
 
-def _kombu_url(url: str) -> str:
-    """Return the URL in kombu's spelling of Unix sockets."""
-    return url.replace("unix://", "redis+socket://", 1)
-
-
 # Without the Django fixup, which closes database connections around every task and repeats the system checks;
 # `serve` sets Django up.
 app = Celery("chatapi", fixups=[])
 app.conf.update(
-    broker_url=_kombu_url(settings.BROKER_URL),
+    # kombu has its own spelling of Unix sockets.
+    broker_url=settings.BROKER_URL.replace("unix://", "redis+socket://", 1),
     broker_connection_retry_on_startup=True,
     broker_transport_options=BROKER_OPTIONS,
     imports=["chatapi.worker.tasks"],

@@ -42,6 +42,7 @@ def from_exception(error: Exception) -> APIError:
     """Return the API error for any exception of a request; an unforeseen one is a 500 without details."""
     if isinstance(error, APIError):
         return error
+    # By the exact type: a new subclass is a 500 until somebody has decided what clients may see of it.
     to_failure = _TO_FAILURE.get(type(error))
     return internal_error() if to_failure is None else APIError(to_failure(error))
 
@@ -73,6 +74,7 @@ def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
 def too_many_open_generations(most: int) -> APIError:
     """Return a 429 for an organization that has too many requests waiting and running."""
     message = f"Your organization may have at most {most} requests waiting and running at the same time."
+    # Nobody knows when one will end; soon is when a fast one might.
     return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
 
 
@@ -176,9 +178,9 @@ def too_many_refused_bytes(retry_after_ms: int) -> APIError:
     return APIError(_rate_limited(message, retry_after_ms))
 
 
-def unsupported_media_type() -> APIError:
-    """Return a 415 for another type than JSON."""
-    message = "Send the body with one header 'Content-Type: application/json'."
+def unsupported_media_type(allowed: str) -> APIError:
+    """Return a 415 for a body of another type."""
+    message = f"Send the body with one header 'Content-Type: {allowed}'."
     return APIError(Failed(message, INVALID, "unsupported_media_type", status=415))
 
 
@@ -219,19 +221,21 @@ def _rate_limited(message: str, retry_after_ms: int | None, code: str = "rate_li
     return Failed(message, "rate_limit_error", code, status=429, retry_after_ms=retry_after_ms)
 
 
-def _two_keys(_: TwoKeys) -> Failed:
-    message = "The headers Authorization and x-api-key hold different keys. Send one key."
-    return Failed(message, INVALID, "ambiguous_api_key", "x-api-key", 400)
-
-
 _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
     TooManyFieldsSent: lambda _: Failed(
         "Too many query parameters.", INVALID, "request_too_large", status=400
     ),
     InvalidRequest: lambda error: Failed(error.message, INVALID, error.code, error.param, error.status),
     NotAuthenticated: lambda error: not_authenticated().failure,
+    # It is also `NotAuthenticated`, which has other words.
     KeyMissing: lambda error: not_authenticated("No API key was sent.").failure,
-    TwoKeys: _two_keys,
+    TwoKeys: lambda _: Failed(
+        "The headers Authorization and x-api-key hold different keys. Send one key.",
+        INVALID,
+        "ambiguous_api_key",
+        "x-api-key",
+        400,
+    ),
     TooManyFailedAttempts: lambda error: _rate_limited(str(error), error.retry_after_ms),
     PermissionDenied: lambda error: Failed(str(error), INVALID, "permission_denied", status=403),
     RateLimited: lambda error: _rate_limited(str(error), error.retry_after_ms),
@@ -248,10 +252,12 @@ _TO_FAILURE: dict[type[Exception], Callable[[Any], Failed]] = {
         "Idempotency-Key",
         422,
     ),
+    # 402 rather than OpenAI's 429: SDKs retry a 429, and no retry makes room.
     BudgetExceeded: _budget_exceeded,
     NotPriced: lambda error: Failed(
         "This model has no price yet, so it is not served.", "server_error", "model_not_priced", "model", 503
     ),
+    # Nothing was charged, because admission is a commit and this one has failed.
     DatabaseUnavailable: lambda error: (
         unavailable("The service can't write its books right now. Nothing was charged.").failure
     ),

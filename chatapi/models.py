@@ -9,7 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 
 from accounts.models import Organization, Project
-from chatapi.wire.parameters import ENGINE_PARAMETERS, MODEL_NAME_PATTERN
+from chatapi.wire.parameters import CUSTOM_TOOLS, ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
 
@@ -91,7 +91,8 @@ def extra_parameters_mistake(names: object) -> str | None:
     """Return the first mistake in a deployment's extra parameters, or None."""
     if not isinstance(names, list):
         return "must be a list of names"
-    unknown = [name for name in names if not isinstance(name, str) or name not in ENGINE_PARAMETERS]
+    known = ENGINE_PARAMETERS | {CUSTOM_TOOLS}
+    unknown = [name for name in names if not isinstance(name, str) or name not in known]
     return (
         f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k"
         if unknown
@@ -104,6 +105,14 @@ class ModelKind(models.TextChoices):
 
     CHAT = "chat"
     EMBEDDINGS = "embeddings"
+
+    @property
+    def has_own_usage_route(self) -> bool:
+        """Whether usage of its models is reported by a route of its own, and not as completions.
+
+        Its models stay in the catalog for ever, because the books do not repeat their kind.
+        """
+        return self is not ModelKind.CHAT
 
 
 def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:

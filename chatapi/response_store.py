@@ -47,6 +47,7 @@ class Content(msgspec.Struct, frozen=True, array_like=True):
 def write(generation_id: UUID, content: Content) -> None:
     """Store a settled response, unless it is stored already, or its project stores no responses any more."""
     row = Generation.objects.select_related("project").get(pk=generation_id)
+    # The setting of now counts: a project that has just stopped storing must find nothing new.
     if row.settled_at is None or not row.project.stores_responses_days:
         return
     encrypted = encrypt(generation_id, content)
@@ -60,11 +61,13 @@ def write(generation_id: UUID, content: Content) -> None:
         size_bytes=len(encrypted),
         content=encrypted,
     )
+    # Several workers may store the same one: the first wins, and no error aborts the transaction.
     StoredResponse.objects.bulk_create([stored], ignore_conflicts=True)
 
 
 def find(caller: Caller, generation_id: UUID) -> Content | None:
     """Return the content of the caller's stored response, if it is kept and can be decrypted."""
+    # Checked on reading, too: the days hold although deleting runs only now and then.
     since = database_now() - timedelta(days=caller.stores_responses_days)
     rows = StoredResponse.objects.filter(pk=generation_id, ended_at__gt=since)
     row = access.visible_to(caller, rows).first()
@@ -81,18 +84,18 @@ def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
 
     Its result is whether there may be more of them.
     """
-    counts = [_expired(project, now).delete()[0] for project in _storing_projects()]
+    projects = Project.objects.filter(
+        Exists(StoredResponse.objects.filter(project=OuterRef("pk")))
+    ).order_by()
+    counts = [_expired(project, now).delete()[0] for project in projects]
     return [DELETED_AT_ONCE in counts] * len(items)
-
-
-def _storing_projects() -> QuerySet[Project]:
-    return Project.objects.filter(Exists(StoredResponse.objects.filter(project=OuterRef("pk")))).order_by()
 
 
 def _expired(project: Project, now: datetime) -> QuerySet[StoredResponse]:
     """Return some responses of the project whose days are over; if it stores none any more, any."""
     last = now - timedelta(days=project.stores_responses_days)
     rows = StoredResponse.objects.filter(project=project, ended_at__lte=last)
+    # A bounded number of rows: the transaction shares its commit with admissions.
     ids = list(rows.order_by("ended_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])
     return StoredResponse.objects.filter(pk__in=ids)
 
@@ -107,6 +110,7 @@ def is_full(organization_id: int) -> bool:
 def encrypt(generation_id: UUID, content: Content) -> bytes:
     """Return a nonce and the encrypted content."""
     nonce = os.urandom(_NONCE_BYTES)
+    # The id is authenticated with it, so that a row's content can't be moved to another row.
     return nonce + _cipher().encrypt(nonce, msgspec.msgpack.encode(content), generation_id.bytes)
 
 
@@ -122,5 +126,6 @@ def decrypt(row: StoredResponse) -> Content | None:
 
 
 def _cipher() -> AESGCM:
+    # A key of its own, so that Django's uses of the secret and this one can't be mixed.
     derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"chatapi stored responses")
     return AESGCM(derivation.derive(settings.SECRET_KEY.encode()))

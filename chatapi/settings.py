@@ -63,7 +63,7 @@ EMBEDDED_VALKEY = not any(
 DEFAULT_DIALECT = env.str("CHATAPI_DEFAULT_DIALECT", default="opentoken")
 DEFAULT_MODEL = env.str("CHATAPI_DEFAULT_MODEL", default="sandbox")
 WORKER_CONCURRENCY = env.int("CHATAPI_WORKER_CONCURRENCY", default=1_200)
-MAX_OPEN_GENERATIONS = env.int("CHATAPI_MAX_OPEN_GENERATIONS", default=1_100)
+MAX_OPEN_GENERATIONS = env.int("CHATAPI_MAX_OPEN_GENERATIONS", default=1_020)
 MAX_BODY_BYTES = env.int("CHATAPI_MAX_BODY_BYTES", default=8 * 1024 * 1024)
 MAX_CONNECTIONS = env.int("CHATAPI_MAX_CONNECTIONS", default=30_000)
 MAX_CONNECTIONS_PER_ADDRESS = env.int("CHATAPI_MAX_CONNECTIONS_PER_ADDRESS", default=8_192)
@@ -93,7 +93,7 @@ FAILPOINTS = env.str("CHATAPI_FAILPOINTS", default="")
 # ---- Django
 INSTALLED_APPS = [
     "unfold.apps.BasicAppConfig",
-    "accounts.admin_config.AdminConfig",
+    "accounts.apps.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -103,7 +103,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "accounts",
-    "accounts.audit",
+    "accounts.apps.AuditConfig",
     "usage",
     "chatapi",
 ]
@@ -196,7 +196,7 @@ REST_FRAMEWORK = {
     "UNAUTHENTICATED_USER": None,
     "URL_FORMAT_OVERRIDE": None,
 }
-# Writes the ids of requests as clients know them (`usage/public_ids.py`).
+# Writes the ids of requests as clients know them (`usage/models/generations.py`).
 PUBLIC_ID = "chatapi.identity.public_id"
 SPECTACULAR_SETTINGS = {
     # Only the page /docs is drf-spectacular's; the document is chatapi.api.openapi's.

@@ -1,5 +1,6 @@
-"""Who looks at the admin in tests, and where its pages are."""
+"""Clients that are signed in to the admin, the URLs of its pages, and the text that they show."""
 
+import re
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -9,14 +10,14 @@ from django.urls import reverse
 
 
 def client_of(user: User) -> Client:
-    """Signed in."""
+    """Return a client that is signed in as this person."""
     client = Client()
     client.force_login(user)
     return client
 
 
 def downloaded(client: Client, path: str) -> str:
-    """An export, which is sent in parts."""
+    """Return an export, which the server sends in parts."""
     response: Any = client.get(path)
     assert response.status_code == 200, response.content
 
@@ -27,5 +28,22 @@ def downloaded(client: Client, path: str) -> str:
 
 
 def page(row: Any, action: str = "change") -> str:
-    """The address of a row's page."""
+    """Return the URL of a row's page."""
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_{action}", args=[row.pk])
+
+
+def text(response: Any, status: int = 200) -> str:
+    """Return a whole page without its tags."""
+    assert response.status_code == status, response.status_code
+    return _without_tags(response.content.decode())
+
+
+def shown(response: Any, status: int = 200) -> str:
+    """Return the content of one of our own pages without its tags, the theme's frame left out."""
+    assert response.status_code == status, response.status_code
+    _, _, content = response.content.decode().partition('<div class="operator')
+    return _without_tags(content)
+
+
+def _without_tags(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", html))

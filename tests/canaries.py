@@ -12,8 +12,8 @@ from tests.installation import Installation
 
 
 def open_valkey(installation: Installation) -> Redis:
-    """A client of the installation's Valkey, which from now on packs nothing, so that all that it holds can
-    be read.
+    """Return a client of the installation's Valkey, whose values are no longer packed, so that all of them
+    can be read.
     """
     redis = Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))
     redis.config_set("rdbcompression", "no")
@@ -21,7 +21,7 @@ def open_valkey(installation: Installation) -> Redis:
 
 
 def database(installation: Installation) -> bytes:
-    """Every row of every table, as text."""
+    """Return all rows of all tables as text."""
     if installation.environment.get("DATABASE_URL", "").startswith("postgres"):
         import psycopg
 
@@ -36,9 +36,7 @@ def database(installation: Installation) -> bytes:
 
 
 def held_by(valkey: Redis) -> bytes:
-    """Every key with its value, as they would be written to its file, and what it remembers of slow and of
-    large commands.
-    """
+    """Return every key with its value, as in the server's file, and its logs of slow and large commands."""
     names: list[bytes] = list(valkey.scan_iter())
     client: Any = valkey
     commands = [
@@ -49,12 +47,12 @@ def held_by(valkey: Redis) -> bytes:
 
 
 def logs(installation: Installation) -> bytes:
-    """All that its processes have printed."""
+    """Return the output of all its processes."""
     return b"\n".join(path.read_bytes() for path in installation.folder.glob("*.log"))
 
 
 def found(canaries: Sequence[bytes], installation: Installation, valkey: Redis) -> list[str]:
-    """Where which of them are."""
+    """Return the places that contain any of the words."""
     places = {"database": database(installation), "Valkey": held_by(valkey), "logs": logs(installation)}
     return [
         f"{canary.decode()} in {name}"
@@ -65,6 +63,6 @@ def found(canaries: Sequence[bytes], installation: Installation, valkey: Redis) 
 
 
 def is_forgotten(valkey: Redis) -> bool:
-    """Nothing of any generation or ticket is left."""
+    """Return whether nothing is left of any generation or ticket."""
     kinds = {b"log", b"job", b"state", b"ticket"}
     return not any(name.split(b":")[1] in kinds for name in valkey.scan_iter())

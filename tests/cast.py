@@ -32,16 +32,16 @@ class Person:
 
     @property
     def caller(self) -> Caller:
-        """Who the key stands for."""
+        """Return the caller that the key authenticates."""
         return look_up(self.key)
 
     def get(self, path: str, **headers: str) -> Any:
-        """What the person's key gets to see."""
+        """Return the answer to a GET with the person's key."""
         return Client().get(path, headers={"authorization": f"Bearer {self.key}", **headers})
 
 
 def join(name: str, role: Role, organization: Organization, project: str) -> Person:
-    """A person in that organization, with a live key of that project."""
+    """Create a person in that organization, with a live key of that project."""
     user = User.objects.create_user(name)
     Member.objects.create(organization=organization, user=user, role=role)
     home, _ = Project.objects.get_or_create(organization=organization, name=project)
@@ -50,7 +50,7 @@ def join(name: str, role: Role, organization: Organization, project: str) -> Per
 
 
 def admit(person: Person, **changes: Any) -> Generation:
-    """A generation that waits for a worker."""
+    """Admit a generation; it waits for a worker."""
     caller = person.caller
     wish: dict[str, Any] = {
         "id": identity.new_id(),
@@ -85,8 +85,8 @@ def run(
     end_user: str | None = None,
     **ending: Any,
 ) -> Generation:
-    """A generation that a worker ran to its settlement; by default a completed one of 1000 tokens in (400
-    cached), 200 out.
+    """Run a generation to its settlement; by default a completed one with 1000 tokens in (400 cached) and 200
+    out.
     """
     counts = person.caller.counts_end_users
     generation = admit(person, price=price, model=model, end_user=end_user, counts_end_user=counts)

@@ -81,17 +81,17 @@ class ChaosProxy:
 
     @property
     def url(self) -> str:
-        """Where to find it, over HTTP."""
+        """Return the proxy's URL for HTTP."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def redis_url(self) -> str:
-        """Where to find it, for a Redis client."""
+        """Return the proxy's URL for a Redis client."""
         return f"redis://127.0.0.1:{self.port}"
 
     @property
     def has_recovered(self) -> bool:
-        """Nothing is wrong any more: a reply that was to be lost has been."""
+        """Return whether nothing is wrong any more: the reply that was to be lost has been lost."""
         return isinstance(self.fault, Pass)
 
     def reset(self) -> None:

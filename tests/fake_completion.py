@@ -114,7 +114,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def embeddings(script: Script, body: dict[str, Any], inputs: list[Any]) -> dict[str, Any]:
-    """One vector for each input: its number, in every place."""
+    """Return one vector for each input, filled with its number."""
     dimensions = body.get("dimensions") or script.dimensions
     vectors: list[Any] = [[float(index)] * dimensions for index in range(len(inputs))]
     if body.get("encoding_format") == "base64" and not script.ignore_base64:
@@ -128,7 +128,7 @@ def embeddings(script: Script, body: dict[str, Any], inputs: list[Any]) -> dict[
 
 
 def error(script: Script) -> dict[str, Any]:
-    """The error object that the script refuses with."""
+    """Return the error object that the script refuses with."""
     return {
         "error": {
             "message": script.error_message,
@@ -158,7 +158,7 @@ class Completion:
         )
 
     def chunk(self, choices: list[dict[str, Any]] | None, **more: Any) -> dict[str, Any]:
-        """A chunk around choices."""
+        """Return a chunk around choices."""
         kind = "text_completion" if self.is_text else "chat.completion.chunk"
         return {
             "id": "up-1",
@@ -170,7 +170,7 @@ class Completion:
         }
 
     def choice(self, index: int, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
-        """A choice of a chunk, as chat or as text."""
+        """Return a choice of a chunk, as chat or as text."""
         text = delta.get("content") or ""
         said = {"text": text} if self.is_text else {"delta": delta}
         logprobs = self._logprobs(text) if text and self.body.get("logprobs") else None
@@ -178,7 +178,7 @@ class Completion:
         return {**numbered, **said, "logprobs": logprobs, "finish_reason": finish_reason}
 
     def usage(self, tokens: int) -> dict[str, Any]:
-        """The usage object when so many tokens were said."""
+        """Return the usage object for this number of tokens."""
         script = self.script
         prompt, completion = (
             (0, 0)
@@ -197,7 +197,7 @@ class Completion:
         return usage
 
     def whole(self) -> dict[str, Any]:
-        """The answer without streaming."""
+        """Return the answer in one piece."""
         said: dict[str, Any] = (
             {"text": _joined(self.deltas, "content")}
             if self.is_text
@@ -237,7 +237,7 @@ class Completion:
 
 
 def _deltas(script: Script) -> Iterator[dict[str, Any]]:
-    """One delta for each token of a choice."""
+    """Yield one delta for each token of a choice."""
     for word in islice(cycle(WORDS), script.reasoning):
         yield {script.reasoning_field: " " + word}
     if script.tool_calls:
@@ -262,7 +262,7 @@ def _next_turn(script: Script, body: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:
-    """The pieces of one tool call, a token each."""
+    """Yield the pieces of one tool call, a token each."""
     index = {"right": {"index": number}, "zero": {"index": 0}, "none": {}}[script.tool_index]
     identifier = {} if script.no_tool_ids else {"id": f"call_up_{number}"}
     name = {"name": "lookup"}
@@ -275,7 +275,7 @@ def _fragments(script: Script, number: int) -> Iterator[dict[str, Any]]:
 
 
 def _message(deltas: list[dict[str, Any]], script: Script) -> dict[str, Any]:
-    """The message that these deltas add up to."""
+    """Return the message that these deltas add up to."""
     message: dict[str, Any] = {"role": "assistant"}
     for field in ("content", "refusal", script.reasoning_field):
         message[field] = _joined(deltas, field) or None

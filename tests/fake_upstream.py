@@ -56,7 +56,7 @@ class Upstream:
         self._changed = asyncio.Condition()
 
     def app(self) -> web.Application:
-        """The routes."""
+        """Return the application with its routes."""
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/script", self._set_script)
         app.router.add_get("/stats", self._tell_stats)
@@ -85,7 +85,7 @@ class Upstream:
         self._scripts[name] = script
 
     def script(self, model: str) -> Script | None:
-        """The model's script, None when there is no such model."""
+        """Return the model's script; None if there is no such model."""
         name, _, options = model.partition(":")
         if model in self._scripts or name != "fake":
             return self._scripts.get(model)
@@ -167,7 +167,7 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
     if script.redirect is not None or script.html or script.status != 200:
         return _refusal(script)
     if request.path == "/v1/embeddings":
-        return _embeddings(script, call)
+        return await _embeddings(request, script, call)
     completion = Completion(script, call.body, is_text=request.path == "/v1/completions")
     if script.as_json:
         call.tokens = completion.total_tokens
@@ -179,13 +179,17 @@ async def _answer(request: web.Request, script: Script | None, call: Received) -
     return response
 
 
-def _embeddings(script: Script, call: Received) -> web.Response:
-    if script.raw is not None:
-        return web.Response(text=script.raw, content_type="application/json")
+async def _embeddings(request: web.Request, script: Script, call: Received) -> web.StreamResponse:
     asked = call.body["input"]
     call.tokens = 1
     document = embeddings(script, call.body, asked if isinstance(asked, list) else [asked])
-    return web.json_response(document)
+    text = json.dumps(document) if script.raw is None else script.raw
+    if not script.split:
+        return web.Response(text=text, content_type="application/json")
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    await _Stream(request, response, script, call).write(text.encode())
+    return response
 
 
 def _refusal(script: Script) -> web.Response:
@@ -211,7 +215,7 @@ class _Stream:
         self._started_at = time.monotonic()
 
     async def send(self, completion: Completion) -> None:
-        """The whole stream."""
+        """Send the whole stream."""
         if not completion.is_text:
             await self._send_chunk(completion, {"role": "assistant", "content": ""})
         for delta, index in product(completion.deltas, range(completion.n)):
@@ -224,7 +228,7 @@ class _Stream:
             await self._finish(completion)
 
     async def write(self, data: bytes) -> None:
-        """These bytes, in the script's line ends and pieces."""
+        """Write these bytes, with the script's line ends and in its pieces."""
         if self._script.crlf:
             data = data.replace(b"\n", b"\r\n")
         size = self._script.split or len(data)

@@ -57,7 +57,7 @@ class Installation:
     """Its processes by name, its addresses and keys."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
-        """Nothing runs yet; `environment` goes on top of the test profile."""
+        """Prepare an installation that does not run yet; `environment` overrides the test profile."""
         self.folder = folder
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -72,7 +72,7 @@ class Installation:
 
     @property
     def url(self) -> str:
-        """The web process, without `/v1`."""
+        """Return the URL of the web process, without `/v1`."""
         return f"http://127.0.0.1:{self.port}"
 
     # ---- life
@@ -121,9 +121,7 @@ class Installation:
 
     @contextmanager
     def another_web(self, **environment: str) -> Iterator[Self]:
-        """A second web process of the same installation, on a port of its own; a view of it all whose `url`
-        is that process'.
-        """
+        """Start a second web process on a port of its own; yield a copy of this installation with its URL."""
         another = copy(self)
         another.port, another.processes = free_port(), {}
         another.environment = self.environment | environment
@@ -168,7 +166,9 @@ class Installation:
             return process.wait()
 
     def is_ready_to_stop(self, name: str) -> bool:
-        """Whether the process has a handler for SIGTERM by now; without one, it would just die of it."""
+        """Return whether the process has a handler for SIGTERM by now; without one, the signal would just
+        kill it.
+        """
         status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
         caught = int(status.partition("SigCgt:")[2].split()[0], 16)
         return bool(caught >> (signal.SIGTERM - 1) & 1)
@@ -202,7 +202,7 @@ class Installation:
         return _fetch(urllib.request.Request(self.url + path, headers=headers))
 
     def receipt(self, generation_id: str) -> dict[str, Any]:
-        """The generation's receipt once it is settled."""
+        """Return the receipt of the generation, once it is settled."""
         found: dict[str, Any] = {}
 
         def is_settled() -> bool:
@@ -222,12 +222,12 @@ class Installation:
         assert status in {200, 201, 204}, answer
 
     def calls(self, model: str) -> list[dict[str, Any]]:
-        """What the upstream counted for that model, oldest first."""
+        """Return the upstream's records of calls for that model, oldest first."""
         _, answer = _fetch(urllib.request.Request(self.upstream_url + "/stats"))
         return [call for call in answer["calls"] if call["body"].get("model") == model]
 
     def log(self, name: str) -> str:
-        """What the process has printed."""
+        """Return the output of the process."""
         return (self.folder / f"{name}.log").read_text()
 
     # ---- inside
@@ -287,7 +287,7 @@ def die_with_parent() -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -327,7 +327,7 @@ def _fetch(request: urllib.request.Request) -> tuple[int, Any]:
 
 
 def own_database(url: str) -> str:
-    """A fresh database on the same PostgreSQL server."""
+    """Create a database on the same PostgreSQL server."""
     import psycopg
 
     name = f"chatapi_{uuid4().hex[:12]}"

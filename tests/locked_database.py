@@ -9,7 +9,7 @@ from django.db import connection
 
 @contextmanager
 def impatient() -> Iterator[None]:
-    """A lock is waited for 0.3 s, by new connections of any thread."""
+    """Limit waits for a lock to 0.3 s, for new connections of any thread."""
     options = connection.settings_dict["OPTIONS"]
     before = dict(options)
     options |= {"timeout": 0.3} if connection.vendor == "sqlite" else {"options": "-c lock_timeout=300"}
@@ -27,7 +27,7 @@ def _connect_anew() -> None:
 
 @contextmanager
 def locked(table: str) -> Iterator[None]:
-    """Someone else keeps everybody from writing: this table, or on SQLite anything."""
+    """Lock this table for all other writers, or on SQLite the database, inside the block."""
     if connection.vendor == "postgresql":
         import psycopg
 

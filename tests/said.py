@@ -17,7 +17,7 @@ PLAIN = (
 
 
 def said(choice: Choice) -> dict[str, Any]:
-    """All of it, as plain values."""
+    """Return all deltas as plain values."""
     calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
     audio = choice.audio and (
         choice.audio.id,

@@ -13,7 +13,7 @@ PLACES = ("chatapi", "chatapi/worker", "faults", ".", "..")
 
 
 def named(text: str) -> set[tuple[str, str]]:
-    """Files and the tests in them; `::name` alone is of the file before it."""
+    """Return the files and tests that the text names; `::name` alone is in the file before it."""
     found, file = set(), ""
     for path, test in re.findall(r"`([\w/]+\.py)?(?:::(\w+))?`", text):
         file = path or file

@@ -56,14 +56,18 @@ class ModelFilter(admin.SimpleListFilter):
         return rows.filter(model=self.value()) if self.value() else rows
 
 
-class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
-    """Rows that the service writes, newest first. There may be very many, so they are never counted."""
+class Records:
+    """A mixin before `TenantAdmin`: rows that the service writes, newest first, and columns that they share.
+
+    There may be very many rows, so they are never counted.
+    """
 
     paginator = InfinitePaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 50
     list_select_related = ["organization", "project", "api_key"]
+    ordering: Sequence[str]
     time: ClassVar[str]
     """The column of the index by organization and time."""
 
@@ -110,7 +114,7 @@ class RecordAdmin(TenantAdmin, ReadOnlyAdmin):
 
 
 @admin.register(Generation)
-class GenerationAdmin(RecordAdmin):
+class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     """Generations; the page of one is its receipt."""
 
     nothing_yet = "Nothing has been asked yet."
@@ -213,7 +217,7 @@ class GenerationAdmin(RecordAdmin):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(ExportedList, RecordAdmin):
+class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
     """Ledger entries. A charge is corrected by one more entry."""
 
     nothing_yet = (
@@ -289,7 +293,7 @@ class LedgerEntryAdmin(ExportedList, RecordAdmin):
 
 
 @admin.register(HourlyUsage)
-class HourlyUsageAdmin(RecordAdmin):
+class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     nothing_yet = "No request has ended yet: each is added to its hour here."
     list_display = [
         "hour_utc", "who", "key_short", "model", "result", "requests_count", "tokens_in",
@@ -333,7 +337,7 @@ class CodeFilter(admin.SimpleListFilter):
 
 
 @admin.register(RefusedRequests)
-class RefusedRequestsAdmin(RecordAdmin):
+class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     """Requests of known keys that were refused before anything ran, by hour."""
 
     nothing_yet = (

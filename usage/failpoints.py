@@ -53,6 +53,7 @@ class _Failpoint:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def strike(self, name: str) -> None:
+        # Threads of the worker may reach one failpoint at the same moment; "@3" must strike once.
         with self.lock:
             self.hits += 1
             if self.hit is not None and self.hits != self.hit:
@@ -62,6 +63,7 @@ class _Failpoint:
         elif self.action == "raise":
             raise FailpointError(name)
         else:
+            # Blocks the event loop on purpose: this is how a frozen process looks to the others.
             time.sleep(self.sleep_s)
 
 
@@ -85,6 +87,7 @@ _armed: dict[str, _Failpoint] = {}
 
 def arm(text: str) -> None:
     """Arm the failpoints of the text and disarm all others; raises ValueError."""
+    # All of the text is parsed before anything is armed, so that a mistake changes nothing.
     found = parse(text)
     _armed.clear()
     _armed.update(found)
@@ -92,5 +95,6 @@ def arm(text: str) -> None:
 
 def failpoint(name: str) -> None:
     """Do what a test armed for this name, if anything."""
+    # Called on every request, so the unarmed case is one look at an empty dictionary.
     if _armed and name in _armed:
         _armed[name].strike(name)

@@ -145,9 +145,14 @@ def discounted(price: Price, basis_points: int) -> Price:
     """Return the price less the basis points, each of its numbers rounded once, half up."""
     if not basis_points:
         return price
-    return Price(
-        *(None if amount is None else _less(amount, basis_points) for amount in price.columns().values())  # type: ignore[arg-type]
-    )
+    full = price.columns().values()
+    rest = ALL_BASIS_POINTS - basis_points
+    # Half of the divisor is added before the division: rounded half up, in integers.
+    less = [
+        None if amount is None else (amount * rest + ALL_BASIS_POINTS // 2) // ALL_BASIS_POINTS
+        for amount in full
+    ]
+    return Price(*less)  # type: ignore[arg-type]  # only the optional ones are None
 
 
 def from_usd(text: str) -> int:
@@ -193,7 +198,3 @@ def _most(tokens: int, prices: Sequence[int | None]) -> int:
         max(0, price - dear + TOKENS_PER_PRICE // 2) for price in lines if price % TOKENS_PER_PRICE
     )
     return max(alone, (tokens * dear + rounding) // TOKENS_PER_PRICE)
-
-
-def _less(per_mtok: int, basis_points: int) -> int:
-    return (per_mtok * (ALL_BASIS_POINTS - basis_points) + ALL_BASIS_POINTS // 2) // ALL_BASIS_POINTS

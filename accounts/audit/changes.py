@@ -34,6 +34,7 @@ def between(model: type[Model], before: Values, after: Values) -> Changes:
     found: Changes = {}
     for field in _fields(model):
         old, new = before.get(field.attname), after.get(field.attname)
+        # A new row lists only the fields that have something in them.
         if old == new or (not (before and after) and (old or new) in _EMPTY):
             continue
         found[field.name] = [_shown(field, old), _shown(field, new)]

@@ -20,6 +20,7 @@ from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidg
 
 from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Role
+from accounts.pages.admin_mixins import ChoosesRows
 from accounts.pages.tenant_admin import TenantAdmin
 
 MAX_SUGGESTIONS = 200
@@ -112,7 +113,7 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 
 @admin.register(Member)
-class MemberAdmin(TenantAdmin, ModelAdmin):
+class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."
@@ -129,6 +130,7 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
         self, request: HttpRequest, obj: Member | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
         form = super().get_form(request, obj, change, form=RoleForm if obj else InvitationForm, **kwargs)
+        # Django makes a class of the form for each request, so this attribute is not shared.
         form.by = request.user
         return form
 
@@ -144,6 +146,8 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
 
     def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
         """Offer the roles that the person can give in some organization."""
+        # The form does not know the organization yet; `clean` checks the role against the one that is
+        # chosen.
         own = [Role.OWNER] if access.is_operator(request.user) else access.roles_of(request.user).values()
         givable = {role for each in own for role in roles.givable(each)}
         kwargs["choices"] = [choice for choice in Role.choices if choice[0] in givable]
@@ -206,6 +210,7 @@ class MemberAdmin(TenantAdmin, ModelAdmin):
             "link": invitations.link(request, member.user),
             "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
         }
+        # The link signs its holder in, so no cache may keep this page.
         return TemplateResponse(
             request, "accounts/invitation.html", context, headers={"cache-control": "no-store"}
         )

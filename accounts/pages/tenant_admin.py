@@ -18,7 +18,6 @@ from django.http import Http404, HttpRequest
 from django.urls import reverse
 
 from accounts import access
-from accounts.pages.admin_mixins import ChoosesRows
 
 
 class SeenRelatedFilter(admin.RelatedFieldListFilter):
@@ -81,19 +80,25 @@ def name_lookup(field_path: str) -> str:
     return f"{field_path}__name__exact"
 
 
-class RolesDecide:
-    """A mixin before a ModelAdmin or an inline of tenants' rows: the person's role must allow what Django
-    allows.
+class TenantAdmin:
+    """A mixin before a ModelAdmin or an inline: nothing in it reaches another organization.
+
+    A person does what Django's permissions and their role in the row's organization both allow.
     """
 
+    model: type[Model]
     opts: Any
+    operators_fields: tuple[str, ...] = ()
+    """Fields for operators: other people don't see them, and can't set them."""
+
+    # ---- who may do what
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         is_allowed = super().has_view_permission(request, obj)  # type: ignore[misc]
         return is_allowed and self.role_allows(request, "view", obj)
 
     def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
-        """Pass the parent on, for an inline."""
+        """Pass the parent on, which Django gives to inlines only."""
         is_allowed = super().has_add_permission(request, *parent)  # type: ignore[misc]
         return is_allowed and self.role_allows(request, "add", *parent)
 
@@ -106,22 +111,27 @@ class RolesDecide:
         return is_allowed and self.role_allows(request, "delete", obj)
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Return whether the person may do this in the row's organization; Django decides without a row."""
-        if obj is None or access.is_operator(request.user):
+        """Return whether the role allows it in the row's organization; Django decides without a row."""
+        row = obj
+        # The theme's actions pass the id from the URL, where Django passes the row.
+        if obj is not None and not isinstance(obj, Model):
+            row = self.get_object(request, str(obj))  # type: ignore[attr-defined]
+        if row is None:
+            return obj is None
+        if access.is_operator(request.user):
             return True
-        return access.may(request.user, self.permission(act), obj)
+        is_theirs = act == "view" or not self.is_operators(row)
+        return is_theirs and access.may(request.user, self.permission(act), row)
 
     def permission(self, act: str) -> str:
         """Return the name of a permission for this kind of row."""
         return f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}"
 
+    def is_operators(self, row: Any) -> bool:
+        """Return whether only an operator may change this row."""
+        return False
 
-class TenantAdmin(ChoosesRows, RolesDecide):
-    """A mixin before a ModelAdmin: lists, searches, filters and forms reach no other organization."""
-
-    model: type[Model]
-    operators_fields: tuple[str, ...] = ()
-    """Fields for operators: other people don't see them, and can't set them."""
+    # ---- which rows and fields there are
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows with which the list, its search, autocompletion and each row's page begin."""
@@ -132,16 +142,6 @@ class TenantAdmin(ChoosesRows, RolesDecide):
         bound = access.organizations_of(request.user) or ()
         only = {"organization": bound[0]} if len(bound) == 1 else {}
         return {**only, **super().get_changeform_initial_data(request)}  # type: ignore[misc]
-
-    def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
-        """Return whether the role allows it; the theme gives a row by its id."""
-        row = obj
-        if obj is not None and not isinstance(obj, Model):
-            row = self.get_object(request, str(obj))  # type: ignore[attr-defined]
-        if row is None:
-            return obj is None
-        is_theirs = act == "view" or access.is_operator(request.user) or not self.is_operators(row)
-        return is_theirs and super().role_allows(request, act, row)
 
     def get_list_filter(self, request: HttpRequest) -> list[Any]:
         """Replace filters by related rows: operators see very many rows and type a name, others choose."""
@@ -181,10 +181,6 @@ class TenantAdmin(ChoosesRows, RolesDecide):
                 needed = "" if name in self.operators_fields else permission
                 own.queryset = access.where_may(request.user, needed, rows)
         return form
-
-    def is_operators(self, row: Any) -> bool:
-        """Return whether only an operator may change this row."""
-        return False
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         """Leave out fields that only operators see."""

@@ -1,7 +1,7 @@
 """Checks of many sign-ins at once, for pages that stay open for hours.
 
-What such a page is sent must end when its person signs out, is made inactive, gets another password or loses
-the permission. So the sender checks all its pages regularly, in four queries together.
+Updates of such a page must end when its person signs out, is made inactive, gets another password or loses
+the permission. So the process that sends them checks all its pages regularly, in four queries together.
 """
 
 from collections import defaultdict
@@ -45,6 +45,7 @@ def permitted(permission: str, sign_ins: Collection[SignIn]) -> Mapping[SignIn, 
     )
     open_sessions = set(sessions.values_list("session_key", flat=True))
     staff = [person.pk for person in people.values() if access.is_operator(person)]
+    # One query for all operators; the roles of members are in memory.
     operators = User.objects.with_perm(permission).filter(pk__in=staff)
     allowed = set(operators.values_list("pk", flat=True))
 

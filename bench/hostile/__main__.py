@@ -50,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run_all(plan: Plan, attacks: list[Attack], json_file: Path | None) -> list[Outcome]:
-    """One after the other; each outcome is told, and written, as soon as it is known."""
+    """Run one attack after the other; each outcome is printed and written as soon as it is known."""
     outcomes: list[Outcome] = []
     with (
         tempfile.TemporaryDirectory(prefix="chatapi-hostile-") as folder,
@@ -69,7 +69,7 @@ def run_all(plan: Plan, attacks: list[Attack], json_file: Path | None) -> list[O
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     arguments = parse_arguments()
     try:
         attacks = select([pattern for pattern in arguments.attacks.split(",") if pattern])

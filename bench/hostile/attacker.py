@@ -28,19 +28,19 @@ NICENESS = 10
 
 
 async def run(attack: Attack, attackers: list[Attacker], seconds: float) -> None:
-    """All attackers at once, until their time or their bytes are spent."""
+    """Run all attackers at once, until their time or their bytes are spent."""
     await asyncio.gather(
         *(within_budget(asyncio.ensure_future(attack.run(each)), seconds) for each in attackers)
     )
 
 
 def address(number: int, *, is_shared: bool) -> str:
-    """Where an attacker comes from: an address of its own, unless all share the honest clients'."""
+    """Return the attacker's source IP: one of its own, unless all share that of the honest clients."""
     return "127.0.0.1" if is_shared else f"127.0.{1 + number // 250}.{2 + number % 250}"
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="One attack, beside whatever else runs.")
     parser.add_argument("--attack", required=True, choices=list(ATTACKS))
     parser.add_argument("--port", type=int, required=True)

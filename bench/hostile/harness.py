@@ -52,7 +52,7 @@ class Harness:
         self.plan, self.folder, self.prepared, self.sink_port = plan, folder, prepared, sink_port
 
     def run(self, attack: Attack) -> Outcome:
-        """One attack on a service of its own."""
+        """Run one attack on a service of its own."""
         named = (attack.name, attack.who, attack.summary)
         state = self.folder / "running"
         shutil.copytree(self.prepared.state, state)
@@ -83,12 +83,12 @@ class Harness:
         return outcome(named, self.plan.attackers, attacked_at, witnessed, attacked, memory.growth)
 
     def result(self, name: str) -> Path:
-        """The file to which a helper writes what it found."""
+        """Return the file to which a helper writes what it found."""
         return self.folder / f"{name}.json"
 
     @contextmanager
     def attacker(self, attack: Attack, service: Service) -> Iterator["subprocess.Popen[bytes]"]:
-        """The attacker's process, which waits for a line."""
+        """Yield the attacker's process, which waits for a line."""
         plan = self.plan
         arguments = [
             "--attack",
@@ -115,7 +115,7 @@ class Harness:
 
     @contextmanager
     def witness(self, service: Service) -> Iterator["subprocess.Popen[bytes]"]:
-        """The honest clients' process, once all of its streams have begun."""
+        """Yield the honest clients' process, once all of its streams have begun."""
         url = f"http://127.0.0.1:{service.port}/opentoken/v1"
         arguments = [url, "--key", self.prepared.honest_key, "--model", self.plan.honest_model]
         arguments += ["--patience-seconds", str(PATIENCE_SECONDS), "--output", str(self.result("witness"))]
@@ -144,7 +144,7 @@ def harness(plan: Plan, folder: Path) -> Iterator[Harness]:
 
 @contextmanager
 def talking(name: str, arguments: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A module of ours as a process with which we talk in lines; it is ended with the block."""
+    """Run a module of ours as a process that exchanges lines with this one; it ends with the block."""
     with (folder / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             mortal([sys.executable, "-m", *arguments]),

@@ -56,7 +56,7 @@ async def large_prompts(attacker: Attacker) -> None:
 
 
 def _asks_upstream(model: str, summary: str) -> Run:
-    """An attack: streams, and one whole answer, of an upstream that behaves like this."""
+    """Return an attack: streams, and one whole answer, of an upstream that behaves like this."""
 
     async def run(attacker: Attacker) -> None:
         streamed = chat(attacker.keys.live, model=model, stream=True)

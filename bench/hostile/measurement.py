@@ -78,12 +78,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def excess_ms(self) -> float:
-        """How much longer the worst gap between two tokens was than in the seconds before the attack."""
+        """Return how much longer the worst gap between two tokens was than in the seconds before
+        the attack.
+        """
         return max(0.0, self.worst_gap_ms - self.quiet_gap_ms)
 
     @property
     def violations(self) -> list[str]:
-        """Which of the bounds were missed; none: passed."""
+        """Return the bounds that were missed; empty if the run passed."""
         if self.failure:
             return [self.failure]
         most_ms = MAX_EXCESS_OF_A_CROWD_MS if self.attackers >= CROWD else MAX_EXCESS_MS
@@ -105,7 +107,7 @@ def outcome(
     attacked: Attacked,
     growth: dict[str, float],
 ) -> Outcome:
-    """The row of one run; what happened before `attacked_at` is quiet. `named` are name, attacker and
+    """Return the row of one run; what happened before `attacked_at` is quiet. `named` are name, attacker and
     summary.
     """
     name, who, summary = named
@@ -134,14 +136,14 @@ def outcome(
 
 
 def failed(named: tuple[str, str, str], attackers: int, failure: str) -> Outcome:
-    """The row of a run that came to nothing."""
+    """Return the row of a run that had no result."""
     name, who, summary = named
     nothing = Attacked({}, 0, 0, 0.0)
     return Outcome(name, who, summary, attackers, 0, 0, 0, 0, 0, 0, {}, {}, {}, 0, nothing, 0, {}, failure)
 
 
 def worst_gap_ms(streams: list[Stream], *, before: float = float("inf"), after: float = 0.0) -> float:
-    """The longest time between two tokens of one stream, of those gaps that ended in this time."""
+    """Return the longest time between two tokens of one stream, among gaps that ended in this time."""
     gaps = [
         later - earlier
         for stream in streams
@@ -152,11 +154,11 @@ def worst_gap_ms(streams: list[Stream], *, before: float = float("inf"), after: 
 
 
 def middle_ms(probes: list[Probe]) -> float:
-    """The median."""
+    """Return the median duration."""
     ordered = sorted(probe.seconds for probe in probes)
     return round(ordered[len(ordered) // 2] * 1000, 1) if ordered else 0.0
 
 
 def worst_ms(probes: list[Probe]) -> float:
-    """The longest."""
+    """Return the longest duration."""
     return round(max((probe.seconds for probe in probes), default=0.0) * 1000, 1)

@@ -17,11 +17,13 @@ class Memory:
         self.growth = dict.fromkeys(self.groups, 0.0)
 
     def living(self) -> dict[str, set[int]]:
-        """The members of each group; a process that was started since belongs to its parent's."""
+        """Return the members of each group; a process that was started later belongs to its
+        parent's group.
+        """
         return processes.process_groups(chatapi_roots(self.serve_pid))
 
     def proportional(self) -> dict[str, float]:
-        """PSS by group."""
+        """Return PSS by group."""
         return {name: processes.pss_mb(pids) for name, pids in self.living().items()}
 
     def sample(self) -> None:

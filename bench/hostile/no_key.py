@@ -25,15 +25,15 @@ ROUTES = (
 
 
 async def chunk_flood(attacker: Attacker, method: str, path: str, n_bytes: int) -> None:
-    """A body of chunks of one byte, this long on the wire, over one connection."""
+    """Send a body of one-byte chunks, this long on the wire, over one connection."""
     await attacker.send_once(
         chunked_head(method, path) + ONE_BYTE_CHUNK * (n_bytes // len(ONE_BYTE_CHUNK)) + b"0\r\n\r\n"
     )
 
 
 async def over_and_over(attacker: Attacker, payload: bytes, connections: int, *, waits: bool = True) -> None:
-    """The payload again and again over this many new connections, which wait for no more than an answer's
-    head.
+    """Send the payload again and again over this many new connections, each of which waits at most for the
+    head of an answer.
     """
 
     async def one() -> None:
@@ -247,7 +247,7 @@ async def websocket_handshakes_that_wait(attacker: Attacker) -> None:
 
 
 def websocket(path: str) -> bytes:
-    """A WebSocket's opening handshake (RFC 6455, section 4.1)."""
+    """Return a WebSocket's opening handshake (RFC 6455, section 4.1)."""
     return head(
         "GET",
         path,

@@ -19,13 +19,13 @@ REPEATED_INPUT = [{"role": "user", "content": "word " * 90}] * 2_000
 
 
 def post(attacker: Attacker, path: str, **members: Any) -> bytes:
-    """A request of the test key."""
+    """Return a request of the test key."""
     body = json.dumps({"model": "sandbox", **members}).encode()
     return request("POST", path, bearer(attacker.keys.test), body)
 
 
 async def created(attacker: Attacker, **members: Any) -> str:
-    """The id of a response that has ended; blank if it was refused."""
+    """Create a response and return its id when it has ended; blank if it was refused."""
     async with attacker.connected() as connection:
         if connection is None or not await connection.send(post(attacker, RESPONSES, **members)):
             return ""

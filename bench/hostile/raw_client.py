@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
         return self.is_open
 
     async def status(self, timeout_seconds: float = ANSWER_SECONDS) -> int:
-        """The next answer's status; 0 when there is none."""
+        """Read the next answer and return its status; 0 if there is none."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 status = await self.statuses.get()
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         return status
 
     async def stream(self) -> None:
-        """The next answer's head, and if it is a stream all of it."""
+        """Read the head of the next answer, and the whole answer if it is a stream."""
         if await self.status() == 200:
             await self.stream_ended.wait()
         self.stream_ended.clear()
@@ -141,11 +141,11 @@ class Attacker:
     """How many attackers there are."""
 
     def share(self, total: int) -> int:
-        """This attacker's part of something of which the machine has only so much, as descriptors."""
+        """Return this attacker's part of a limited resource of the machine, such as descriptors."""
         return max(1, total // self.count)
 
     async def connect(self, receive_buffer_bytes: int | None = None) -> Connection | None:
-        """A new connection from this attacker's address; None if there is none."""
+        """Open a connection from this attacker's IP; None if that fails."""
         plug = socket.socket()
         try:
             plug.setblocking(False)
@@ -168,7 +168,7 @@ class Attacker:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection | None]:
-        """A connection that is closed in the end."""
+        """Open a connection, and close it at the end of the block."""
         connection = await self.connect()
         try:
             yield connection

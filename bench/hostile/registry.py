@@ -41,7 +41,9 @@ KINDS = ("control", "no key", "test key", "live key", "upstream")
 
 
 def select(patterns: list[str]) -> list[Attack]:
-    """The attacks whose name or attacker matches one of the patterns, by who attacks; raises ValueError."""
+    """Return the attacks whose name or attacker matches one of the patterns, by who attacks; raises
+    ValueError.
+    """
     unknown = [
         pattern for pattern in patterns if not any(_matches(attack, pattern) for attack in ATTACKS.values())
     ]

@@ -29,18 +29,18 @@ HEADINGS = (
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
-    """All of it."""
+    """Return the whole table."""
     lines = [row(HEADINGS), row("---" for _ in HEADINGS)]
     return "\n".join([*lines, *(row(cells(outcome)) for outcome in outcomes)])
 
 
 def row(texts: Iterable[str]) -> str:
-    """A line of a markdown table."""
+    """Return a line of a markdown table."""
     return f"| {' | '.join(texts)} |"
 
 
 def cells(outcome: Outcome) -> list[str]:
-    """One attack's row."""
+    """Return the row of one attack."""
     attacked = outcome.attacked
     problems = f" ({counted(outcome.probe_problems)})" if outcome.probe_problems else ""
     requests = {problem: count for problem, count in outcome.requests.items() if problem != "whole"}
@@ -62,7 +62,7 @@ def cells(outcome: Outcome) -> list[str]:
 
 
 def counted(counts: Mapping[str, int]) -> str:
-    """`8 whole`, `3 200, 1 429`; a dash for nothing."""
+    """Return counts such as `8 whole` or `3 200, 1 429`; a dash for none."""
     return (
         ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda each: -each[1]))
         or "-"
@@ -70,7 +70,7 @@ def counted(counts: Mapping[str, int]) -> str:
 
 
 def rule() -> str:
-    """What each row must keep."""
+    """Return the bounds of each row, as a sentence."""
     return (
         f"Rule: no gap between two tokens of an honest stream is more than {MAX_EXCESS_MS:.0f} ms"
         f" ({MAX_EXCESS_OF_A_CROWD_MS:.0f} ms with {CROWD} attackers) longer"
@@ -92,14 +92,14 @@ COMPARED_HEADINGS = (
 
 
 def comparison(after: Iterable[Outcome], before: Iterable[Outcome]) -> str:
-    """A short table of two releases: each figure of the earlier one, an arrow, and the later one's."""
+    """Return a short table of two releases: each figure of the earlier one, an arrow, and the later one's."""
     earlier = {outcome.name: outcome for outcome in before}
     lines = [row(COMPARED_HEADINGS), row("---" for _ in COMPARED_HEADINGS)]
     return "\n".join([*lines, *(row(compared(outcome, earlier.get(outcome.name))) for outcome in after)])
 
 
 def compared(after: Outcome, before: Outcome | None) -> list[str]:
-    """One attack's row."""
+    """Return the row of one attack."""
     figures = list(short(after))
     if before is not None:
         figures = [f"{old} → {new}" for old, new in zip(short(before), figures, strict=True)]
@@ -107,7 +107,7 @@ def compared(after: Outcome, before: Outcome | None) -> list[str]:
 
 
 def short(outcome: Outcome) -> tuple[str, str, str, str]:
-    """Gap, probe, broken streams and memory."""
+    """Return the cells for gap, probe, broken streams and memory."""
     broken = sum(count for how, count in outcome.streams.items() if how != "whole")
     return (
         f"{outcome.worst_gap_ms:.0f}",
@@ -118,12 +118,12 @@ def short(outcome: Outcome) -> tuple[str, str, str, str]:
 
 
 def verdict(outcome: Outcome) -> str:
-    """`pass`, or what was missed."""
+    """Return `pass`, or the bounds that were missed."""
     return "pass" if not outcome.violations else f"**fail**: {', '.join(outcome.violations)}"
 
 
 def main() -> None:
-    """Command line: prints a table of outcomes that `--json` has kept."""
+    """Run the command line: print a table of outcomes that `--json` has kept."""
     parser = argparse.ArgumentParser(
         prog="bench.hostile.report", description="Tables of kept outcomes, in markdown."
     )

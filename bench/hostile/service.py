@@ -106,7 +106,7 @@ def prepare(root: Path, folder: Path, ports: Ports, honest_model: str) -> Prepar
 
 
 def catalog_text(ports: Ports, honest_model: str) -> str:
-    """Models of the scripted upstream, of the one that misbehaves, and of the sandbox."""
+    """Return a catalog with models of the scripted upstream, of the misbehaving one, and of the sandbox."""
     deployments = {
         **{
             model: REMOTE.format(port=ports.upstream, model=model)
@@ -124,7 +124,7 @@ def catalog_text(ports: Ports, honest_model: str) -> str:
 
 @contextmanager
 def served(prepared: Prepared, state: Path, folder: Path) -> Iterator[Service]:
-    """`serve` with this state folder, until the end of the block."""
+    """Run `serve` with this state folder until the end of the block."""
     port = free_port()
     command = [python_of(prepared.root), "manage.py", "serve", "--port", str(port)]
     with running("chatapi", command, folder, own_environment(state), prepared.root) as child:
@@ -133,6 +133,6 @@ def served(prepared: Prepared, state: Path, folder: Path) -> Iterator[Service]:
 
 
 def python_of(root: Path) -> str:
-    """The checkout's own interpreter, or this one."""
+    """Return the checkout's own interpreter, or this one."""
     own = root / ".venv" / "bin" / "python"
     return os.fspath(own) if own.exists() else sys.executable

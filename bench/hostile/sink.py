@@ -32,7 +32,7 @@ async def serve(port: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="A server on 127.0.0.1 that drops what it reads.")
     parser.add_argument("--port", type=int, default=27300)
     parser.add_argument("--seconds", type=float, default=3600, help="stop by itself after this long")

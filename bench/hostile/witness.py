@@ -44,7 +44,7 @@ class Prober:
         self.connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self) -> str:
-        """One question; a kept connection that the server has ended since is opened anew once."""
+        """Send one request; a kept connection that the server has closed is opened again once."""
         was_kept = self.connection is not None
         problem = await self.exchange()
         if problem and was_kept:
@@ -54,7 +54,7 @@ class Prober:
         return problem
 
     async def exchange(self) -> str:
-        """What was wrong, or nothing."""
+        """Send one request and return what was wrong with the answer; empty if it was right."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 if self.connection is None:
@@ -105,7 +105,7 @@ def requester(client: Client, load: Load) -> Ask:
 
 
 def problem_of(exchange: Exchange, load: Load) -> str:
-    """What is wrong with an answer, or nothing."""
+    """Return what is wrong with an answer; empty if it is right."""
     try:
         check_exchange(exchange, load, Timings())
     except AnswerError as problem:
@@ -114,7 +114,7 @@ def problem_of(exchange: Exchange, load: Load) -> str:
 
 
 def stream_of(exchange: Exchange, load: Load) -> Stream:
-    """What is known of a stream, also of one that ended early."""
+    """Return the record of a stream, also of one that ended early."""
     body = b"".join(part for _, part in exchange.parts)
     contents = [Content(event.end_bytes, text_of(event.data)) for event in split_events(body)]
     arrivals = token_arrivals(exchange, [content for content in contents if content.text])
@@ -122,7 +122,7 @@ def stream_of(exchange: Exchange, load: Load) -> Stream:
 
 
 def text_of(data: bytes) -> str:
-    """The text of an event; none if it is anything but a chunk."""
+    """Return the text of an event; empty unless it is a chunk."""
     try:
         return str(msgspec.json.decode(data)["choices"][0]["delta"].get("content") or "")
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError):
@@ -130,7 +130,7 @@ def text_of(data: bytes) -> str:
 
 
 def load_of(base_url: str, key: str, model: str, timeout_seconds: float) -> Load:
-    """A load, as the load generator's checks take one."""
+    """Return a load in the form that the load generator's checks take."""
     return Load(base_url, key, model, STREAMS, None, 0, 0, 0, timeout_seconds, True, {})
 
 
@@ -170,7 +170,7 @@ async def witness(base_url: str, key: str, model: str, patience_seconds: float) 
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="Honest clients that watch what an attack does to them.")
     parser.add_argument("base_url", help="up to and including /v1")
     parser.add_argument("--key", required=True)

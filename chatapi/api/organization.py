@@ -6,7 +6,7 @@ dimension that is not grouped by is null, and a bucket without usage has no resu
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from django.urls import path
@@ -39,13 +39,80 @@ from usage.insights.buckets import Bucket, BucketQuery, Sums
 from usage.pricing import NANODOLLARS
 
 
+class Report(NamedTuple):
+    """What one route answers."""
+
+    spec: UsageRouteSpec
+    page: Callable[..., Struct]
+    bucket: Callable[..., Struct]
+    result: Callable[[Sums, PageRequest], Struct]
+    """Makes of the sums of one group of a bucket what clients see."""
+    narrowed: Callable[[BucketQuery], BucketQuery] = lambda query: query
+    """Leaves the models in the query that the report is about."""
+
+
+def _but_other_models(query: BucketQuery) -> BucketQuery:
+    # A model has one kind for ever, so the books need none.
+    others = [kind for kind in ModelKind if kind.has_own_usage_route]
+    return replace(query, but_models=_models_of(*others))
+
+
+def _completions(sums: Sums, page: PageRequest) -> CompletionsUsage:
+    return CompletionsUsage(
+        input_tokens=sums.prompt_tokens,
+        input_cached_tokens=sums.cached_tokens,
+        input_cache_write_tokens=sums.cache_write_tokens,
+        input_uncached_tokens=sums.prompt_tokens - sums.cached_tokens - sums.cache_write_tokens,
+        output_tokens=sums.completion_tokens,
+        num_model_requests=sums.requests,
+        project_id=_id(sums, "project_id"),
+        api_key_id=_id(sums, "api_key_id"),
+        model=sums.group.get("model"),
+        batch=False if "batch" in page.groups else None,
+    )
+
+
+def _embedding_models(query: BucketQuery) -> BucketQuery:
+    known = _models_of(ModelKind.EMBEDDINGS)
+    wanted = [name for name in known if query.models is None or name in query.models]
+    return replace(query, models=tuple(wanted))
+
+
+def _embeddings(sums: Sums, page: PageRequest) -> EmbeddingsUsage:
+    return EmbeddingsUsage(
+        input_tokens=sums.prompt_tokens,
+        num_model_requests=sums.requests,
+        project_id=_id(sums, "project_id"),
+        api_key_id=_id(sums, "api_key_id"),
+        model=sums.group.get("model"),
+    )
+
+
+def _costs(sums: Sums, page: PageRequest) -> Cost:
+    by_line = "line_item" in page.groups  # line items are models
+    return Cost(
+        amount=Amount(value=sums.amount_nanodollars / NANODOLLARS),
+        line_item=sums.group.get("model"),
+        project_id=_id(sums, "project_id"),
+        api_key_id=_id(sums, "api_key_id"),
+        quantity=sums.prompt_tokens + sums.completion_tokens if by_line else None,
+        quantity_unit="tokens" if by_line else None,
+    )
+
+
+# By the path behind `/v1/organization/`.
+REPORTS: Final = {
+    "usage/completions": Report(COMPLETIONS, UsagePage, UsageBucket, _completions, _but_other_models),
+    "usage/embeddings": Report(EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket, _embeddings, _embedding_models),
+    "costs": Report(COSTS, CostPage, CostBucket, _costs),
+}
+
+
 class OrganizationRoute(ClientRoute):
     """A route about the whole organization of the caller, for admin keys; answers pages of buckets."""
 
     required_scope = KeyScope.USAGE
-    spec: ClassVar[UsageRouteSpec]
-    page_type: ClassVar[Callable[..., Struct]]
-    bucket_type: ClassVar[Callable[..., Struct]]
+    report: Report = REPORTS["usage/completions"]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse keys without admin rights, after the checks of the method and the key."""
@@ -57,21 +124,21 @@ class OrganizationRoute(ClientRoute):
 
     def get(self, request: Request) -> Response:
         """Return one page of buckets, the oldest first."""
-        organization_id = caller_of(request).organization_id
-        page = organization_query.parse(request._request, organization_id, self.spec, database_now())
+        organization_id, report = caller_of(request).organization_id, self.report
+        page = organization_query.parse(request._request, organization_id, report.spec, database_now())
         try:
-            found = buckets.buckets(self.narrowed(page.query))
+            found = buckets.buckets(report.narrowed(page.query))
         except buckets.TooManyEndUsers:
             message = "One day has more end users than an answer: name some with 'end_users', or filter by"
-            raise InvalidRequest(f"{message} 'project_ids' or '{self.spec.models}'.", "group_by") from None
+            raise InvalidRequest(f"{message} 'project_ids' or '{report.spec.models}'.", "group_by") from None
         names = _names_of(found)
         data = [
-            self.bucket_type(
+            report.bucket(
                 start_time=int(bucket.start.timestamp()),
                 end_time=int(bucket.end.timestamp()),
                 results=[
                     msgspec.structs.replace(
-                        self.result(sums, page), end_user=names.get(sums.group.get("end_user_id"), UNSET)
+                        report.result(sums, page), end_user=names.get(sums.group.get("end_user_id"), UNSET)
                     )
                     for sums in bucket.sums
                 ],
@@ -79,90 +146,17 @@ class OrganizationRoute(ClientRoute):
             for bucket in found
         ]
         cursor = page.next_page(found[-1].end) if found else None
-        return respond(self.page_type(data=data, has_more=cursor is not None, next_page=cursor))
-
-    def narrowed(self, query: BucketQuery) -> BucketQuery:
-        """Return the query, for the models that this route is about."""
-        return query
-
-    def result(self, sums: Sums, page: PageRequest) -> Struct:
-        """Return the sums of one group of a bucket as clients see them."""
-        raise NotImplementedError
-
-
-class Completions(OrganizationRoute):
-    """`GET /v1/organization/usage/completions`: tokens and requests by bucket and group."""
-
-    spec, page_type, bucket_type = COMPLETIONS, UsagePage, UsageBucket
-
-    def narrowed(self, query: BucketQuery) -> BucketQuery:
-        """Leave out the models for embeddings. A model has one kind for ever, so the books need no other."""
-        return replace(query, but_models=_embedding_models())
-
-    def result(self, sums: Sums, page: PageRequest) -> CompletionsUsage:
-        """Return the group's usage."""
-        return CompletionsUsage(
-            input_tokens=sums.prompt_tokens,
-            input_cached_tokens=sums.cached_tokens,
-            input_cache_write_tokens=sums.cache_write_tokens,
-            input_uncached_tokens=sums.prompt_tokens - sums.cached_tokens - sums.cache_write_tokens,
-            output_tokens=sums.completion_tokens,
-            num_model_requests=sums.requests,
-            project_id=_id(sums, "project_id"),
-            api_key_id=_id(sums, "api_key_id"),
-            model=sums.group.get("model"),
-            batch=False if "batch" in page.groups else None,
-        )
-
-
-class Embeddings(OrganizationRoute):
-    """`GET /v1/organization/usage/embeddings`: tokens and requests by bucket and group."""
-
-    spec, page_type, bucket_type = EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket
-
-    def narrowed(self, query: BucketQuery) -> BucketQuery:
-        """Leave only the models for embeddings, of those that the query names."""
-        wanted = [name for name in _embedding_models() if query.models is None or name in query.models]
-        return replace(query, models=tuple(wanted))
-
-    def result(self, sums: Sums, page: PageRequest) -> EmbeddingsUsage:
-        """Return the group's usage."""
-        return EmbeddingsUsage(
-            input_tokens=sums.prompt_tokens,
-            num_model_requests=sums.requests,
-            project_id=_id(sums, "project_id"),
-            api_key_id=_id(sums, "api_key_id"),
-            model=sums.group.get("model"),
-        )
-
-
-class Costs(OrganizationRoute):
-    """`GET /v1/organization/costs`: money by day and group."""
-
-    spec, page_type, bucket_type = COSTS, CostPage, CostBucket
-
-    def result(self, sums: Sums, page: PageRequest) -> Cost:
-        """Return the group's cost; line items are models."""
-        by_line = "line_item" in page.groups
-        return Cost(
-            amount=Amount(value=sums.amount_nanodollars / NANODOLLARS),
-            line_item=sums.group.get("model"),
-            project_id=_id(sums, "project_id"),
-            api_key_id=_id(sums, "api_key_id"),
-            quantity=sums.prompt_tokens + sums.completion_tokens if by_line else None,
-            quantity_unit="tokens" if by_line else None,
-        )
+        return respond(report.page(data=data, has_more=cursor is not None, next_page=cursor))
 
 
 routes = [
-    path("organization/usage/completions", Completions.as_view()),
-    path("organization/usage/embeddings", Embeddings.as_view()),
-    path("organization/costs", Costs.as_view()),
+    path(f"organization/{where}", OrganizationRoute.as_view(report=report))
+    for where, report in REPORTS.items()
 ]
 
 
-def _embedding_models() -> tuple[str, ...]:
-    return tuple(ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("id", flat=True))
+def _models_of(*kinds: ModelKind) -> tuple[str, ...]:
+    return tuple(ServedModel.objects.filter(kind__in=kinds).values_list("id", flat=True))
 
 
 def _names_of(found: list[Bucket]) -> dict[int | None, str]:

@@ -92,13 +92,15 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
     first, end = _times(sent, WIDTHS[width], now)
     start = _page(sent, first, end, WIDTHS[width])
     groups = tuple(dict.fromkeys(_each_of(sent, "group_by", spec.groups)))
+    # Keys belong to projects and not to users, and nothing is a batch.
+    is_unrecorded = "user_ids" in sent or _one_of(sent, "batch", ("true", "false"), "false") == "true"
     query = BucketQuery(
         organization_id,
         width,
         start,
         max(min(start + limit * WIDTHS[width], end), start),
         tuple(column for name in groups if (column := spec.groups[name]) is not None),
-        () if _is_for_unrecorded(sent) else _ids(sent, "project_ids"),
+        () if is_unrecorded else _ids(sent, "project_ids"),
         _ids(sent, "api_key_ids"),
         _names(sent, spec.models),
         end_user_ids=_end_user_ids(sent, organization_id),
@@ -221,11 +223,6 @@ def _check_end_users(query: BucketQuery) -> None:
     if param == "group_by" or query.api_key_ids is not None:
         message = f"Invalid value for '{param}': usage of end users is not kept by API key."
         raise InvalidRequest(message, param)
-
-
-def _is_for_unrecorded(sent: Sent) -> bool:
-    # Keys belong to projects and not to users, and nothing is a batch.
-    return "user_ids" in sent or _one_of(sent, "batch", ("true", "false"), "false") == "true"
 
 
 def _is_number(text: str) -> bool:

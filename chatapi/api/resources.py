@@ -17,6 +17,7 @@ from usage.pricing import LineItem as PricedLine
 from usage.pricing import to_usd
 
 
+# One object for both APIs, because their clients call the same path: neither minds the other's members.
 class Model(Struct, frozen=True, kw_only=True):
     """A model that can be named in requests: the members of OpenAI's `Model`, and of Anthropic's `ModelInfo`
     from `type` on. `alias_of` is there if `id` is an alias.
@@ -198,6 +199,7 @@ def model(row: ServedModel, name: str) -> Model:
     """Return the model as clients see it by that name: its id or an alias."""
     return Model(
         id=name,
+        # OpenAI has Unix seconds; `created_at` is Anthropic's, in RFC 3339.
         created=int(row.created_at.timestamp()),
         owned_by=row.owned_by,
         kind=row.kind,  # type: ignore[arg-type]  # the column's choices
@@ -216,6 +218,7 @@ def models_page(
 
     Raises `InvalidRequest` for an id that is none of theirs.
     """
+    # None stands for no id, before the first place.
     places: dict[str | None, int] = {None: -1} | {model.id: place for place, model in enumerate(models)}
     for name, value in (("after_id", after_id), ("before_id", before_id)):
         if value not in places:
@@ -224,6 +227,7 @@ def models_page(
     end = len(models) if before_id is None else places[before_id]
     found = models[places[after_id] + 1 : end]
     is_backwards = before_id is not None and after_id is None
+    # Backwards, a page has the last ones before `before_id`, in the same order.
     page = found if limit is None else found[-limit:] if is_backwards else found[:limit]
     first_id, last_id = (page[0].id, page[-1].id) if page else (None, None)
     return ModelList(data=page, has_more=len(page) < len(found), first_id=first_id, last_id=last_id)
@@ -246,13 +250,11 @@ def key(
         created_at=_rfc3339(row.created_at),
         expires_at=_rfc3339(row.expires_at) if row.expires_at else None,
         budgets=[_budget(each) for each in budgets],
-        credit=_credit(balance) if balance.is_required else None,
+        credit=Credit(to_usd(balance.available_nanodollars), balance.available_nanodollars)
+        if balance.is_required
+        else None,
         rate_limits=[_rate_limit(each) for each in rate_limits],
     )
-
-
-def _credit(balance: credit.Balance) -> Credit:
-    return Credit(to_usd(balance.available_nanodollars), balance.available_nanodollars)
 
 
 def _rate_limit(limit: Limit) -> RateLimit:
@@ -284,6 +286,7 @@ def receipt(row: Generation) -> Receipt:
         error=GenerationError(row.error_code, row.error_message) if row.error_code else None,
         usage_source=row.usage_source if is_settled else None,  # type: ignore[arg-type]
         usage_note=row.usage_note if is_settled else None,  # type: ignore[arg-type]
+        # Until then the columns hold what the last heartbeat counted, which may still grow.
         usage=_usage(row) if is_settled else None,
         line_items=[_line_item(line) for line in receipts.line_items(row)],
         amount_usd=to_usd(row.amount_nanodollars) if is_settled else None,
@@ -313,6 +316,7 @@ def _budget(each: spending.Spending) -> Budget:
 
 def _usage(row: Generation) -> Usage:
     counts = {name: getattr(row, name) for name in PromptTokensDetails.__struct_fields__}
+    # None is not zero: the upstream did not say whether a cache was used.
     known = {name: count for name, count in counts.items() if count is not None}
     return Usage(
         row.prompt_tokens,

@@ -32,11 +32,13 @@ log = logging.getLogger(__name__)
 def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
     """Return an envelope for anything that a view raised (DRF's `EXCEPTION_HANDLER`)."""
     request = context["request"]
+    # Here and not in `errors`: Django's own database errors come only from these routes.
     if is_unavailable(error):
         log.warning("the database is not available: %s", error)
         return envelope(request, errors.unavailable("The service can't read its books right now."))
     api_error = errors.from_exception(error)
     if api_error.failure.code == "internal_error":
+        # DRF handles the exception, so Django's own logging never sees it.
         log.error("a request failed", exc_info=error)
     return envelope(request, api_error)
 
@@ -64,6 +66,7 @@ class JSONAlways(BaseContentNegotiation):
         self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
         """Return the first renderer and its media type."""
+        # The only one: this API speaks JSON.
         first = next(iter(renderers))
         return first, str(first.media_type)
 
@@ -106,6 +109,7 @@ class Models(ClientRoute):
         alias is an entry of its own.
         """
         served = _served(caller_of(request))
+        # One query for all names: aliases share rows.
         rows = ServedModel.objects.in_bulk(set(served.values()))
         query = request.query_params
         limit = query.get("limit")
@@ -173,6 +177,7 @@ def _served(caller: Caller) -> dict[str, str]:
     own = {name: known[id_] for name, id_ in caller.model_aliases.items() if id_ in known}
     return {
         name: model.id
+        # A project's own names come first, as they do for completions (`Services.model`).
         for name, model in (known | own).items()
         if model.price is not None and caller.may_use(model.id)
     }

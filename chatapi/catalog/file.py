@@ -97,9 +97,11 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     total_ms: Milliseconds | UnsetType = UNSET
 
 
+# At import, because a field that is in one place only would be dropped without an error.
 assert Timeouts.__struct_fields__ == TIMEOUTS, "the file's timeouts are the database's"
 
 
+# Unknown fields are refused here and below: a mistyped key would silently mean its default.
 class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     """One way to serve a model."""
 
@@ -187,6 +189,7 @@ def _placed(path: str, mistake: str, text: str) -> str:
 
 def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
     """Yield the mistakes that types can't express, each with its path."""
+    # All ids are taken before the first alias is read: an alias may clash with a later model.
     seen: set[str] = set()
     taken = {model.id for model in catalog.models}
     for number, model in enumerate(catalog.models):
@@ -197,6 +200,7 @@ def _mistakes(catalog: Catalog) -> Iterable[tuple[str, str]]:
         if mistake := aliases_mistake(model.aliases, taken):
             yield f"{path}.aliases", mistake
         taken.update(model.aliases)
+        # It would reserve, for every request, more than the model can generate.
         if model.max_output_tokens > model.context_window:
             yield f"{path}.max_output_tokens", f"must be at most context_window, {model.context_window}"
         yield from _price_mistakes(path, model)
@@ -223,6 +227,7 @@ def _deployment_mistakes(path: str, model: Model) -> Iterable[tuple[str, str]]:
             if deployment.name in names:
                 yield f"{here}.name", f"{deployment.name!r} is there twice in this model"
             names.add(deployment.name)
+    # Names made of hosts: a host may be longer than a name.
     for name in model.named_deployments():
         if len(name) > MAX_NAME_CHARS:
             yield (
@@ -244,6 +249,7 @@ def _value_mistakes(deployment: Deployment) -> Iterable[tuple[str, str | None]]:
 
 
 def _free(name: str, taken: Collection[object]) -> str:
+    # One more than are taken, so one of them is free.
     candidates = [name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))]
     return next(candidate for candidate in candidates if candidate not in taken)
 
@@ -287,6 +293,7 @@ def _readable(error: str) -> tuple[str, str]:
         mistake = f"{mistake.removeprefix('Object contains ')}; allowed are {allowed}"
     elif ("regex" in mistake or "enum" in mistake) and key in _ALLOWED:
         mistake = f"must be {_ALLOWED[key]}"
+    # msgspec has no way to set its messages.
     mistake = mistake.replace("Object missing required field", "lacks").replace("Expected", "must be")
     mistake = re.sub(r"`(\w+)`", lambda word: _TYPES.get(word[1], word[1]), mistake)
     return path, mistake

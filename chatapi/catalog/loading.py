@@ -89,6 +89,7 @@ class Plan:
         changes = [
             [model.id, model.is_new, [asdict(change) for change in model.changes]] for model in self.models
         ]
+        # The preview page sends it back, so that what is applied is what a person has seen.
         return hashlib.sha256(
             json.dumps([changes, list(self.missing), self.deactivates_missing]).encode()
         ).hexdigest()
@@ -108,6 +109,7 @@ def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
         _plan_model(model, models.get(model.id), deployments.get(model.id, []), current.get(model.id))
         for model in catalog.models
     ]
+    # As the catalog will be: an alias may move from one model to another in the same file.
     changed = {row.pk: row for each in plans for row in each.rows if isinstance(row, ServedModel)}
     if clash := shared_alias((models | changed).values()):
         raise CatalogError(f"{clash[0]}: aliases: {clash[1]}")
@@ -127,10 +129,11 @@ def load(catalog: Catalog, *, deactivate_missing: bool = False, expected_digest:
     """
     try:
         with transaction.atomic():
+            # Before the plan is made again: what it reads must hold until the commit.
             _wait_for_others()
             return _apply(catalog, deactivate_missing, expected_digest)
     except OperationalError as error:
-        if _is_locked(error):
+        if sqlstate(error) in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or "locked" in str(error):
             raise CatalogBusy(
                 "Someone else is changing the catalog, and nothing is loaded. Try again in a moment."
             ) from error
@@ -142,11 +145,13 @@ def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | No
     if expected_digest not in (None, made.digest):
         raise CatalogChanged("The catalog has changed since.")
     for model in made.models:
+        # One by one, through the ORM: the audit log listens to `save`.
         for row in model.rows:
             row.save()
         if model.price is not None:
             prices.change(model.id, model.price)
     if deactivate_missing:
+        # A queryset's own `update` would pass the audit log by.
         recorder.update(ServedModel.objects.filter(pk__in=made.missing), is_active=False)
     return made
 
@@ -159,10 +164,6 @@ def _wait_for_others() -> None:
                 f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} "
                 "IN SHARE ROW EXCLUSIVE MODE"
             )
-
-
-def _is_locked(error: OperationalError) -> bool:
-    return sqlstate(error) in (LOCK_NOT_AVAILABLE, QUERY_CANCELED) or "locked" in str(error)
 
 
 def _plan_model(
@@ -179,6 +180,7 @@ def _plan_model(
         "deprecated_on": model.deprecated_on,
         "is_active": model.is_active,
     }
+    # A file without an owner leaves it, so that one edited in the admin stays.
     changes = _assign(row, values if model.owned_by is UNSET else values | {"owned_by": model.owned_by})
     if known is None:
         changes = [
@@ -191,6 +193,7 @@ def _plan_model(
     for deployment, its_changes in _planned_deployments(row, deployments, model):
         rows.append(deployment)
         changes += its_changes
+    # A file without a price leaves the price: to take it away would stop the model.
     new_price = None if model.price is UNSET else model.price.value
     changes += _price_changes(new_price, price)
     for changed in rows:
@@ -201,6 +204,7 @@ def _plan_model(
         changes,
         _warning(model, new_price or price),
         rows,
+        # An equal price makes no new row in the history of prices.
         None if new_price == price else new_price,
     )
 
@@ -225,6 +229,7 @@ def _planned_deployments(
         elif changes := _assign(deployment_row, _values(deployment), f"deployment {name} "):
             planned.append((deployment_row, changes))
     for name, deployment_row in rows.items():
+        # Deactivated and not deleted: running requests and receipts name it.
         if name not in named and deployment_row.is_active:
             deployment_row.is_active = False
             planned.append((deployment_row, [Change(f"deployment {name} deactivated")]))

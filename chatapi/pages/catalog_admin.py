@@ -45,6 +45,7 @@ class DeploymentInline(StackedInline):
 
     @display(description="Test")
     def test(self, row: Deployment) -> str:
+        # A new deployment has no id for the link yet.
         return _test_link(row) if row.pk else "Save it first."
 
 
@@ -84,12 +85,14 @@ class ServedModelAdmin(ModelAdmin):
         return ["id", "kind", "created_at"] if obj else ["created_at"]
 
     def has_delete_permission(self, request: HttpRequest, obj: ServedModel | None = None) -> bool:
-        """Keep models for embeddings, whose usage is reported by their kind; they can be deactivated."""
-        is_kept = obj is not None and obj.kind == ModelKind.EMBEDDINGS
+        """Keep models whose kind has a usage route of its own; they can be deactivated."""
+        is_kept = obj is not None and ModelKind(obj.kind).has_own_usage_route
         return not is_kept and super().has_delete_permission(request, obj)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ServedModel]:
         """Return the models with their current price and their number of active deployments, in one query."""
+        # Subqueries instead of a join: a model has many prices, and a join would multiply the count of its
+        # deployments.
         current = Price.objects.filter(model=OuterRef("pk"), effective_from__lte=Now()).order_by(
             "-effective_from"
         )
@@ -164,6 +167,7 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
 
     def has_test_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the person may change deployments and, with an id, whether there is one."""
+        # The theme asks without an id to decide whether the button exists at all.
         is_there = object_id is None or self.get_object(request, object_id) is not None
         return is_there and request.user.has_perm("chatapi.change_deployment")
 

@@ -33,7 +33,7 @@ class NamesField(forms.CharField):
     """Names separated by spaces or commas; its value is a list."""
 
     def __init__(self, mistake: Callable[[list[str]], str | None], placeholder: str, **kwargs: Any) -> None:
-        """`mistake` returns what is wrong with the names."""
+        """Make a text field; `mistake` returns what is wrong with the names."""
         super().__init__(
             widget=UnfoldAdminTextInputWidget(attrs={"placeholder": placeholder}),
             max_length=16_000,
@@ -45,6 +45,7 @@ class NamesField(forms.CharField):
     def to_python(self, value: Any) -> Any:
         """Return distinct names; raises `ValidationError` for a mistake in them."""
         names = list(
+            # A dict keeps the order in which the names were typed.
             dict.fromkeys(name for name in _BETWEEN_NAMES.split(super().to_python(value) or "") if name)
         )
         if mistake := self.mistake(names):
@@ -186,6 +187,8 @@ class DeploymentForm(ConstrainedForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         timeouts = self.instance.timeouts
+        # The column is JSON, and a file or a shell may have written anything; a bad value must not break
+        # the page where it is corrected.
         if isinstance(timeouts, dict):
             self.initial = {**{name: timeouts[name] for name in TIMEOUTS if name in timeouts}, **self.initial}
 

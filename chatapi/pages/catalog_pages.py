@@ -18,6 +18,7 @@ from chatapi.catalog.loading import CatalogBusy, CatalogChanged, Plan
 
 # About 250 models. Applying them, with an audit entry each, blocks other writes; `loadcatalog` takes more.
 MAX_FILE_BYTES = 64 * 1024
+_TOO_LARGE = f"The file is larger than {MAX_FILE_BYTES // 1024} KiB. Load it with manage.py loadcatalog."
 IMPORT_PERMISSIONS = (
     "chatapi.add_servedmodel",
     "chatapi.change_servedmodel",
@@ -70,6 +71,7 @@ def import_page(request: HttpRequest) -> HttpResponse:
             return _preview(
                 request, upload, loading.plan(catalog, deactivate_missing=upload.deactivate_missing)
             )
+        # The digest makes sure that what is applied is what the person has seen.
         plan = loading.load(
             catalog, deactivate_missing=upload.deactivate_missing, expected_digest=upload.expected_digest
         )
@@ -90,11 +92,12 @@ def import_page(request: HttpRequest) -> HttpResponse:
 def _upload(request: HttpRequest) -> Upload:
     """Return the upload; raises `ValueError` with a text for the person."""
     sent = request.FILES.get("file")
-    text = (request.POST.get("text", "") if sent is None else _text(sent)).replace(
-        "\r\n", "\n"
-    )  # as forms send it
+    text = request.POST.get("text", "") if sent is None else _text(sent)
+    # Forms send line ends as \r\n, and the preview's form must send what the file had.
+    text = text.replace("\r\n", "\n")
     if not text.strip():
         raise ValueError("Choose a catalog file." if sent is None else "The file is empty.")
+    # Again for the preview's form, which sends the text itself.
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"
@@ -103,13 +106,11 @@ def _upload(request: HttpRequest) -> Upload:
     return Upload(name[:100], text, request.POST.get("deactivate_missing") == "on", digest)
 
 
-_TOO_LARGE = f"The file is larger than {MAX_FILE_BYTES // 1024} KiB. Load it with manage.py loadcatalog."
-
-
 def _text(sent: "UploadedFile[bytes]") -> str:
     if (sent.size or 0) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     try:
+        # Editors on Windows begin a file with a byte order mark.
         return bytes(sent.read()).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"The file is not UTF-8 text: byte {error.start} is not.") from error

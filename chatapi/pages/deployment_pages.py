@@ -48,7 +48,7 @@ _MOODS = {
     "some errors": "warn",
     "failing": "bad",
 }
-# The limit of the whole call, shorter than the deployment's own: somebody waits for a page.
+# The limit of the whole call, shorter than the deployment's own, because a person waits for the page.
 TIMEOUT_S = 20.0
 _REQUESTS = {
     ModelKind.CHAT.value: GenerationRequest(
@@ -80,7 +80,7 @@ class DeploymentHealth:
     engine: str
     state: str
     requests: int
-    """Those that it answered or was the last to try; open ones count too."""
+    """The requests that it answered or was the last to try; open ones count too."""
     failed: int
     """Part of `requests`. A lost worker is not a failure of its deployment."""
     rejected: int
@@ -134,12 +134,13 @@ class _Served:
 
     @property
     def broken(self) -> int:
-        """The number of failures that are the deployment's own, whether or not it was the last to try."""
+        """Return the number of failures that are the deployment's own, its failed-over requests included."""
         return self.failed - self.rejected - self.stopped + self.failed_over
 
     @property
     def state(self) -> str:
-        """The state, judged by requests that have ended: where all wait for a timeout, many are open."""
+        """Return the state, by the requests that have ended."""
+        # Open requests say nothing yet: while an upstream hangs, many of them wait for their timeout.
         ended = sum(outcome != "" for outcome in self.outcomes) + self.failed_over
         if not self.outcomes and not self.failed_over:
             return "no traffic"

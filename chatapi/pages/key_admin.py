@@ -26,6 +26,7 @@ from unfold.views import ChangeList
 from accounts import access, keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
+from accounts.pages.admin_mixins import ChoosesRows
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
@@ -72,7 +73,7 @@ def _question(title: str, description: str, submit: str) -> dict[str, Any]:
 
 
 @admin.register(APIKey)
-class APIKeyAdmin(TenantAdmin, ModelAdmin):
+class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """API keys. A secret is shown once, when it is made; keys are revoked and never deleted: the ledger names
     them.
     """
@@ -90,6 +91,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         "project__organization",
     ]  # fmt: skip
     list_select_related = ["project__organization"]
+    # The public part is no secret: lists show it.
     search_fields = ["name", "public", "previous_public", "project__name", "project__organization__name"]
     search_help_text = "Search by name, project, organization, or the 12 characters after ck_live_."
     autocomplete_fields = ["project"]
@@ -250,6 +252,7 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
     ) -> None:
         """Keep a new key's secret in this request only."""
         if change:
+            # Not the other columns: a rotation may have changed them since the form was opened.
             obj.save(update_fields=KeyForm.Meta.fields)
         else:
             obj.secret = keys.issue(obj)
@@ -265,6 +268,8 @@ class APIKeyAdmin(TenantAdmin, ModelAdmin):
         row: APIKey | None = self.get_object(request, object_id)
         if row is None:
             raise Http404
+        # The form has the secret's public part, so that two people who rotate at once do not end each other's
+        # secret.
         form = RotationForm(request.POST or None, initial={"public": row.public})
         if not form.is_valid():
             context = self._context(request, row, "Rotate an API key") | {"form": form}

@@ -1,6 +1,6 @@
 """The forms of the pages about API keys."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django import forms
@@ -98,7 +98,7 @@ class RotationForm(forms.Form):
     """The time when the current secret of a key stops working."""
 
     public = forms.CharField(widget=forms.HiddenInput)
-    """The current secret's: a form that is sent twice must not replace the secret that it made."""
+    """The public part of the current secret: a form that is sent twice must not replace the new one."""
     overlap = forms.ChoiceField(
         choices=list(OVERLAPS.items()), initial="86400", label="The old secret stops working"
     )
@@ -108,19 +108,20 @@ class RotationForm(forms.Form):
         widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M"),
     )
 
-    def clean_until(self) -> Any:
-        until = self.cleaned_data["until"]
+    def clean_until(self) -> datetime | None:
+        until: datetime | None = self.cleaned_data["until"]
         if until is not None and until <= timezone.now():
             raise ValidationError("This time has passed. Choose a later one, or “now”.")
         return until
 
     @property
-    def previous_until(self) -> Any:
-        """The chosen time, or None for now, of a valid form."""
+    def previous_until(self) -> datetime | None:
+        """Return the chosen end of the old secret, of a valid form; None for now."""
+        until: datetime | None = self.cleaned_data["until"]
+        if until is not None:
+            return until
         overlap_s = int(self.cleaned_data["overlap"])
-        return self.cleaned_data["until"] or (
-            timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None
-        )
+        return timezone.now() + timedelta(seconds=overlap_s) if overlap_s else None
 
 
 def model_choices(chosen: list[str]) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ class BudgetRow:
 
     @property
     def full(self) -> Fullness | None:
-        """Its fullness; None without a limit."""
+        """Return how full it is; None without a limit."""
         limit = self.spending.limit_nanodollars
         return (
             None
@@ -89,6 +89,7 @@ def _budgets(row: APIKey) -> Iterator[BudgetRow]:
     wanted = Q()
     for scope, scope_id in scopes.items():
         wanted |= Q(scope=scope, scope_id=scope_id)
+    # One row for each of them: `wanted` has one owner for each scope.
     limits = {(limit.scope, limit.period): limit.pk for limit in BudgetLimit.objects.filter(wanted)}
     known = spending.now(
         organization_id=organization.pk,

@@ -111,8 +111,8 @@ class Snippet:
     text: str
 
 
-# The id, title and text of each snippet, by the kind of model that it needs.
-_FORMS = {
+# The id, title and template of each snippet, by the kind of model that it needs.
+_TEMPLATES = {
     ModelKind.CHAT: (
         ("curl", "Chat with curl", _CHAT_WITH_CURL),
         ("python", "Chat with Python", _CHAT_WITH_PYTHON),
@@ -131,6 +131,7 @@ def usable_models(row: APIKey) -> dict[ModelKind, str]:
     """Return a served model of each kind that the key may use, preferably the default model."""
     allowed = set(row.allowed_models)
     served = sorted(
+        # False sorts before True, so the default model is the first.
         (model.id != settings.DEFAULT_MODEL, model.id, ModelKind(model.kind))
         for model in catalog.load().values()
         if model.price is not None and (not allowed or model.id in allowed)
@@ -145,8 +146,8 @@ def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, s
     if not models or not may_complete:
         return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]
     return [
-        Snippet(name, title, form.format(origin=origin, secret=secret, model=models[kind]))
-        for kind, forms in _FORMS.items()
+        Snippet(name, title, template.format(origin=origin, secret=secret, model=models[kind]))
+        for kind, templates in _TEMPLATES.items()
         if kind in models
-        for name, title, form in forms
+        for name, title, template in templates
     ]

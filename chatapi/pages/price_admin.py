@@ -66,6 +66,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     def clean(self) -> dict[str, Any]:
         """Fill in prices that are left out, as the catalog's file does."""
         data = self.cleaned_data
+        # None means left out; a missing key means that the amount could not be read and has its own error.
         if data.get(AMOUNTS[1], 0) is None:
             data[AMOUNTS[1]] = data.get(AMOUNTS[0])
         if not self.errors and not prices.is_change(Price(**data)):

@@ -7,12 +7,13 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from accounts.models import Project
+from accounts.pages.admin_mixins import ChoosesRows
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.catalog_forms import ProjectForm
 
 
 @admin.register(Project)
-class ProjectAdmin(TenantAdmin, ModelAdmin):
+class ProjectAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """The projects of organizations."""
 
     form = ProjectForm

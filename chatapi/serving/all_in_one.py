@@ -1,11 +1,12 @@
-"""Runs the whole service on one machine: embedded Valkey, web, worker and reaper."""
+"""Runs the whole service on one machine: embedded Valkey, web and worker processes, and the reaper."""
 
 import asyncio
+import socket
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -23,16 +24,31 @@ POLL_S = 0.05
 STOP_MARGIN_S = 5.0
 
 
-def run(host: str, port: int, say: Say) -> int:
+class Processes(NamedTuple):
+    """How many processes of each role run."""
+
+    web: int
+    worker: int
+
+
+def processes_for(cores: int) -> Processes:
+    """Return the numbers that keep this many cores busy.
+
+    Of a request's CPU time the worker takes about 60 %, web 35 %, and Redis the rest. Beyond one process for
+    each core, batches shrink and a request costs more.
+    """
+    return Processes(web=max(1, cores // 4), worker=max(1, cores // 2))
+
+
+def run(host: str, port: int, processes: Processes, say: Say) -> int:
     """Start everything, wait for a signal, stop everything; returns the exit code. Raises `CannotStart`."""
     preflight.check_settings()
-    with preflight.only_one(settings.STATE_DIR):
-        preflight.check_port(host, port)
+    with preflight.only_one(settings.STATE_DIR), preflight.listening_socket(host, port) as listener:
         if not settings.EMBEDDED_VALKEY:
             preflight.check_redis()
             embedded_valkey.remove_dumps(settings.STATE_DIR)  # no Valkey will read them
         credentials = prepare_database(say)
-        return asyncio.run(_supervise(host, port, credentials, say))
+        return asyncio.run(_supervise(base_url(host, port), listener, processes, credentials, say))
 
 
 def prepare_database(say: Say) -> Credentials | None:
@@ -59,34 +75,40 @@ def _set_up(say: Say) -> Credentials | None:
     return credentials
 
 
-async def _supervise(host: str, port: int, credentials: Credentials | None, say: Say) -> int:
+async def _supervise(
+    url: str, listener: socket.socket, processes: Processes, credentials: Credentials | None, say: Say
+) -> int:
     supervisor = Supervisor(say)
     try:
-        await _start(supervisor, host, port)
+        await _start(supervisor, url, listener, processes)
         if not supervisor.is_stopping:
-            supervisor.say(greeting(base_url(host, port), credentials))
+            supervisor.say(greeting(url, credentials))
             await supervisor.until_stopped()
         supervisor.say("Stopping: running answers may finish. Ctrl-C again stops at once.")
     finally:
+        # Otherwise connections would be completed here that no web process accepts any more.
+        listener.close()
         code = await supervisor.stop()
     supervisor.say("Stopped.")
     return code
 
 
-async def _start(supervisor: Supervisor, host: str, port: int) -> None:
+async def _start(supervisor: Supervisor, url: str, listener: socket.socket, processes: Processes) -> None:
     if settings.EMBEDDED_VALKEY:
         await _start_valkey(supervisor)
     stop_s = settings.DRAIN_MS / 1_000 + STOP_MARGIN_S
-    url = base_url(host, port)
-    # The supervisor stops them in reverse order: web finishes its answers while the worker still runs.
-    await supervisor.start(_python("worker", stop_s))
-    web = replace(_python("web", stop_s, "--host", host, "--port", str(port)), is_quick_on_interrupt=True)
-    await supervisor.start(web)
+    # The supervisor stops them in reverse order: web finishes its answers while the workers still run.
+    await supervisor.start(*_programs("worker", processes.worker, stop_s))
+    # A connection that arrives while a web process is started again waits in the socket of this process.
+    web = _programs("web", processes.web, stop_s, "--fd", str(listener.fileno()))
+    await supervisor.start(
+        *(replace(each, descriptors=[listener.fileno()], is_quick_on_interrupt=True) for each in web)
+    )
     await supervisor.unless_stopped(
         _until(lambda: _is_ready(url), f"{url}/readyz does not get ready; the lines above may say why.")
     )
     # No client waits for the reaper, so it starts last.
-    await supervisor.start(_python("reaper", STOP_MARGIN_S))
+    await supervisor.start(*_programs("reaper", 1, STOP_MARGIN_S))
 
 
 async def _start_valkey(supervisor: Supervisor) -> None:
@@ -113,9 +135,10 @@ async def _remove_dump() -> None:
     embedded_valkey.remove_dumps(settings.STATE_DIR)
 
 
-def _python(role: str, stop_s: float, *arguments: str) -> Program:
+def _programs(role: str, count: int, stop_s: float, *arguments: str) -> list[Program]:
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "serve", "--only", role, *arguments]
-    return Program(role, command, stop_s)
+    names = [role] if count == 1 else [f"{role} {number}" for number in range(1, count + 1)]
+    return [Program(name, command, stop_s) for name in names]
 
 
 async def _until(condition: Callable[[], Coroutine[Any, Any, bool]], otherwise: str) -> None:

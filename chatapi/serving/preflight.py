@@ -15,11 +15,14 @@ from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatapi.apps import CHECK_TAG
+from chatapi.web.listening_socket import listen
+from chatapi.web.server_limits import ServerLimits
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 5
 MAX_PORT = 65_535
+MAX_PROCESSES = 64
 _REDIS_SETTINGS = "check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
 ROLES = ("web", "worker", "reaper")
 
@@ -79,11 +82,17 @@ def role(text: str) -> str:
     raise CannotStart(f"{text!r} is not a process of chatapi: --only takes {', '.join(ROLES)}.")
 
 
-def check_port(host: str, port: int) -> None:
-    """Raise `CannotStart` if the address can't be listened on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def process_count(option: str, text: str) -> int:
+    """Parse the value of `--web` or `--worker`; raises `CannotStart`."""
+    if text.isascii() and text.isdecimal() and len(text) <= 2 and 0 < int(text) <= MAX_PROCESSES:
+        return int(text)
+    raise CannotStart(f"{option} {text!r} is no number of processes. Use a number from 1 to {MAX_PROCESSES}.")
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Open the socket that the web processes share; raises `CannotStart`."""
     try:
-        socket.create_server((host, port), family=family).close()
+        return listen(host, port, user_timeout_seconds=ServerLimits().user_timeout_seconds)
     except (OSError, OverflowError) as error:
         raise cannot_listen(host, port, error) from error
 

@@ -6,6 +6,7 @@ from asyncio.subprocess import Process
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from chatapi.serving.child_process import spawn
@@ -27,6 +28,8 @@ class Program:
     stop_s: float
     after_start: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Work that runs beside it after each start."""
+    descriptors: Sequence[int] = ()
+    """The open files that it inherits."""
     is_quick_on_interrupt: bool = False
     """Whether SIGINT ends it sooner than SIGTERM; it gets SIGINT when a person presses Ctrl-C."""
 
@@ -74,7 +77,7 @@ class Watched:
                 self._process.kill()
 
     async def _spawn(self) -> Process:
-        process = await spawn(self._program.command)
+        process = await spawn(self._program.command, self._program.descriptors)
         if self._program.after_start is not None:
             self._after_start = asyncio.create_task(self._program.after_start())
         return process
@@ -107,7 +110,7 @@ class Supervisor:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._watched: list[Watched] = []
+        self._stages: list[list[Watched]] = []
         self._stop = asyncio.Event()
         self._is_killed = self._is_interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -123,16 +126,17 @@ class Supervisor:
         """Return whether a signal has arrived."""
         return self._stop.is_set()
 
-    async def start(self, program: Program) -> None:
-        """Start a program and keep it running, unless a signal has arrived; raises `OSError`.
+    async def start(self, *programs: Program) -> None:
+        """Start programs and keep them running, unless a signal has arrived; raises `OSError`.
 
-        The program that was started last is stopped first.
+        The programs that were started last are stopped first, those of one call together.
         """
         if self.is_stopping:
             return
-        watched = Watched(program, self.say)
-        self._watched.append(watched)
-        await watched.start()
+        stage = [Watched(program, self.say) for program in programs]
+        self._stages.append(stage)
+        for watched in stage:
+            await watched.start()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Wait for `work` or for a signal, whichever is first; raises the errors of `work`."""
@@ -149,12 +153,13 @@ class Supervisor:
         await self._stop.wait()
 
     async def stop(self) -> int:
-        """Stop all programs, one after the other; returns the exit code."""
+        """Stop all programs; returns the exit code."""
         self._stop.set()
-        # Removed only when it has ended: a second signal must still find it to kill it.
-        while self._watched:
-            await self._watched[-1].stop(is_interrupted=self._is_interrupted)
-            self._watched.pop()
+        # Removed only when they have ended: a second signal must still find them to kill them.
+        while self._stages:
+            stopping = (each.stop(is_interrupted=self._is_interrupted) for each in self._stages[-1])
+            await asyncio.gather(*stopping)
+            self._stages.pop()
         return 1 if self._is_killed else 0
 
     def _on_signal(self, number: int) -> None:
@@ -163,7 +168,7 @@ class Supervisor:
             self._stop.set()
             return
         self._is_killed = True
-        for watched in self._watched:
+        for watched in chain.from_iterable(self._stages):
             watched.kill()
 
 

@@ -7,11 +7,12 @@ from accounts.loop_clock import clock
 from chatapi.asgi import application
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
+from chatapi.web.listening_socket import inherited, listen
 from chatapi.web.probes import start_draining
 from chatapi.web.server import Lifecycle, serve
 from chatapi.web.server_limits import ServerLimits
 from chatapi.web.services import Services
-from chatapi.web.transport import loop
+from chatapi.web.transport import ACCEPTS_PER_TURN, loop
 
 
 class WebLifecycle(Lifecycle):
@@ -26,8 +27,16 @@ class WebLifecycle(Lifecycle):
         Services.end_streams()
 
 
-def run(*, host: str, port: int) -> None:
-    """Serve until a signal; raises `OSError` or `OverflowError` when the address can't be listened on."""
+# Web processes that share a socket accept one connection per turn of their loops: the least busy one, whose
+# turns are the shortest, takes the most.
+ACCEPTS_PER_TURN_SHARED = 1
+
+
+def run(*, host: str, port: int, descriptor: int | None = None) -> None:
+    """Serve until a signal, on the listening socket `descriptor` if there is one.
+
+    Raises `OSError` or `OverflowError` when the address or the descriptor can't be listened on.
+    """
     limits = ServerLimits(
         max_body_bytes=settings.MAX_BODY_BYTES,
         stall_seconds=settings.STALL_MS / 1_000,
@@ -36,6 +45,10 @@ def run(*, host: str, port: int) -> None:
         lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
+    if descriptor is None:
+        listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
+    else:
+        listener = inherited(descriptor)
     # It imports the views and pages: in the first request that would block the event loop for 200 ms.
     reverse("admin:index")
     tune_process()
@@ -43,8 +56,8 @@ def run(*, host: str, port: int) -> None:
     with watched():
         serve(
             application,
-            host=host,
-            port=port,
+            listener=listener,
+            accepts_per_turn=ACCEPTS_PER_TURN if descriptor is None else ACCEPTS_PER_TURN_SHARED,
             limits=limits,
             lifecycle=WebLifecycle(),
             trusted_proxies=settings.TRUSTED_PROXIES,

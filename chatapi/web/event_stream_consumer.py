@@ -5,7 +5,6 @@ Channels' own AsyncHttpConsumer reads no message while `handle` runs, so a lost 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPRequestEvent, HTTPScope
@@ -38,7 +37,7 @@ class EventStreamConsumer(AsyncConsumer):
         self.base_send = send
         self.is_started = self.is_complete = False
         self._receive = receive
-        self._pieces: deque[bytes] = deque()
+        self._pieces: list[bytes] = []
         self._has_body = asyncio.Event()
         first = await receive()
         if first["type"] == "http.request":
@@ -90,7 +89,7 @@ class EventStreamConsumer(AsyncConsumer):
         """
         if not self._pieces and self.has_more_body:
             await self._receive_piece()
-        return self._pieces.popleft() if self._pieces else None
+        return self._pieces.pop(0) if self._pieces else None
 
     async def has_body_above(self, n_bytes: int) -> bool:
         """Return whether the unread body is longer than that, as soon as enough of it has arrived."""

@@ -48,7 +48,7 @@ class HTTPConnection(http.HTTPChannel):
         self.length: int | None = 0
         self._paused_at: float | None = None  # since when the arriving body waits for its application
         self._has_had_request = False
-        self._lingered_bytes = 0  # received and ignored after the last response
+        self._lingered_bytes = 0  # received and discarded after the last response
         # The number of unsent bytes, and since when the client has taken none of them.
         self._stall: tuple[int, float] | None = None
 
@@ -111,7 +111,6 @@ class HTTPConnection(http.HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         if self._is_ending:
-            self._ignore(data)
             return
         self._active_at = monotonic()
         if not self._handlingRequest:
@@ -304,10 +303,12 @@ class HTTPConnection(http.HTTPChannel):
         self._dataBuffer.clear()
         self._networkProducer.unregisterProducer()  # a paused producer would prevent the closing
         self.transport.resumeProducing()  # closing with unread bytes would send a reset
+        self.transport.discard_input()
         self.transport.loseWriteConnection()
 
-    def _ignore(self, data: bytes) -> None:
-        self._lingered_bytes += len(data)
+    def discarded(self, n_bytes: int) -> None:
+        """Stop reading when the client has sent too much after the last response."""
+        self._lingered_bytes += n_bytes
         if self._lingered_bytes > self.limits.max_linger_bytes:
             self.transport.pauseProducing()
 

@@ -13,7 +13,6 @@ from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
 from chatapi.concurrency import supervise
 from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
 from chatapi.fair_turns import FairTurns
-from chatapi.presence import Presence
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
@@ -132,7 +131,7 @@ class Inbox:
         # Redis may have lost the inbox, and the loop has not noticed yet.
         self._is_to_begin_anew = False
         self._loop = asyncio.get_running_loop()
-        self._presence = Presence(url, stream.prefix, name, read_up_to=self._position, is_unknown=self._lost)
+        self._presence = stream.presence(url, name, read_up_to=self._position, is_unknown=self._lost)
 
     @property
     def open_count(self) -> int:
@@ -194,6 +193,7 @@ class Inbox:
                 for frame in frames:
                     if follower := self._followers.get(frame.id):
                         follower.feed(frame)
+            del entries[:]  # so that they are not in memory beside the next ones
 
     async def _keep_time(self) -> None:
         while True:

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import Counts, Limit, LimitStatus
+from accounts.limits import Amounts, Counts, Limit, LimitStatus
 from accounts.rate_limits import RateLimits, Reservation
 from chatapi.delta_stream import RUN_TTL_MS
 from usage.books import reports
@@ -96,7 +96,7 @@ class Rates:
         self._full[limit] = _Full(error.statuses, now + wait_s, now + min(wait_s, REMEMBERED_S))
 
     async def take(
-        self, caller: Caller, generation_id: UUID, *, model: str, tokens: int, more: Sequence[Limit] = ()
+        self, caller: Caller, generation_id: UUID, *, model: str, amounts: Amounts, more: Sequence[Limit] = ()
     ) -> Reservation:
         """Take from every limit that applies, `more` among them, or from none; raises `RateLimited` or
         `RedisError`.
@@ -106,7 +106,7 @@ class Rates:
         """
         limits = (*caller.rate_limits, *more)
         # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
-        taking = asyncio.ensure_future(self._limits.take(limits, generation_id, model=model, tokens=tokens))
+        taking = asyncio.ensure_future(self._limits.take(limits, generation_id, model=model, amounts=amounts))
         try:
             reservation = await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -126,16 +126,16 @@ class Rates:
             reservation = await taking
         except (RateLimited, RedisError):
             return
-        await self._limits.release(reservation, 0)
+        await self._limits.release(reservation, {})
 
-    async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
-        """Free the request's leases and give back the tokens that it did not use; None: wait until the books
-        know how many it used.
+    async def release(self, reservation: Reservation, used: Amounts | None) -> None:
+        """Free the request's leases and give back what it did not use; None: wait until the books know how
+        much it used.
         """
         if reservation.id not in self._running:
             return
         try:
-            used = await self._used(reservation.id) if used_tokens is None else used_tokens
+            used = await self._used(reservation.id) if used is None else used
         finally:  # first, so that it is not renewed meanwhile; if the books fail, its leases expire
             self._running.pop(reservation.id, None)
         await self._limits.release(reservation, used)
@@ -149,14 +149,14 @@ class Rates:
             except RedisError as error:
                 log.warning("renewing rate limits: %r", error)
 
-    async def _used(self, generation_id: UUID) -> int | None:
-        """Return the tokens that a generation used, once it has ended; None if it never does."""
+    async def _used(self, generation_id: UUID) -> Amounts | None:
+        """Return what a generation used, once it has ended; None if it never does."""
         for wait_s in ASK_BOOKS_S:
             try:
                 end = await self._end_of(generation_id)
             except DatabaseUnavailable:
                 end = None
             if end is not None:
-                return end.tokens.prompt_tokens + end.tokens.completion_tokens
+                return {Counts.TOKENS: end.tokens.prompt_tokens + end.tokens.completion_tokens}
             await asyncio.sleep(wait_s)
         return None

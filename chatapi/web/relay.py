@@ -71,9 +71,11 @@ async def relay(
         if batch:
             sent_at = now
             watch.heard(now)
+            is_last = isinstance(batch[-1], TERMINAL)
             yield batch
-            if isinstance(batch[-1], TERMINAL):
+            if is_last:
                 return
+            del batch  # it must not stay in memory until the next one comes
         elif ping_ms and (now + follower.tick_s - sent_at) * 1_000 >= ping_ms:
             sent_at = now
             yield []
@@ -175,4 +177,5 @@ def terminal_of(end: reports.End) -> list[AnyDelta]:
         Finished(cast(FinishReason, reason), index, is_cancelled=is_cancelled)
         for index, reason in enumerate(end.finish_reasons)
     ]
-    return [*finishes, Usage(**end.tokens.columns())]  # type: ignore[arg-type]
+    completed_at = int(end.settled_at.timestamp())
+    return [*finishes, Usage(**end.tokens.columns(), completed_at=completed_at)]  # type: ignore[arg-type]

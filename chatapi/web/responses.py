@@ -194,6 +194,7 @@ async def _stream(
             frames = keep_alive
         sent_at = now if frames else sent_at
         await exchange.send_body(frames, more=not is_last)
+        del batch, rest, frames  # a thousand streams wait here for their next batch
     return used_tokens, None
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from chatapi.web.follower import LogFollower
 from chatapi.web.relay import Authorize, relay
 from chatapi.web.services import Services
-from chatapi.wire.deltas import TERMINAL, AnyDelta
+from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.protocols.protocol import Encoder
 from usage.books.ledger import Admission
@@ -108,7 +108,9 @@ async def remainder(
     with _follower(services, row) as follower:
         async for batch in relay(services, follower, ping_ms, authorize):
             in_log = batch[: follower.seq - seq]
-            frames = _numbered(encoder, in_log, seq + 1, after) + encoder.encode(batch[len(in_log) :])
+            frames = _numbered(encoder, in_log, seq + 1, after)
+            for delta in batch[len(in_log) :]:  # nothing in it has a number, so nothing held back may come
+                frames += encoder.failed(delta) if isinstance(delta, Failed) else encoder.encode([delta])
             seq = follower.seq
             if frames or not batch:
                 yield frames

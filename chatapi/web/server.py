@@ -29,22 +29,12 @@ from chatapi.web.client_quotas import ClientQuotas
 from chatapi.web.connection_factory import ConnectionFactory
 from chatapi.web.http_request import HTTPRequest
 from chatapi.web.server_limits import ServerLimits
-from chatapi.web.transport import DaphneServer, ListeningPort, loop, reactor
+from chatapi.web.transport import ACCEPTS_PER_TURN, DaphneServer, ListeningPort, loop, reactor
 from chatapi.web.websocket_connection import WebSocketConnection
 
 logger = logging.getLogger(__name__)
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
-
-# Connections that the kernel completes while the process is busy; with Daphne's 50 a burst waits for
-# retransmissions.
-ACCEPT_BACKLOG = 4096
-
-# The kernel's buffer for a response that its client does not read.
-#
-# The default grows to megabytes of work for clients that read nothing; this size allows 2 MB/s to the other
-# side of the world.
-SEND_BUFFER_BYTES = 256 * 1024
 
 SWEEP_SECONDS = 0.25
 SWEPT_PER_TURN = 500
@@ -68,44 +58,19 @@ class Lifecycle:
 def serve(
     application: ASGI3Application,
     *,
-    host: str,
-    port: int,
+    listener: socket.socket,
+    accepts_per_turn: int = ACCEPTS_PER_TURN,
     limits: ServerLimits | None = None,
     lifecycle: Lifecycle | None = None,
     trusted_proxies: Sequence[str] = (),
 ) -> None:
-    """Serve `application` until a signal; port 0 takes any free port. Call it once, from the main thread.
+    """Serve `application` on `listener` until a signal, and close it. Call it once, from the main thread.
 
     `trusted_proxies` are IP addresses and networks whose `X-Forwarded-For` names a request's client.
-
-    Raises OSError if the address cannot be bound, with errno EADDRINUSE if another process holds it.
     """
     limits = limits or ServerLimits()
-    listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
     quotas = ClientQuotas(limits, trusted_proxies)
-    Server(application, limits, lifecycle or Lifecycle(), quotas).run(listener)
-
-
-def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socket:
-    """Open the listening socket, whose options accepted sockets inherit on Linux."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
-    listener.setblocking(False)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    # TCP_USER_TIMEOUT limits how long bytes, or the keep-alive probes of a silent stream, stay without an
-    # acknowledgement. It also ends a client that reads nothing and whose buffer is full, for which Linux has
-    # no separate limit.
-    options = {
-        "TCP_NODELAY": 1,
-        "TCP_USER_TIMEOUT": round(user_timeout_seconds * 1000),
-        "TCP_KEEPIDLE": max(1, round(user_timeout_seconds / 2)),
-        "TCP_KEEPINTVL": max(1, round(user_timeout_seconds / 4)),
-    }
-    for name, value in options.items():
-        if hasattr(socket, name):  # some systems lack some of them
-            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return listener
+    Server(application, limits, lifecycle or Lifecycle(), quotas).run(listener, accepts_per_turn)
 
 
 class Server(DaphneServer):
@@ -124,7 +89,7 @@ class Server(DaphneServer):
         self._quotas = quotas
         self._drain_task: asyncio.Task[None] | None = None
 
-    def run(self, listener: socket.socket) -> None:
+    def run(self, listener: socket.socket, accepts_per_turn: int) -> None:
         """Serve on `listener`, and close it, until a signal has ended the service."""
         # Twisted's errors only, without its lines about each connection.
         observer = FilteringLogObserver(
@@ -135,6 +100,7 @@ class Server(DaphneServer):
         self._port = ListeningPort._fromListeningDescriptor(
             reactor, listener.fileno(), listener.family, self.http_factory
         )
+        self._port.accepts_per_turn = accepts_per_turn
         self._port.startListening()
         port = listener.getsockname()[1]
         listener.close()  # the reactor has duplicated it

@@ -53,7 +53,7 @@ TICK_MS = 1_000
 NEW_MODEL_S = 0.1
 MEBIBYTE = 1 << 20
 # How many bytes of input an organization may store for later requests in each `STREAM_TTL_MS`.
-MAX_STATES_BYTES = 64 * MEBIBYTE
+MAX_STATES_BYTES = 32 * MEBIBYTE
 # How long it may go unnoticed that an organization's store of responses is full.
 FULL_STORE_S = 10.0
 # How many bodies of the greatest length, or MiB if that is more, a key's unused tickets may hold.
@@ -83,6 +83,8 @@ class Services:
         self.turns = FairTurns()
         self.log_readers: Counter[int] = Counter()
         """The number of logs that are followed, by organization."""
+        # A follower looks at the time once in a tick, so a tick is never longer than the keep-alive's
+        # interval.
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
         self.inbox = Inbox(
             self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s
@@ -92,6 +94,7 @@ class Services:
             self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
         )
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        # Of their own: an enqueue must not wait behind a read that blocks.
         self._jobs, self._messages = DedicatedConnection(self._streams), DedicatedConnection(self._broker)
         self._enqueue = Batch(self._enqueue_all)
         self.states = ByteWindows(
@@ -144,6 +147,7 @@ class Services:
         try:
             await services.inbox.start()
         except RedisError:
+            # The next request makes everything anew, so that nothing half started stays.
             await services.commits.close()
             raise
         finally:
@@ -169,6 +173,8 @@ class Services:
         A project's own names come first: they must not change when the catalog gets another model.
         """
         name = caller.model_aliases.get(name, name)
+        # A name that is unknown may be newer than the cached catalog; asking again has its own, shorter
+        # limit.
         for max_age_s in (MAX_AGE_S, NEW_MODEL_S):
             if model := (await self.catalog.get(max_age_s)).get(name):
                 return model
@@ -221,6 +227,7 @@ class Services:
         try:
             await self._enqueue((generation_id, job, state, stores_response))
         except RedisError:
+            # A worker may have it although the reply was lost: then the client gets its answer.
             if await self._withdraw(generation_id):
                 raise
 
@@ -236,6 +243,7 @@ class Services:
 
     async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes, bool]]) -> list[None]:
         keeping = [self.stream.keeping(generation_id, job) for generation_id, job, *_ in jobs]
+        # Jobs and states before the messages: a worker that pops a message must find its job.
         keeping += [self.stream.keeping_state(id_, state) for id_, _, state, _ in jobs if state]
         keeping += [
             self.stream.remembering_to_store(id_) for id_, _, state, stores in jobs if state and stores
@@ -245,6 +253,7 @@ class Services:
             self.queue.key,
             *(self.queue.message(generation_id.hex) for generation_id, *_ in jobs),
         )
+        # One Redis for both, which is the usual case: one round trip for all.
         if self._broker is self._streams:
             await self._jobs.calls([*keeping, enqueueing])
         else:

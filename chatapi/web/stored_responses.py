@@ -21,7 +21,7 @@ from accounts.limits import DAY_MS
 from chatapi import errors, identity, response_store
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
-from chatapi.web.relay import Authorize, terminal_of
+from chatapi.web.relay import CLOSING, LOST, Authorize, terminal_of
 from chatapi.web.resumption import follow, snapshot
 from chatapi.web.services import Services
 from chatapi.wire import deltas
@@ -43,6 +43,7 @@ STATE_UNIT_BYTES: Final = 4_096
 CANCEL_WAIT_S: Final = 5.0
 # The most deltas that are encoded at once.
 PIECE_DELTAS: Final = 256
+# As `Response._item_id` makes them: prefix, generation, number.
 _ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
@@ -70,11 +71,14 @@ class Stored:
         return ID_PREFIX + self.answer.id
 
     async def folded(self) -> Folder:
-        """Return the response as it is now."""
+        """Return the response as it is now. Raises 503 if its answer cannot be read at the moment."""
         folder = stored.queued(self.answer, self.state)
+        # Redis first: what it holds may still grow.
         is_live = self._batches is None
         async for batch in snapshot(self._services, self.row) if is_live else self._stored_deltas():
             for delta in batch:
+                if delta in (LOST, CLOSING):  # a failure of this request, not of the response
+                    raise errors.APIError(delta)
                 folder.add(delta)
         return folder
 
@@ -88,6 +92,7 @@ class Stored:
         batch: list[AnyDelta] = []
         for encoded in self._batches or ():
             batch = deltas.decode(encoded)
+            # Decoding a long response takes as long as streaming it, so it takes turns with the streams.
             await self._services.turns.take(self.row.organization_id, 1 + len(batch))
             yield batch
         if not (batch and isinstance(batch[-1], TERMINAL)):  # its process died before it was published
@@ -143,6 +148,7 @@ async def cancel(exchange: Exchange) -> None:
         raise errors.not_cancellable()
     if found.row.state != RowState.SETTLED:
         await services.cancel(found.row.id)
+        # The cancellation holds even if its end comes later; the object then says `in_progress`.
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_WAIT_S):
                 async for batch in follow(services, found.row):
@@ -154,6 +160,7 @@ async def cancel(exchange: Exchange) -> None:
 async def _delete(exchange: Exchange) -> None:
     services = await Services.get()
     found = await _requested(exchange, services)
+    # Redis before the database: a response that is being stored finds in Redis that it is deleted.
     await services.stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
     await services.commits.read(response_store.delete, found.row.id)
     await exchange.send_json(200, stored.deleted(found.public_id))
@@ -164,6 +171,7 @@ async def _stream(exchange: Exchange, services: Services, found: Stored) -> None
     after = _number(exchange, "starting_after", -1, 0, 10**9)
     exchange.encoder = Encoder(found.answer, after)
     await exchange.send_head(200, STREAM_HEADERS)
+    # So that the head leaves at once, even if the first event takes long.
     await exchange.send_body(b"")
     authorize = partial(authorize_again, exchange, services)
     keep_alive = RESPONSES.dialect("").keep_alive
@@ -199,6 +207,7 @@ async def _referenced(
     """Return the items with these ids, as JSON; `references` has the path of each id."""
     responses: dict[str, str] = {}
     for item_id, param in references.items():
+        # The id names its response, so no index of items is needed.
         if (match := _ITEM_ID.fullmatch(item_id)) is None:
             raise _item_not_found(caller, item_id, param)
         responses.setdefault(match[1], item_id)
@@ -210,6 +219,7 @@ async def _referenced(
         if (found := await _find(exchange, services, caller, UUID(response_id))) is None:
             raise _item_not_found(caller, item_id, references[item_id])
         outputs |= stored.output_items(await found.folded())
+        # In the loop: a small request may refer to 64 of the largest answers.
         if sum(map(len, outputs.values())) > settings.MAX_BODY_BYTES:
             raise errors.body_too_large()
     if unknown := next((item_id for item_id in references if item_id not in outputs), None):
@@ -224,6 +234,7 @@ async def _conversation(exchange: Exchange, services: Services, caller: Caller, 
         raise _not_found(caller, f"Previous response with id '{response_id}'", param)
     folder = await found.folded()
     if folder.usage is None:
+        # A failed answer can't be continued either: its last words are missing.
         raise errors.response_in_progress(response_id, param)
     return stored.conversation(found.state, folder)
 
@@ -257,6 +268,7 @@ async def _find(
     """Return the caller's stored response with that id, as long as it is kept."""
     if generation_id is None:
         return None
+    # The row decides who may read; Redis knows no tenants.
     rows = access.visible_to(caller, Generation.objects.filter(id=generation_id, endpoint=RESPONSES.name))
     row = await services.commits.read(rows.first)
     if row is None:
@@ -265,6 +277,7 @@ async def _find(
     if state is not None:
         await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
         return Stored(exchange, services, row, state)
+    # Without this an old row would be found in the database after its project has stopped storing.
     if not caller.stores_responses_days:
         return None
     content = await services.commits.read(response_store.find, caller, row.id)

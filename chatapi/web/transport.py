@@ -28,7 +28,7 @@ from twisted.internet import reactor  # noqa: E402
 _daphne_server.twisted_loop.close()  # Daphne made this loop for its reactor; nothing will run it
 DaphneServer = _daphne_server.Server
 
-__all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
+__all__ = ["ACCEPTS_PER_TURN", "DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
 
 # Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more.
 ACCEPTS_PER_TURN = 64
@@ -39,6 +39,9 @@ FIRST_READ_BYTES = 16 * 1024
 
 WANTED_READ_BYTES = 64 * 1024
 
+# The most that is discarded at once, in less than a millisecond. The kernel writes nothing to this memory.
+_DISCARDED = bytearray(1024 * 1024)
+
 # The reason of the end, by the kernel's state: CLOSE or CLOSE_WAIT (linux/include/net/tcp_states.h).
 _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
 
@@ -46,8 +49,10 @@ _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
 class ListeningPort(tcp.Port):
     """The listening socket, which accepts a bounded number of connections per turn."""
 
+    accepts_per_turn = ACCEPTS_PER_TURN
+
     def doRead(self) -> None:
-        self.numberAccepts = ACCEPTS_PER_TURN
+        self.numberAccepts = self.accepts_per_turn
         super().doRead()
 
     def accept_rest(self) -> None:
@@ -66,6 +71,7 @@ class Transport(tcp.Server):
         super().__init__(*arguments)
         self.bufferSize = FIRST_READ_BYTES
         self.read_turns: ReadTurns = self.server.factory.read_turns
+        self._is_discarding = False
 
     @property
     def unsent_bytes(self) -> int:
@@ -91,12 +97,31 @@ class Transport(tcp.Server):
             return None
         if not self.read_turns.may_read(self):
             return None
-        end = super().doRead()
+        end = self._discard() if self._is_discarding else super().doRead()
         # uvloop reports a socket's error only once. If the client has sent data before its reset, Twisted
         # reads the data on that occasion and never notices the reset.
         if end is None and self.connected and self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return main.CONNECTION_LOST
         return end
+
+    def discard_input(self) -> None:
+        """Discard all that still arrives; the protocol learns the number of bytes."""
+        self._is_discarding = True
+
+    def _discard(self) -> Any:
+        """Discard what has arrived; return the reason if the connection has ended."""
+        # For TCP, MSG_TRUNC discards bytes without a copy (tcp(7)): a client that ignores a refusal sends
+        # gigabytes, and to read them takes fifty times as long.
+        try:
+            n_bytes = self.socket.recv_into(_DISCARDED, 0, socket.MSG_TRUNC)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return main.CONNECTION_LOST
+        if not n_bytes:
+            return main.CONNECTION_DONE
+        self.protocol.discarded(n_bytes)
+        return None
 
     def _end(self, reason: Exception) -> None:
         if self.connected:

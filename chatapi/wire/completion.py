@@ -32,6 +32,7 @@ class CollectedToolCall:
         self.kind = first.kind
         self._arguments: list[str] = []
 
+    # The name came with the first piece.
     def add(self, delta: ToolCall) -> None:
         self._arguments.append(delta.arguments)
 
@@ -89,6 +90,7 @@ class Choice:
     def __init__(self, index: int, new_logprobs: Callable[[], Logprobs]) -> None:
         self.index = index
         self._new_logprobs = new_logprobs
+        # The length of the text so far, from which text completions count their offsets.
         self._chars = 0
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -108,11 +110,13 @@ class Choice:
                 self._text.append(delta.text)
                 self.logprobs = self._extended(self.logprobs, delta)
             case Reasoning():
+                # A signature has no text; without this it would turn an absent reasoning into an empty one.
                 self._reasoning += [delta.text] if delta.text else []
             case Refusal():
                 self._refusal.append(delta.text)
                 self.refusal_logprobs = self._extended(self.refusal_logprobs, delta)
             case ToolCall():
+                # By number and not by id: only a call's first piece has an id.
                 self.tool_calls.setdefault(delta.call_index, CollectedToolCall(delta)).add(delta)
             case Audio():
                 self.audio = self.audio or CollectedAudio()
@@ -124,6 +128,7 @@ class Choice:
                 self.stop_sequence = delta.stop_sequence
 
     def _extended(self, known: Logprobs | None, delta: Text | Refusal) -> Logprobs | None:
+        # Counted also without log probabilities: a later piece may have some.
         start, self._chars = self._chars, self._chars + len(delta.text)
         if delta.logprobs is None:
             return known

@@ -19,12 +19,13 @@ from typing import Any, Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 # The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
 # id.
 ToolKind = Literal["function", "custom", "function_call"]
 
 
+# `gc=False`: an answer has thousands of these, and none can be a part of a cycle.
 class TopLogprob(msgspec.Struct, frozen=True, gc=False):
     """One alternative of a sampled token, as in OpenAI's `top_logprobs`."""
 
@@ -42,6 +43,8 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
     top_logprobs: list[TopLogprob] = []
 
 
+# Arrays and not maps: in Redis a delta of one token costs a few bytes more than its text. So fields may be
+# added at the end, and none may be removed or moved.
 class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="delta"):
     """The root of all deltas; never sent itself."""
 
@@ -165,6 +168,8 @@ class Usage(Delta, tag=7, frozen=True):
     """
     cache_write_1h_tokens: int | None = None
     """The part of the written tokens that the cache keeps for an hour, and not for 5 minutes."""
+    completed_at: int | None = None
+    """When the row was settled, in Unix seconds. The log has it, so that each replay has the same time."""
 
     @property
     def uncached_tokens(self) -> int:
@@ -193,6 +198,7 @@ class Failed(Delta, tag=8, frozen=True):
 
 Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector
 AnyDelta = Started | Content | Finished | Usage | Failed
+# A stream has one of these, last.
 TERMINAL = (Usage, Failed)
 
 _encoder = msgspec.msgpack.Encoder()

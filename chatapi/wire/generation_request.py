@@ -47,6 +47,13 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
     param: ClassVar[str] = "messages"
     """The name of the parameter, for errors."""
     count: ClassVar[int] = 1
+    """The number of prompts."""
+    choices_count: ClassVar[int] = 1
+    """The number of choices that one of `n` stands for."""
+    answer_bytes: ClassVar[int] = 0
+    """About how much of the answer is collected before it is sent."""
+    are_read_apart: ClassVar[bool] = False
+    """The model reads each text by itself, so that their tokens are counted one by one."""
 
     def texts(self) -> Iterator[str]:
         """All text of the messages, with the names and the calls in them."""
@@ -68,6 +75,11 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
         has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
         return has_sound or next(media(self.messages), None) is not None
 
+    @property
+    def has_cache_marks(self) -> bool:
+        """Whether a part of it has a mark for Anthropic's prompt cache."""
+        return any(map(has_cache_mark, self.messages))
+
     def remote_media(self) -> Iterator[str]:
         """Yield the path of the URL of each picture that the upstream would have to fetch."""
         for path, part in media(self.messages):
@@ -81,6 +93,7 @@ class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
     prompt: str | Prompts
 
     has_media: ClassVar[bool] = False
+    has_cache_marks: ClassVar[bool] = False
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -122,6 +135,13 @@ class Texts(_Prompts, frozen=True, tag="texts"):
     suffix: parameters.Suffix | None = None
 
     param: ClassVar[str] = "prompt"
+    answer_bytes: ClassVar[int] = 0
+    are_read_apart: ClassVar[bool] = False
+
+    @property
+    def choices_count(self) -> int:
+        """The number of choices that one of `n` stands for: each prompt has its own."""
+        return self.count
 
     def texts(self) -> Iterator[str]:
         """The prompts that are text, and the suffix."""
@@ -138,6 +158,8 @@ class Inputs(_Prompts, frozen=True, tag="inputs"):
     """The length of the vectors; None: the model's own."""
 
     param: ClassVar[str] = "input"
+    choices_count: ClassVar[int] = 0
+    are_read_apart: ClassVar[bool] = True
 
     @property
     def answer_bytes(self) -> int:
@@ -233,8 +255,7 @@ class GenerationRequest(
     @property
     def extra_names(self) -> tuple[str, ...]:
         """Names of the engine parameters that were sent, or that marks in the prompt stand for."""
-        messages = self.prompt.messages if isinstance(self.prompt, Messages) else ()
-        has_marks = bool(self.tool_cache_marks) or any(map(has_cache_mark, messages))
+        has_marks = bool(self.tool_cache_marks) or self.prompt.has_cache_marks
         return tuple(dict.fromkeys((*self.extras, *(["cache_control"] if has_marks else ()))))
 
     @property
@@ -247,7 +268,7 @@ class GenerationRequest(
     @property
     def choices_count(self) -> int:
         """How many choices the answer has: `n` for each prompt; embeddings have none."""
-        return 0 if isinstance(self.prompt, Inputs) else self.prompt.count * (self.n or 1)
+        return self.prompt.choices_count * (self.n or 1)
 
     @property
     def sampled_count(self) -> int:
@@ -262,12 +283,12 @@ class GenerationRequest(
     @property
     def answer_bytes(self) -> int:
         """About how much of the answer is collected before it is sent: vectors, never text."""
-        return self.prompt.answer_bytes if isinstance(self.prompt, Inputs) else 0
+        return self.prompt.answer_bytes
 
     @property
     def counted_texts(self) -> list[str]:
         """The texts whose tokens add up to the prompt: a model reads each input by itself."""
-        return [*self.prompt.texts()] if isinstance(self.prompt, Inputs) else [self.prompt_text]
+        return [*self.prompt.texts()] if self.prompt.are_read_apart else [self.prompt_text]
 
     @property
     def max_output_tokens(self) -> int | None:
@@ -299,7 +320,10 @@ class GenerationRequest(
 
     def _prompt_parts(self) -> Iterator[str]:
         yield from self.prompt.texts()
-        for schema in (self.tools, self.functions, self.response_format, self.prediction):
+        if self.tools:
+            # As most upstreams get them, which is longer.
+            yield parameters.with_functions_only(msgspec.json.encode(self.tools)).decode()
+        for schema in (self.functions, self.response_format, self.prediction):
             if schema:
                 yield msgspec.json.encode(schema).decode()
 
@@ -318,9 +342,7 @@ class GenerationRequest(
         """Upper bound of the prompt's tokens, media left out: no token is shorter than a byte of UTF-8."""
         tools = _TOOLS_TOKENS_BOUND if self.tools or self.functions else 0
         # Summed, because a large prompt must not be in memory three times.
-        text_bytes = sum(_utf8_bytes(part) + len("\n") for part in self._prompt_parts())
+        text_bytes = sum(
+            len(part if part.isascii() else part.encode()) + len("\n") for part in self._prompt_parts()
+        )
         return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
-
-
-def _utf8_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())

@@ -48,6 +48,7 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """The root of content parts and tool calls."""
 
 
+# OpenAI's own mark; `CacheControl` is Anthropic's.
 class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a cached prefix ends."""
 
@@ -58,6 +59,7 @@ class PromptCacheBreakpoint(msgspec.Struct, frozen=True, omit_defaults=True):
 class CacheControl(msgspec.Struct, frozen=True, omit_defaults=True):
     """Anthropic's mark: up to here, the prompt is to be cached."""
 
+    # Texts and not literals: Anthropic adds values, and only its deployments read them.
     type: Annotated[str, Meta(max_length=16)]
     ttl: Annotated[str, Meta(max_length=16)] | None = None
 
@@ -84,6 +86,7 @@ class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: Literal["auto", "low", "high", "original"] | None = None
 
     def __post_init__(self) -> None:
+        # Only bitmaps: other formats, as SVG, may name files and servers of their own.
         if not self.is_remote:
             _check_media(
                 "url",
@@ -91,6 +94,7 @@ class ImageUrl(msgspec.Struct, frozen=True, omit_defaults=True):
                 _IMAGE_URL,
                 "data:image/<png, jpeg, webp, gif or another bitmap>;base64,<data>",
             )
+        # The upstream fetches it from inside its own network, so the host must be a public name.
         elif len(self.url) > _MAX_REMOTE_URL_CHARS or not _REMOTE_URL.fullmatch(self.url):
             raise _unsupported("url", "expected a data: URL, or http(s) with a public host name")
 
@@ -133,6 +137,7 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True):
     filename: Id | None = None
 
     def __post_init__(self) -> None:
+        # With both it would be open which one the model has seen.
         if (self.file_data is None) == (self.file_id is None):
             raise Violation("file_data", "a file has either file_data or file_id")
         if self.file_data is not None:
@@ -175,6 +180,12 @@ class CustomCall(_Part, frozen=True, tag="custom"):
 
     id: Id
     custom: CalledCustomTool
+
+    @property
+    def as_function(self) -> FunctionCall:
+        """The call of the function that the tool is for most upstreams (`CustomTool.as_function`)."""
+        arguments = msgspec.json.encode({"input": self.custom.input}).decode()
+        return FunctionCall(self.id, CalledFunction(self.custom.name, arguments))
 
 
 class AudioId(msgspec.Struct, frozen=True):
@@ -227,6 +238,7 @@ class UserMessage(_Message, frozen=True, tag="user"):
 class AssistantMessage(_Message, frozen=True, tag="assistant"):
     """What the model said before: text, or something instead of it."""
 
+    # Null and absent are kept apart: an upstream gets what the client has sent.
     content: str | AssistantParts | UnsetType | None = UNSET
     name: Name | None = None
     refusal: str | None = None
@@ -240,6 +252,7 @@ class AssistantMessage(_Message, frozen=True, tag="assistant"):
     cache_control: CacheControl | None = None
 
     def __post_init__(self) -> None:
+        # OpenAI's reference: content is required unless tool_calls or function_call is specified.
         if self.content is None or self.content is UNSET:
             instead = (self.refusal, self.tool_calls or None, self.function_call, self.audio)
             if instead == (None, None, None, None):
@@ -258,6 +271,7 @@ class ToolMessage(_Message, frozen=True, tag="tool"):
     cache_control: CacheControl | None = None
 
 
+# Kept for agents that still use `functions`.
 class FunctionMessage(_Message, frozen=True, tag="function"):
     """What a function answered (deprecated)."""
 
@@ -277,6 +291,7 @@ def texts(message: Message) -> Iterator[str]:
         yield from _part_texts(message.content)
     if isinstance(message, AssistantMessage):
         yield from _assistant_texts(message)
+    # A chat template writes names before the texts, so they cost tokens, too.
     elif not isinstance(message, ToolMessage) and message.name:
         yield message.name
 
@@ -297,6 +312,7 @@ def media(messages: list[Message]) -> Iterator[tuple[str, MediaPart]]:
 
 
 def _check_media(member: str, data: str, allowed: re.Pattern[str], shape: str) -> None:
+    # Before the pattern, which reads all of it.
     if len(data) > MAX_PART_DATA_CHARS:
         raise _unsupported(member, f"expected at most {MAX_PART_DATA_CHARS} characters")
     if not allowed.fullmatch(data):
@@ -322,7 +338,5 @@ def _assistant_texts(message: AssistantMessage) -> Iterator[str]:
     if message.function_call:
         yield from (message.function_call.name, message.function_call.arguments)
     for call in message.tool_calls or ():
-        if isinstance(call, FunctionCall):
-            yield from (call.function.name, call.function.arguments)
-        else:
-            yield from (call.custom.name, call.custom.input)
+        function = (call if isinstance(call, FunctionCall) else call.as_function).function
+        yield from (function.name, function.arguments)

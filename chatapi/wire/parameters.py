@@ -41,7 +41,7 @@ _MetadataValue = Annotated[str, Meta(max_length=caps.MAX_METADATA_VALUE_CHARS)]
 Metadata = Annotated[dict[_MetadataKey, _MetadataValue], Meta(max_length=caps.MAX_METADATA_PAIRS)]
 Modalities = Annotated[list[Literal["text", "audio"]], Meta(min_length=1, max_length=2)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast"]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 Level = Literal["low", "medium", "high"]
 PromptCacheRetention = Literal["in_memory", "24h"]
 
@@ -64,6 +64,8 @@ ENGINE_PARAMETERS: Final = frozenset(
     top_k top_n_sigma truncate_prompt_tokens typical_p xtc_probability xtc_threshold
     """.split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
 )
+# Among a deployment's `extra_parameters`: its upstream takes custom tools. No client can send it.
+CUSTOM_TOOLS: Final = "custom_tools"
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
@@ -119,8 +121,47 @@ class CustomTool(_Tagged, frozen=True, tag="custom"):
 
     custom: CustomDefinition
 
+    @property
+    def as_function(self) -> FunctionTool:
+        """A function with one string, for upstreams that know only functions. A grammar is described there,
+        and nothing makes the model keep to it.
+        """
+        text = {"type": "string"}
+        if isinstance(self.custom.format, GrammarInput):
+            grammar = self.custom.format.grammar
+            text["description"] = f"Must follow this grammar ({grammar.syntax}):\n{grammar.definition}"
+        schema = {"type": "object", "properties": {"input": text}, "required": ["input"]}
+        definition = FunctionDefinition(
+            self.custom.name, self.custom.description, schema | {"additionalProperties": False}
+        )
+        return FunctionTool(definition)
+
 
 Tool = FunctionTool | CustomTool
+_CUSTOM: Final = b'{"type":"custom"'
+
+
+def custom_tools(tools: bytes) -> list[CustomTool]:
+    """Return the custom tools of `Tools` as JSON."""
+    if _CUSTOM not in tools:  # the others are not decoded: a schema takes ten times the memory then
+        return []
+    found = msgspec.json.decode(tools, type=list[msgspec.Raw])
+    return [msgspec.json.decode(each, type=CustomTool) for each in found if bytes(each).startswith(_CUSTOM)]
+
+
+def with_functions_only(tools: bytes) -> bytes:
+    """Return `Tools` as JSON with functions instead of the custom tools."""
+    if _CUSTOM not in tools:
+        return tools
+    found = msgspec.json.decode(tools, type=list[msgspec.Raw])
+    return msgspec.json.encode(
+        [
+            msgspec.json.decode(each, type=CustomTool).as_function
+            if bytes(each).startswith(_CUSTOM)
+            else each
+            for each in found
+        ]
+    )
 
 
 class Named(_Plain, frozen=True):

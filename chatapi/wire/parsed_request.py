@@ -82,8 +82,10 @@ def parse(
         request = row.parse_resolved(body, default_model)
     else:
         request = row.parse(body, default_model, is_ticket=is_ticket)
+    # Nothing runs for it, so no content is kept.
     if row.counts_tokens:
         return _parsed(request, b"", prompt_tokens=request.prompt_tokens_estimate)
+    # Apart, because it goes to another key in Redis; a worker never needs it.
     state, request = request.state, msgspec.structs.replace(request, state=b"")
     return _parsed(request, requests.to_bytes(request), state)
 
@@ -107,6 +109,7 @@ def _parsed(
         sampled_count=request.sampled_count,
         max_output_tokens=request.max_output_tokens,
         prompts_count=request.prompt.count,
+        # Measured here, where the request is decoded: admission never sees it.
         prompt_bytes=request.prompt_bytes if request.is_measurable else None,
         remote_media_param=request.remote_media_param,
         idle_parameters=request.idle_parameters,

@@ -44,7 +44,7 @@ ENCODINGS: Final = tuple(_FILES)
 
 _PIECE_CHARS = 4096
 # So many deltas are kept as one string: each by itself takes ten times the memory of its text.
-_JOINED_DELTAS = 256
+_JOINED_DELTAS = 32
 _PIECE = re.compile(
     rf".{{{_PIECE_CHARS - 1024},{_PIECE_CHARS}}}(?<=\S)(?= )|.{{1,{_PIECE_CHARS}}}", re.DOTALL
 )

@@ -61,6 +61,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
 
 
+# `gc=False`: these structs are in no cycle, and untracked ones cost no garbage collection.
 class _Audio(msgspec.Struct, gc=False):
     id: str | None = None
     data: str | None = None
@@ -181,6 +182,7 @@ class ChunkReader:
             self.failure = error.failure
         if batch and not self.has_started:
             self.has_started = True
+            # Only now, because a failure before the first content must still have its own HTTP status.
             batch.insert(0, self._started)
         return batch
 
@@ -192,6 +194,7 @@ class ChunkReader:
         if self.is_done or before is not None:
             return []
         deltas = self.read(events)
+        # A torn event: whether the answer is whole without it, `end` decides.
         if self.failure is INVALID_RESPONSE:
             self.failure = None
         return deltas
@@ -212,6 +215,7 @@ class ChunkReader:
             raise UpstreamError(self.failure)
         if not self._finished or self._finished != (len(self._choices) if self.is_done else self._expected):
             raise UpstreamError(INVALID_RESPONSE if self.is_done else DISCONNECTED)
+        # A usage of a choice that we have cut would count what the client never got.
         usage = None if self.is_cut else self._usage.whole(len(self._choices))
         return [] if usage is None else [usage]
 
@@ -262,6 +266,7 @@ class ChunkReader:
             return
         _add_attachments(choice, index, batch)
         if choice.finish_reason:
+            # vLLM also sends ids of tokens here, which would mean nothing to a client.
             stop_sequence = choice.stop_reason if choice.stop_reason in self._stop_sequences else None
             reason = _finish_reason(choice.finish_reason)
             is_window_full = choice.finish_reason == "model_context_window_exceeded"
@@ -274,6 +279,7 @@ class ChunkReader:
         state.is_finished = True
         self._finished += 1
         batch.append(finished)
+        # Only what we have cut ends here; a whole answer is read up to its usage and `[DONE]`.
         self.is_done = self.is_cut and self.is_complete
 
     def _new_choice(self, index: int) -> _ChoiceState:
@@ -291,6 +297,7 @@ def _decode(event: Event) -> _Chunk:
         chunk = _decoder.decode(event.data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         chunk = _decode_leniently(event.data)
+    # Also with status 200 and without `event: error`: many servers fail so in mid-stream.
     if chunk.error or (chunk.choices is None and isinstance(chunk.message, str)):
         raise UpstreamError(failure_of_complaint(_complaint(event.data)))
     return chunk

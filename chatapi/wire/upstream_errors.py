@@ -66,8 +66,11 @@ _BY_STATUS = {
     502: UPSTREAM_FAILED,
     503: UNAVAILABLE,
     504: UNAVAILABLE,
+    # Anthropic's "overloaded".
     529: UNAVAILABLE,
 }
+# An error in mid-stream has no status of its own; its type stands for one. In lower case, as vLLM writes
+# class names.
 _STATUS_BY_TYPE = {
     "authentication_error": 401,
     "badrequesterror": 400,
@@ -80,8 +83,10 @@ _STATUS_BY_TYPE = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
 }
+# With these an upstream speaks of the request, so the client may read its words.
 _REQUEST_FAULTS = frozenset({400, 404, 409, 422})
 
+# There is no common code for it; these are the words of OpenAI, vLLM, llama-server, Ollama and Anthropic.
 _CONTEXT_LENGTH = re.compile(
     r"""context[ _](?:length|size|window|overflow) | exceeds?\ (?:the\ )?(?:available\ )?context
       | prompt\ is\ too\ long""",
@@ -92,6 +97,7 @@ _UNKNOWN_MODEL = re.compile(
       | model_not_found""",
     re.I | re.X,
 )
+# Such a message is about our key, whatever its status: no client may read it.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
 
@@ -120,6 +126,7 @@ def complaint_in(document: object) -> Complaint | None:
     """
     if not isinstance(document, dict):
         return None
+    # Without `error` the document itself may be the error.
     error = document.get("error", document)
     if isinstance(error, str):
         return Complaint(error[:_MAX_READ_CHARACTERS])
@@ -132,6 +139,7 @@ def failure_of_complaint(complaint: Complaint | None) -> Failed:
     """What a client is told about an error object inside a stream or under status 200."""
     if complaint is None:
         return UPSTREAM_FAILED
+    # vLLM and llama-server put the HTTP status here.
     if isinstance(complaint.code, int) and 400 <= complaint.code <= 599:
         status = complaint.code
     else:
@@ -158,23 +166,29 @@ def retry_after_ms(headers: Mapping[str, str]) -> int | None:
 
     None when absent or nonsense. `headers` finds names in any case, as an HTTP client's do.
     """
+    # OpenAI sends both; the first is exact.
     milliseconds, header = headers.get("retry-after-ms", ""), headers.get("retry-after", "")
     try:
         wait_ms = float(milliseconds) if milliseconds[:1].isdigit() else _seconds(header) * 1000
     except (ValueError, TypeError, OverflowError):
         return None
+    # A date may be past, and an upstream may ask for days, which no client should wait.
     return int(min(max(wait_ms, 0), MAX_RETRY_AFTER_MS))
 
 
 def _classify(status: int, complaint: Complaint | None) -> Failed:
+    # Before the words: proxies answer it with a page of their own.
     if status == 413:
         return Failed(REQUEST_TOO_LARGE, "invalid_request_error", "request_too_large", status=413)
     if complaint is not None:
+        # From another chatapi, where an operator stopped it: it must not be tried elsewhere.
         if complaint.code == STOPPED.code:
             return STOPPED
         text = f"{complaint.type} {complaint.code} {complaint.message}"
+        # A rate limit also speaks of tokens and context.
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")
+        # OpenAI tells it with 429; but no waiting helps, so it must not look like a rate limit.
         if "insufficient_quota" in text:
             return QUOTA_EXHAUSTED
         if status in _REQUEST_FAULTS:
@@ -184,6 +198,7 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
 
 def _request_fault(complaint: Complaint, text: str) -> Failed:
     """A 4xx that speaks of the request: unless it is our deployment that is wrong, the client may read it."""
+    # In this order: a key's message may also name the model.
     if _API_KEY.search(text):
         return AUTHENTICATION
     if _UNKNOWN_MODEL.search(text):
@@ -221,6 +236,7 @@ def _seconds(header: str) -> float:
     if header[:1].isdigit():
         return float(header)
     moment = parsedate_to_datetime(header)
+    # "-0000" is UTC without a zone, in Python's reading.
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return (moment - datetime.now(UTC)).total_seconds()

@@ -1,8 +1,10 @@
-"""The kinds of request that an OpenAI-compatible upstream takes: path, body and reader of each."""
+"""The kinds of request that an OpenAI-compatible upstream takes: path, body, encoding and reader of each."""
 
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed
 from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
@@ -40,6 +42,10 @@ class UpstreamKind(NamedTuple):
     body: Callable[..., dict[str, Any]]
     reader: Callable[[GenerationRequest, int], Reader]
     """Makes the reader of an answer with at most that many tokens for each choice."""
+    encode: Callable[[Any], bytes] = msgspec.json.encode
+    """Makes the bytes of the body."""
+    media_type: str = "application/json"
+    """Of these bytes."""
 
 
 def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
@@ -66,13 +72,11 @@ def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
     )
 
 
-def _vector_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
-    return VectorReader(request.prompt.count)
-
-
 # By the type of the prompt.
 UPSTREAM_KINDS: Final = {
     Messages: UpstreamKind("/chat/completions", upstream_body, _chat_reader),
     Texts: UpstreamKind("/completions", upstream_body, _text_reader),
-    Inputs: UpstreamKind("/embeddings", embeddings_body, _vector_reader),
+    Inputs: UpstreamKind(
+        "/embeddings", embeddings_body, lambda request, _: VectorReader(request.prompt.count)
+    ),
 }

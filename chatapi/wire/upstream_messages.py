@@ -33,6 +33,7 @@ from chatapi.wire.upstream_chunks import DONE
 from chatapi.wire.upstream_errors import UpstreamError
 
 VERSION: Final = {"anthropic-version": "2023-06-01"}
+# Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
 to_json = msgspec.json.Encoder().encode
@@ -57,17 +58,22 @@ def messages_body(
     Raises `UpstreamError` for what it would answer otherwise.
     """
     assert isinstance(request.prompt, Messages)
+    # What changes the answer's form or meaning is refused; what only tunes it is left out.
     for name in ("functions", "logprobs", "web_search_options", "modalities"):
         if getattr(request, name):
             raise unsupported(name)
     if request.choices_count > 1:
         raise unsupported("n")
     marks = "cache_control" in extra_parameters
-    instructions, conversation = _split(request.prompt.messages)
+    messages = request.prompt.messages
+    conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
+    instructions: Sequence[Any] = messages[: len(messages) - len(conversation)]
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens,
+        # Always: a silent connection may break before a long answer is whole ("Long requests" there).
         "stream": True,
+        # Anthropic has one place for instructions, before the conversation; later ones stay in their place.
         "system": [
             block for message in instructions for block in _part_blocks(_parts(message.content), marks)
         ],
@@ -84,19 +90,16 @@ def messages_body(
         body["tool_choice"] = _tool_choice(request)
     extras = _FORWARDED_EXTRAS & extra_parameters
     body |= {name: value for name, value in request.extras.items() if name in extras}
+    # The client's own budget is exact.
     if "budget_tokens" in body.get("thinking", ()):
         body["output_config"].pop("effort", None)  # it was made of the budget
+    # A temperature of 0 is a value; None and empty lists were not sent.
     return {name: value for name, value in body.items() if value or value == 0}
-
-
-def _split(messages: Sequence[Message]) -> tuple[Sequence[Any], Sequence[Message]]:
-    """Return the instructions before the conversation, and the conversation."""
-    conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
-    return messages[: len(messages) - len(conversation)], conversation
 
 
 def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]:
     """Yield the conversation; tool results and what a user says behind them are one turn."""
+    # Anthropic merges turns of one role, but a tool's result must be in the turn right behind its call.
     for role, group in groupby(messages, key=_role):
         yield {
             "role": role,
@@ -122,6 +125,7 @@ def _blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
             yield block | error | _mark(message.cache_control, marks)
         case AssistantMessage():
             blocks = [*_assistant_blocks(message, marks)]
+            # A mark of a message caches all up to its end, so its last block has it.
             blocks[-1:] = [block | _mark(message.cache_control, marks) for block in blocks[-1:]]
             yield from blocks
         case FunctionMessage():
@@ -155,6 +159,7 @@ def _part_blocks(parts: Iterable[Any], marks: bool) -> Iterator[dict[str, Any]]:
     for part in parts:
         block: dict[str, Any]
         match part:
+            # Anthropic refuses empty text blocks, and OpenAI's clients send them beside tool calls.
             case TextPart(text=""):
                 continue
             case TextPart():
@@ -181,6 +186,7 @@ def _call(call: Any) -> dict[str, Any]:
     if not isinstance(call, FunctionCall):
         raise unsupported("messages")
     try:
+        # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
         arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
     except msgspec.MsgspecError:
         raise unsupported("messages") from None
@@ -194,6 +200,7 @@ def _tool(tool: Any, marks: dict[str, CacheControl]) -> dict[str, Any]:
     found = {
         "name": function.name,
         "description": function.description,
+        # OpenAI allows a function without parameters; Anthropic requires a schema.
         "input_schema": function.parameters or {"type": "object"},
         "strict": function.strict,
         "cache_control": marks.get(function.name),
@@ -220,6 +227,7 @@ def _tool_choice(request: GenerationRequest) -> dict[str, Any]:
 def _output_config(request: GenerationRequest) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if request.reasoning_effort not in (None, "none"):
+        # Anthropic's scale begins at low.
         found["effort"] = "low" if request.reasoning_effort == "minimal" else request.reasoning_effort
     if isinstance(request.response_format, JsonSchemaFormat):
         schema = request.response_format.json_schema.schema or {"type": "object"}
@@ -236,6 +244,8 @@ def unsupported(param: str) -> UpstreamError:
 # ---- the stream
 
 
+# Every member has a default: new kinds of events and blocks are skipped, as Anthropic's versioning policy
+# asks.
 class _Block(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     text: str = ""
@@ -297,6 +307,8 @@ class MessagesParser:
             case "error":
                 yield Event(event.data, "error")
             case "message_start":
+                # The prompt's figures come here, those of the answer with `message_delta`: together they are
+                # the usage.
                 self._usage = sent.message.usage
             case "content_block_start":
                 yield from self._start(sent.content_block)
@@ -309,6 +321,7 @@ class MessagesParser:
 
     def _start(self, block: _Block) -> Iterator[Event]:
         if block.type == "tool_use":
+            # Anthropic numbers blocks of all kinds, OpenAI only the calls.
             call = {"index": self._calls_count, "id": block.id, "function": {"name": block.name}}
             self._calls_count += 1
             yield _chunk({"tool_calls": [call]})
@@ -327,12 +340,14 @@ class MessagesParser:
                 yield _chunk({"thinking_signature": delta.signature})
             case "input_json_delta":
                 function = {"arguments": delta.partial_json}
+                # One block is open at a time, so a piece belongs to the last call.
                 yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
         reason = sent.delta.stop_reason
         if reason is not None:
             yield _chunk({}, "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence)
+        # A later figure replaces an earlier one: they are running totals. Null means unchanged.
         self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
         details = self._usage.get("output_tokens_details")
         if isinstance(details, dict):

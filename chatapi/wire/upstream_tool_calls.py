@@ -57,6 +57,7 @@ class Fragment(msgspec.Struct, gc=False):
         if self.custom is not None:
             return self.custom.input or ""
         arguments = self.function.arguments if self.function else None
+        # Some upstreams send an object, as Ollama's own API has it.
         return msgspec.json.encode(arguments).decode() if isinstance(arguments, dict) else arguments or ""
 
 
@@ -85,10 +86,12 @@ class _Call:
 
         Only a name can start another call: some servers make up an id for each fragment.
         """
+        # Without a name it can only go on: a call that begins has one.
         if not self.name or not fragment.name or self.kind == "function_call":
             return True
         if fragment.id and self.upstream_id:
             return fragment.id == self.upstream_id
+        # The name again, behind a whole object: the same tool is called once more.
         return fragment.name == self.name and not _is_object("".join(self._arguments))
 
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
@@ -122,6 +125,7 @@ class ToolCallReader:
 
     def read(self, fragments: Iterable[Fragment]) -> list[ToolCall]:
         """The pieces that these fragments of one chunk give; raises `UpstreamError` for too many calls."""
+        # An empty fragment would open a call that never gets a name.
         said = (fragment for fragment in fragments if fragment.id or fragment.name or fragment.arguments)
         pieces = (self._call_of(fragment).add(fragment, self._choice_index) for fragment in said)
         return [piece for piece in pieces if piece is not None]
@@ -142,10 +146,12 @@ class ToolCallReader:
             self._latest if fragment.index is None else self._by_index.get(fragment.index)
         )
         if call is None or not call.is_continued_by(fragment):
+            # A model that repeats itself can call for ever, and each call takes memory until the end.
             if len(self._calls) == MAX_CALLS:
                 raise UpstreamError(INVALID_RESPONSE)
             call = _Call(len(self._calls), fragment)
             self._calls.append(call)
+        # The latest call of an index: some servers give all calls the index 0.
         if fragment.index is not None:
             self._by_index[fragment.index] = call
         if fragment.id:

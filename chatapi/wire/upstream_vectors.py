@@ -31,6 +31,7 @@ TOO_LARGE: Final = Failed(
 )
 
 
+# `gc=False`: there are thousands of them, and none is a part of a cycle.
 class _Embedding(msgspec.Struct, gc=False):
     embedding: msgspec.Raw
     """Decoded one after the other: Python's floats take eight times the memory."""
@@ -98,6 +99,7 @@ class VectorReader:
         return [] if self._usage is None else [self._usage]
 
     def _read(self, body: bytes) -> list[AnyDelta]:
+        # The vectors are still text here: only their places in the document are known.
         answer = _answers.decode(body)
         if answer.error or (answer.data is None and isinstance(answer.message, str)):
             raise UpstreamError(failure_of_complaint(complaint_in(json.loads(body))))
@@ -108,8 +110,10 @@ class VectorReader:
             index = position if each.index is None else each.index
             vectors[index] = Vector(_values(each.embedding), index)
             most_bytes -= len(vectors[index].values)
+            # In the loop: what is over the limit must not be decoded first.
             if most_bytes < 0:
                 raise UpstreamError(TOO_LARGE)
+        # A missing vector would move all the others to the wrong inputs.
         if len(found) != self._inputs or sorted(vectors) != [*range(self._inputs)]:
             raise UpstreamError(INVALID_RESPONSE)
         self._usage = _usage(answer.usage)
@@ -120,6 +124,7 @@ def _values(embedding: msgspec.Raw) -> bytes:
     """Return a vector as 32-bit floats. Raises `ValueError` for one that is empty or has no numbers."""
     found = _texts_or_numbers.decode(embedding)
     values = array("f", binascii.a2b_base64(found, strict_mode=True) if isinstance(found, str) else found)
+    # The sum is infinite or no number as soon as one of them is. JSON could not say either.
     if not values or not math.isfinite(sum(values)):
         raise ValueError("no vector")
     return values.tobytes()

@@ -9,8 +9,10 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from itertools import count
 from uuid import UUID
@@ -88,8 +90,16 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
     )
     if job is None:
         return Run(claimed, ""), cancelled
-    is_kept = job.is_not_kept is not True
-    return Run(claimed, job.inbox, runs_on=job.runs_on, content=job.request, is_kept=is_kept), cancelled
+    run = Run(
+        claimed,
+        job.inbox,
+        runs_on=job.runs_on,
+        content=job.request,
+        is_kept=job.is_not_kept is not True,
+        # Without an inbox its stream may be read, whatever the request said.
+        is_held=bool(job.inbox) and not claimed.is_stream,
+    )
+    return run, cancelled
 
 
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
@@ -159,8 +169,9 @@ async def _produce(services: Services, run: Run, request: GenerationRequest | No
     """Try the model's deployments in order until one begins to answer; stream its answer to the end."""
     if request is None:
         return End(Ending.FAILED, JOB_LOST)
-    end = End(Ending.FAILED, NO_DEPLOYMENT)
-    for route in services.health.in_order(await _routes(services, run.claimed, request)):
+    routes = await _routes(services, run, request)
+    end = run.stopped or End(Ending.FAILED, NO_DEPLOYMENT)
+    for route in services.health.in_order(routes):
         # The client may have left during the attempt before.
         if stopped := run.begin_on(route.target.name, route.on_disconnect):
             end = stopped
@@ -171,17 +182,29 @@ async def _produce(services: Services, run: Run, request: GenerationRequest | No
     return run.ended(end)
 
 
-async def _routes(services: Services, claimed: ledger.Claimed, request: GenerationRequest) -> list[Route]:
-    """Return the routes that may receive the request; an empty list if there are none."""
-    if claimed.is_test:
+async def _routes(services: Services, run: Run, request: GenerationRequest) -> list[Route]:
+    """Return the routes that may receive the request; an empty list if there are none, or a stop."""
+    if run.claimed.is_test:
         return [SANDBOX]
     # The web process saw a deployment when it admitted the request: if the cache has none, it is too old.
     for max_age_s in (MAX_AGE_S, 0):
-        read = partial(services.routes.get, max_age_s)
-        known = await retry(read, CLAIM_RETRY_S, (DatabaseUnavailable,))
-        if routes := able(known.get(claimed.model, []), request):
+        known = await _read_routes(services, run, max_age_s)
+        if run.stopped is not None:
+            break
+        if routes := able(known.get(run.claimed.model, []), request):
             return routes
     return []
+
+
+async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mapping[str, list[Route]]:
+    """Return all routes by model. Raises `DatabaseUnavailable` after the last wait; a stop ends the waits."""
+    for wait_s in CLAIM_RETRY_S:
+        try:
+            return await services.routes.get(max_age_s)
+        except DatabaseUnavailable:
+            if await run.pause(wait_s) is not None:
+                return {}
+    return await services.routes.get(max_age_s)
 
 
 async def _attempt(
@@ -233,6 +256,7 @@ async def _stream(services: Services, run: Run, request: GenerationRequest, rout
             is_light = heavy_work.is_light(run.usage, batch)
             passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
             run.publish(services.publisher, passing)
+            del batch, passing  # they must not stay in memory until the next ones come
             if services.publisher.is_behind(run):
                 await services.publisher.caught_up(run)
 
@@ -243,6 +267,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
         return
     ended_at = time.monotonic()
     # Content first: text that is in no log must not be charged.
+    run.publish_held(services.publisher)
     await services.publisher.flushed(run)
     if run.has_lost_stream and end.failure is None:
         # The upstream finished, but a part of the answer is missing.
@@ -250,14 +275,13 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        charge = await _settle(services, settlement)
+        settled_at, charge = await _settle(services, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
-    run.publish(
-        services.publisher, run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count)
-    )
+    terminal = run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at)
+    run.publish(services.publisher, terminal)
     if charge is not None:
         log_end(charge, run.usage.total_ms)
         if not run.claimed.is_test:  # the sandbox would hide the times of upstreams
@@ -277,19 +301,22 @@ def _observe(charge: ledger.Charge, settling_s: float) -> None:
             process_metrics.BETWEEN_TOKENS.observe(streamed_ms / 1_000 / gaps, charge.model)
 
 
-async def _settle(services: Services, settlement: ledger.Settlement) -> ledger.Charge | None:
-    """Write the settlement; return None if it was written before. Raises `AlreadyResolved` or
-    `DatabaseUnavailable`.
+async def _settle(services: Services, settlement: ledger.Settlement) -> tuple[datetime, ledger.Charge | None]:
+    """Write the settlement; return its time, and the charge unless an earlier attempt has written it.
+
+    Raises `AlreadyResolved` or `DatabaseUnavailable`.
     """
     write = partial(services.commits.write, ledger.settle, settlement)
     try:
-        return await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
+        charge = await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
     except AlreadyResolved:
         # If the commit succeeded but its reply was lost, the next attempt was refused: the row has our fence.
         ours = Generation.objects.filter(pk=settlement.id, fence=settlement.fence, state=State.SETTLED)
-        if not await services.commits.read(ours.exists):
+        settled_at = await services.commits.read(ours.values_list("settled_at", flat=True).first)
+        if settled_at is None:
             raise
-        return None
+        return settled_at, None
+    return charge.settled_at, charge
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:

@@ -30,30 +30,34 @@ from celery.exceptions import ImproperlyConfigured
 from celery.platforms import EX_FAILURE
 from celery.worker import state
 from celery.worker.consumer import Consumer
+from celery.worker.request import Request
 from kombu import Connection
 from kombu.asynchronous import get_event_loop
 from kombu.utils.imports import symbol_by_name
+
+from chatapi.worker import message_channel
 
 logger = logging.getLogger(__name__)
 
 # What Celery's Request.on_success unpacks: failed, return value, runtime in seconds.
 SLOT_IS_FREE = (False, None, 0.0)
+OnEnd = Callable[[tuple[bool, None, float]], None]
 
 
 class TaskRun:
     """One task on the pool's loop. Celery holds a weak reference to it."""
 
-    def __init__(
-        self, pool: "TaskPool", request: dict[str, Any], on_end: Callable[[tuple[bool, None, float]], None]
-    ) -> None:
+    def __init__(self, pool: "TaskPool", request: dict[str, Any], on_end: OnEnd) -> None:
         self._pool = pool
-        self._request = request
+        # The whole request would stay in memory for as long as the task runs.
+        self._name, self._id = request["task"], request["id"]
+        self._args, self._kwargs = request["args"], request["kwargs"]
         self._on_end = on_end
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
 
     def __repr__(self) -> str:
-        return f"{self._request['task']}[{self._request['id']}]"
+        return f"{self._name}[{self._id}]"
 
     def start(self) -> None:
         """Start the coroutine. Call this on the loop."""
@@ -74,9 +78,9 @@ class TaskRun:
         self._pool.call_on_loop(self.cancel)
 
     async def _execute(self) -> None:
-        coroutine_function = self._pool.app.tasks[self._request["task"]].run
+        coroutine_function = self._pool.app.tasks[self._name].run
         try:
-            await coroutine_function(*self._request["args"], **self._request["kwargs"])
+            await coroutine_function(*self._args, **self._kwargs)
         except (Exception, SystemExit):
             logger.exception("Task %r failed", self)
 
@@ -84,8 +88,18 @@ class TaskRun:
         del self._pool.runs[task]
         if task.cancelled():
             logger.warning("Task %r was cancelled", self)
-        # Celery's bookkeeping must run in its thread; this also wakes a hub that waits with a full pool.
-        self._pool.hub.call_soon(self._on_end, SLOT_IS_FREE)
+        self._pool.free_slot(self._on_end)
+
+
+class BriefRequest(Request):
+    """Celery's record of a running task, without the message: a thousand of them take 7 MB."""
+
+    def on_accepted(self, pid: Any, time_accepted: Any) -> None:  # the stub has `str` for both
+        """Acknowledge the message, and drop it."""
+        super().on_accepted(pid, time_accepted)
+        # An acknowledged task is never rejected or sent again, for which Celery would need them.
+        self._message = self._body = self._on_ack = self._on_reject = None
+        self._request_dict: dict[str, Any] = {}
 
 
 class TaskPool(BasePool):
@@ -102,6 +116,7 @@ class TaskPool(BasePool):
         self._thread = threading.Thread(target=self._serve_in_thread, name="tasks", daemon=True)
         self._started: Future[None] = Future()
         self._stopping = asyncio.Event()
+        self._on_ends: list[OnEnd] = []
 
     def on_start(self) -> None:
         """Enter the services; raise their error, which ends the worker."""
@@ -156,6 +171,17 @@ class TaskPool(BasePool):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
+    def free_slot(self, on_end: OnEnd) -> None:
+        """Let Celery know that a task has ended, once for all that end in one iteration of the loop."""
+        if not self._on_ends:
+            self._loop.call_soon(self._free_slots)
+        self._on_ends.append(on_end)
+
+    def _free_slots(self) -> None:
+        on_ends, self._on_ends = self._on_ends, []
+        # Celery's bookkeeping must run in its thread; this also wakes a hub that waits with a full pool.
+        self.hub.call_soon(lambda: [on_end(SLOT_IS_FREE) for on_end in on_ends])
+
     def _on_signal(self, **_: object) -> None:
         """Handle SIGTERM: the first one wakes the hub, the second one cancels the draining tasks."""
         if self.active:
@@ -199,7 +225,9 @@ class TaskPool(BasePool):
 
 
 class PatientConsumer(Consumer):
-    """Celery's consumer, reconnecting to a lost broker every 2 s: Celery's waits grow to 30 s."""
+    """Celery's consumer with our transport (`message_channel.py`), reconnecting to a lost broker every 2 s:
+    Celery's waits grow to 30 s.
+    """
 
     def ensure_connected(self, conn: Connection) -> Connection:
         """Connect, trying for ever; raise WorkerShutdown after a signal."""
@@ -207,6 +235,9 @@ class PatientConsumer(Consumer):
         def log_attempt(error: Exception, interval_seconds: float) -> None:
             logger.error("No broker at %s: %s. Next attempt in %d s", conn.as_uri(), error, interval_seconds)
 
+        conn.transport_cls = message_channel.transport(  # type: ignore[assignment]  # the stub knows only names
+            lambda: self.pool.num_processes - len(state.reserved_requests)
+        )
         conn.ensure_connection(
             log_attempt, interval_start=1, interval_step=1, interval_max=2, callback=state.maybe_shutdown
         )

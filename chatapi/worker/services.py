@@ -17,7 +17,6 @@ from chatapi.concurrency import Batch, CachedValue, supervise
 from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
-from chatapi.presence import signs
 from chatapi.process_metrics import publish_for_ever
 from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
@@ -113,7 +112,7 @@ class Services:
             await self._heartbeat.close()
             for engine in self.engines.values():
                 await engine.close()
-            await self.stream.redis.aclose()
+            await self.stream.close()
             await self._broker.aclose()
             await self.commits.close()
 
@@ -130,7 +129,7 @@ class Services:
         # `generate` adds to `running` before it removes from `_awaited`, so no generation is missed; each
         # copy is atomic under the interpreter's lock.
         claiming, runs = list(self._awaited), list(self.running.values())
-        running = [ledger.Pulse(run.id, run.fence, run.usage.pieces, run.deployment) for run in runs]
+        running = [ledger.Pulse(run.id, run.fence, run.published_pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
         return Held(
             running, [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]
@@ -163,7 +162,7 @@ class Services:
         """Cancel the runs of web processes that are dead."""
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
-            found = await signs(self.stream.redis, self.stream.prefix, sorted(inboxes))
+            found = await self.stream.signs_of_life(sorted(inboxes))
         except RedisError:
             # A process that was missing may have been back meanwhile: the count begins anew.
             self._absences.forget()

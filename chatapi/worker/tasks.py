@@ -24,7 +24,7 @@ async def services() -> AsyncIterator[None]:
     _services = None
 
 
-@app.task(name=GENERATE_TASK)
+@app.task(name=GENERATE_TASK, Request="chatapi.worker.pool:BriefRequest")
 async def generate_task(generation_id: str, v: int = 1) -> None:
     """Run one generation; `v` is the version of these arguments.
 

@@ -1,8 +1,9 @@
-"""Rate limits on a real Valkey."""
+"""A real Valkey for rate limits, and passwords that take no time to hash."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from pytest_django.fixtures import Settings
 from redis.asyncio import Redis
 
 from chatapi.redis_client import connect
@@ -11,14 +12,20 @@ from tests.chatapi.worker.processes import Valkey
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """A server for all tests; each has a key prefix of its own."""
+    """Start one server for all tests; each test has a key prefix of its own."""
     with Valkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 
 @pytest.fixture
 async def redis(valkey: Valkey) -> AsyncIterator[Redis]:
-    """A client as the web has it."""
+    """Yield a client like that of a web process."""
     redis = connect(f"unix://{valkey.socket}")
     yield redis
     await redis.aclose()
+
+
+@pytest.fixture
+def quick_passwords(settings: Settings) -> None:
+    """Use a fast password hasher."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -19,7 +19,7 @@ def requests(most: int, *, scope: str = "key", model: str = "") -> Limit:
 
 
 def tokens(most: int, *, scope: str = "key", window_ms: int = DAY_MS) -> Limit:
-    """A limit by the day: time pays for less than one token of a thousand while a test runs."""
+    """Return a limit by the day: in the time of a test, less than a thousandth of a token leaks."""
     return Limit(scope, 1, "", Counts.TOKENS, most, window_ms)
 
 
@@ -37,7 +37,13 @@ class LimitClient:
     async def take(
         self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None
     ) -> Reservation:
-        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, tokens=tokens)
+        amounts = {Counts.TOKENS: tokens}
+        return await self.rate_limits.take(known, generation_id or uuid4(), model=model, amounts=amounts)
+
+    async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
+        """End a request that used so many tokens; None: nobody knows how many."""
+        used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+        await self.rate_limits.release(reservation, used)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:
         """Take what there is no room for; returns the refusal."""

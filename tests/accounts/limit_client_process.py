@@ -15,7 +15,7 @@ from chatapi.redis_client import connect
 
 
 async def main(socket: str, prefix: str, most: int) -> int:
-    """How many requests may pass."""
+    """Take this number of requests, and print how many passed."""
     redis = connect(f"unix://{socket}")
     rate_limits, limit = (
         RateLimits(redis, prefix, lease_ms=5_000),
@@ -24,7 +24,7 @@ async def main(socket: str, prefix: str, most: int) -> int:
     taken = refused = 0
     while refused < 100:
         try:
-            await rate_limits.take([limit], uuid4(), model="small", tokens=1)
+            await rate_limits.take([limit], uuid4(), model="small", amounts={})
             taken += 1
         except RateLimited:
             refused += 1

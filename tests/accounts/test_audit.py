@@ -9,7 +9,6 @@ from django.contrib.auth.models import Group, Permission, User
 from django.contrib.auth.signals import user_login_failed
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
-from pytest_django.fixtures import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages, whose models are watched
 from accounts import keys
@@ -21,16 +20,12 @@ from accounts.models import APIKey, Organization
 from tests.cast import Person
 from usage.models import BudgetLimit
 
-
-@pytest.fixture(autouse=True)
-def quick_passwords(settings: Settings) -> None:
-    """Their hashes need not be slow here."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+pytestmark = pytest.mark.usefixtures("quick_passwords")
 
 
 @pytest.fixture
 def acting(db: None) -> Iterator[None]:
-    """Root acts."""
+    """Record changes as root's."""
     with recorder.acting(lambda: Actor(7, "root", "192.0.2.1")):
         yield
 

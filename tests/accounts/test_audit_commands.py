@@ -22,7 +22,7 @@ BOOKING = ("--organization", "Acme", "--reason", "invoice 17", "--usd", "10")
 
 
 def acts(actor: str) -> list[tuple[str, str]]:
-    """What that one did, and to what."""
+    """Return the acts of this person and their objects."""
     entries = AuditEntry.objects.filter(actor=actor, actor_id=None, address=None).order_by("id")
     return list(entries.values_list("action", "object_name"))
 

@@ -24,7 +24,7 @@ def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> N
 
 
 def test_it_costs_two_queries(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    """Who it is, and how much that may be asked."""
+    """One query reads the key, and one its limits."""
     with django_assert_num_queries(2):
         look_up(alice.key)
 
@@ -123,13 +123,13 @@ class Database:
         self.caller = Caller(1, 1, 1, False, False, "", "UTC")
 
     async def ask(self, key: str) -> Caller:
-        """Who the key stands for."""
+        """Return the caller of the key."""
         self.questions.append(key)
         return self.caller
 
 
 async def refuse(key: str) -> Caller:
-    """Nobody."""
+    """Refuse every key."""
     raise NotAuthenticated(key)
 
 

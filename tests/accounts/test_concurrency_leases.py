@@ -19,11 +19,11 @@ def client(redis: Redis) -> LimitClient:
 
 async def test_a_released_lease_makes_room(client: LimitClient) -> None:
     first = await client.take(running(1))
-    await client.rate_limits.release(first, 5)
+    await client.release(first, 5)
     second = await client.take(running(1))
-    await client.rate_limits.release(first, 5)  # again: the second one's place is its own
+    await client.release(first, 5)  # again: the second one's place is its own
     await client.refusal(running(1))
-    await client.rate_limits.release(second, None)
+    await client.release(second, None)
     await client.take(running(1))
 
 
@@ -34,7 +34,7 @@ async def test_a_lease_granted_while_the_clock_of_redis_was_ahead_expires(redis:
     async with asyncio.timeout(5):
         while await client.is_refused(running(1)):
             # Another lease keeps the key from expiring as a whole.
-            await client.rate_limits.release(await client.take(running(2)), None)
+            await client.release(await client.take(running(2)), None)
             await asyncio.sleep(0.01)
 
 
@@ -61,7 +61,7 @@ async def test_a_release_after_a_renewal_of_the_same_moment_ends_the_lease(
 ) -> None:
     shared = RateLimits(redis, client.prefix, lease_ms=LEASE_MS, share=Batch)
     reservation = await client.take(running(1))
-    await asyncio.gather(shared.renew([reservation]), shared.release(reservation, 0))
+    await asyncio.gather(shared.renew([reservation]), shared.release(reservation, {}))
     await client.take(running(1))
 
 
@@ -72,13 +72,13 @@ async def test_renewing_restores_leases_in_a_redis_that_has_lost_its_data(
     await redis.delete(*await redis.keys(f"{client.prefix}*"))
     await client.rate_limits.renew([reservation])
     await client.refusal(running(1))
-    await client.rate_limits.release(reservation, 0)
+    await client.release(reservation, 0)
     await client.take(running(1))
 
 
 async def test_nothing_stays_in_redis_when_all_is_paid_and_ended(client: LimitClient, redis: Redis) -> None:
     reservation = await client.take(tokens(1_000, window_ms=50), running(2), tokens=1_000)
-    await client.rate_limits.release(reservation, 1_000)
+    await client.release(reservation, 1_000)
     async with asyncio.timeout(5):
         while await redis.keys(f"{client.prefix}*"):
             await asyncio.sleep(0.01)

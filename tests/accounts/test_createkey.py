@@ -35,7 +35,7 @@ def test_it_prints_only_a_key_that_works_and_says_whose_it_is_beside_it() -> Non
 
 
 def test_it_says_what_it_made_beside_the_key() -> None:
-    """A name that is mistyped makes another tenant."""
+    """A mistyped name creates another tenant, so the output names the created rows."""
     words = ["--organization", "Acme", "--project"]
     said = [both(*words, project)[1].partition("now.")[2] for project in ("chat", "search", "search")]
     assert said == [" The organization is new.\n", " The project is new.\n", "\n"]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def limits(person: Person, name: str) -> set[tuple[str, str, int]]:
-    """The model, what is counted, and the number of each limit that the end user has."""
+    """Return the model, what is counted, and the number of each limit that the end user has."""
     caller = person.caller
     found = end_users.limits(caller.project_id, name, caller.end_user_limits)
     assert {(limit.scope, limit.scope_id, limit.name) for limit in found} <= {

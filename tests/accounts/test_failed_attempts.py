@@ -24,19 +24,19 @@ HERE, ELSEWHERE = "203.0.113.5", "203.0.113.6"
 
 @pytest.fixture
 def attempts() -> FailedAttempts:
-    """Those of a process, which lets five pass."""
+    """Return the attempts of one process, which permit five failures a minute."""
     return FailedAttempts(lambda: MOST)
 
 
 @pytest.fixture
 def address(settings: Settings) -> str:
-    """One that nobody has used; five wrong keys may come from it."""
+    """Return an unused IP; five wrong keys may come from it."""
     settings.FAILED_AUTHENTICATIONS_PER_MINUTE = MOST
     return f"2001:db8:{uuid4().hex[:4]}:{uuid4().hex[:4]}::1"
 
 
 def fail(attempts: FailedAttempts, address: str = HERE, times: int = 1) -> None:
-    """Wrong keys that are looked up."""
+    """Look wrong keys up."""
     for _ in range(times):
         with (
             pytest.raises(NotAuthenticated),
@@ -47,7 +47,7 @@ def fail(attempts: FailedAttempts, address: str = HERE, times: int = 1) -> None:
 
 
 def refused(attempts: FailedAttempts, key: str = "", address: str = HERE) -> bool:
-    """Whether the key is refused without being looked up."""
+    """Return whether the key is refused without being looked up."""
     try:
         with attempts.permitted(address, key or uuid4().hex):
             return False

@@ -19,17 +19,17 @@ HOUR = timedelta(hours=1)
 
 
 def narrowed(**rights: Any) -> Caller:
-    """A caller whose key has these rights."""
+    """Return a caller whose key has these rights."""
     return Caller(1, 1, 1, False, False, "", "UTC", **rights)
 
 
 def own(person: Person) -> Any:
-    """The person's key as a queryset."""
+    """Return the person's key as a queryset."""
     return APIKey.objects.filter(pk=person.api_key.pk)
 
 
 def is_let_in(secret: str) -> bool:
-    """Whether the secret stands for anybody."""
+    """Return whether the secret authenticates a caller."""
     try:
         look_up(secret)
     except NotAuthenticated:
@@ -84,7 +84,7 @@ def test_what_is_no_list_of_names_is_refused(alice: Person, names: Any) -> None:
 
 
 def test_a_row_that_older_code_writes_may_do_everything(alice: Person) -> None:
-    """It knows nothing of the columns that say what a key may do."""
+    """Insert a row as older code does, which does not know the columns of rights."""
     known = "project_id, name, digest, is_test, is_admin, default_dialect, created_at"
     with connection.cursor() as cursor:
         table, public = APIKey._meta.db_table, "0" * 12

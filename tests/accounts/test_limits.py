@@ -33,7 +33,7 @@ def test_times_are_written_as_go_does(ms: int, text: str) -> None:
 
 
 def test_the_headers_are_those_of_openai() -> None:
-    """The example of its guide to rate limits."""
+    """Compare with the example in OpenAI's guide to rate limits."""
     assert told(LimitStatus(REQUESTS, 59, 1_000), LimitStatus(TOKENS, 149_984, 360_000)) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-limit-tokens": "150000",

@@ -16,7 +16,7 @@ BLOCKED_S = 1.5
 
 
 def block(seconds: float) -> None:
-    """As what keeps an event loop from turning."""
+    """Block the event loop."""
     time.sleep(seconds)
 
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import IntegrityError
 from django.test import Client
 from django.urls import reverse
@@ -13,14 +12,6 @@ from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import RateLimit
 from chatapi.models import ServedModel
 from tests.cast import Person
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def test_a_row_is_as_many_limits_as_it_has_numbers(alice: Person) -> None:
@@ -127,7 +118,7 @@ def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Per
 def test_an_operator_is_told_of_a_model_that_there_is_not(
     root: Client, alice: Person, small: ServedModel
 ) -> None:
-    """A limit of nobody's model would limit nothing, and look as if it did."""
+    """A limit for an unknown model would limit nothing and look as if it did."""
     page = root.post(ADD, {"api_key": alice.api_key.pk, "model": "smal", "requests_per_minute": "60"})
     assert (page.status_code, b"smal is not one of the available choices" in page.content) == (200, True)
     assert not RateLimit.objects.exists()

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -30,7 +31,7 @@ from tests.chatapi.worker.processes import Valkey
 
 @contextmanager
 def frozen(valkey: Valkey) -> Iterator[None]:
-    """A Redis that does not answer, and then executes what it was sent meanwhile."""
+    """Stop Redis inside the block; it executes the commands that it received when it continues."""
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -73,7 +74,7 @@ async def test_two_hundred_at_once_can_share_round_trips(redis: Redis) -> None:
         return Batch(counted)
 
     rate_limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS, share=share)
-    waiting = [rate_limits.take([running(60)], uuid4(), model="small", tokens=1) for _ in range(200)]
+    waiting = [rate_limits.take([running(60)], uuid4(), model="small", amounts={}) for _ in range(200)]
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert sum(isinstance(result, Reservation) for result in results) == 60
     assert round_trips == [200]
@@ -171,8 +172,17 @@ async def test_the_wait_that_a_changed_limit_tells_is_long_enough(
 async def test_unused_tokens_are_given_back(client: LimitClient) -> None:
     taken = await client.take(tokens(1_000), tokens=800)
     assert await client.remaining(tokens(1_000)) == 200
-    await client.rate_limits.release(taken, 300)
+    await client.release(taken, 300)
     assert await client.remaining(tokens(1_000)) == 700
+
+
+async def test_each_amount_is_taken_and_given_back_by_itself(client: LimitClient) -> None:
+    pictures = Limit("key", 1, "", cast(Counts, "pictures"), 10, DAY_MS)
+    limits, amounts = (tokens(1_000), pictures), {Counts.TOKENS: 800, pictures.counts: 4}
+    taken = await client.rate_limits.take(limits, uuid4(), model="small", amounts=amounts)
+    assert [status.remaining for status in taken.statuses] == [200, 6]
+    await client.rate_limits.release(taken, {Counts.TOKENS: 300, pictures.counts: 1})
+    assert [await client.remaining(limit) for limit in limits] == [700, 9]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -188,9 +198,9 @@ async def test_unused_tokens_come_back_in_any_order_of_ends(client: LimitClient,
                 taken, took = running.pop()
                 uses = dice.choice([0, 100, took, 20_000])
                 used += uses
-                await client.rate_limits.release(taken, uses)
+                await client.release(taken, uses)
     for taken, _ in running:
-        await client.rate_limits.release(taken, 1)
+        await client.release(taken, 1)
     # A million in a day is twelve in a second, which is what time pays meanwhile.
     assert 0 <= await client.remaining(limit) - (1_000_000 - used - len(running)) < 100
 
@@ -205,20 +215,22 @@ async def test_tokens_beyond_a_reservation_that_time_has_paid_for_are_charged(
     async with asyncio.timeout(5):
         while await client.remaining(limit) < 1_000_000 - others:
             await asyncio.sleep(0.01)
-    await client.rate_limits.release(taken, 2_001)
+    await client.release(taken, 2_001)
     # A million in a day is twelve in a second, which is what time pays meanwhile.
     assert 0 <= await client.remaining(limit) - (1_000_000 - others - 2_000) < 100
 
 
 @pytest.mark.parametrize("limits", [[tokens(1_000)], [tokens(1_000), running(1)]], ids=["tokens", "both"])
 async def test_a_full_redis_accepts_releases(client: LimitClient, redis: Redis, limits: list[Limit]) -> None:
-    """It refuses what needs memory; a take that it refuses in the same batch keeps no release off."""
+    """Redis refuses commands that need memory; a refused take does not keep a release in the same batch from
+    running.
+    """
     taken = await client.take(*limits, tokens=800)
     shared = RateLimits(redis, client.prefix, lease_ms=LEASE_MS, share=Batch)
     await redis.config_set("maxmemory", "1")
     try:
-        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", tokens=1))
-        await asyncio.gather(taking, shared.release(taken, 100), return_exceptions=True)
+        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", amounts={Counts.TOKENS: 1}))
+        await asyncio.gather(taking, shared.release(taken, {Counts.TOKENS: 100}), return_exceptions=True)
     finally:
         await redis.config_set("maxmemory", "0")
     assert await client.remaining(tokens(1_000)) >= 899
@@ -231,7 +243,7 @@ async def test_time_pays_for_what_was_taken_while_the_clock_of_redis_was_ahead(
     ahead = RateLimits(redis, client.prefix, lease_ms=LEASE_MS)
     ahead._script = redis.register_script(module._SCRIPT.replace("+ time[2]", "+ time[2] + 3600 * 1000000"))
     for _ in range(2):
-        await ahead.take([limit], uuid4(), model="small", tokens=1)
+        await ahead.take([limit], uuid4(), model="small", amounts={Counts.TOKENS: 1})
     for key in await redis.keys(f"{client.prefix}*"):
         await redis.pexpire(key, 3_600_000)  # as it were, had the clock itself been ahead
     async with asyncio.timeout(5):
@@ -244,29 +256,31 @@ async def test_a_release_that_redis_never_hears_is_logged(
 ) -> None:
     monkeypatch.setattr(module, "RELEASE_AFTER_S", (0, 0.01))
     reservation = await client.take(running(1))
-    await LimitClient(connect("unix:///nowhere")).rate_limits.release(reservation, 0)
+    await LimitClient(connect("unix:///nowhere")).release(reservation, 0)
     assert reservation.id.hex in caplog.text
 
 
 async def test_a_frozen_redis_releases_once(
     client: LimitClient, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has the command, and executes it when it goes on; a second one would release what others hold."""
+    """Redis has received the command and executes it when it continues; a second one would release the tokens
+    of others.
+    """
     limit = tokens(10_000)
     reservation, _ = await client.take(limit, tokens=4_000), await client.take(limit, tokens=4_000)
     with frozen(valkey), monkeypatch.context() as patch:
         patch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
-        await client.rate_limits.release(reservation, 0)
+        await client.release(reservation, 0)
     assert 6_000 <= await client.remaining(limit) < 6_100
 
 
 async def test_tokens_of_an_unknown_number_used_stay_taken(client: LimitClient) -> None:
-    await client.rate_limits.release(await client.take(tokens(1_000), tokens=800), None)
+    await client.release(await client.take(tokens(1_000), tokens=800), None)
     assert await client.remaining(tokens(1_000)) == 200
 
 
 async def test_tokens_beyond_what_was_taken_are_charged_at_the_end(client: LimitClient) -> None:
-    await client.rate_limits.release(await client.take(tokens(1_000), tokens=100), 1_500)
+    await client.release(await client.take(tokens(1_000), tokens=100), 1_500)
     refusal = await client.refusal(tokens(1_000), tokens=1)
     assert refusal.statuses[0].remaining == 0
     assert (refusal.retry_after_ms or 0) > DAY_MS / 2  # 500 above the limit, of 1000 a day
@@ -278,14 +292,14 @@ async def test_a_request_larger_than_the_limit_needs_all_of_it_and_owes_it(clien
     other = Limit("key", 2, "", Counts.TOKENS, 1_000, DAY_MS)
     taken = await client.take(other, tokens=1_500)
     assert (await client.refusal(other, tokens=1)).statuses[0].reset_ms > DAY_MS
-    await client.rate_limits.release(taken, 400)
+    await client.release(taken, 400)
     assert await client.remaining(other) == 600
 
 
 async def test_a_request_may_owe_more_than_redis_can_wait_for(client: LimitClient) -> None:
     taken = await client.take(tokens(1), tokens=MAX_CHOICES * MAX_OUTPUT_TOKENS)
     assert (await client.refusal(tokens(1), tokens=1)).limit == tokens(1)
-    await client.rate_limits.release(taken, 0)
+    await client.release(taken, 0)
     assert await client.remaining(tokens(1)) == 1
 
 
@@ -295,18 +309,18 @@ async def test_what_time_has_paid_for_is_not_given_back(client: LimitClient) -> 
     refusal = await client.refusal(limit, tokens=500)
     await asyncio.sleep((refusal.retry_after_ms or 0) / 1_000)
     await client.take(limit, tokens=500)
-    await client.rate_limits.release(old, 0)
+    await client.release(old, 0)
     assert (await client.refusal(limit, tokens=500)).limit == limit
 
 
 async def test_what_time_has_paid_for_is_shared_by_all_that_run(client: LimitClient) -> None:
-    """Whichever ends first: none of them loses more of its reservation than another."""
+    """Requests that end first lose no more of their reservation than those that end later."""
     limit = tokens(1_000, window_ms=2_000)
     running = [await client.take(limit, tokens=250) for _ in range(4)]
     await asyncio.sleep(1)
     for ended, reservation in enumerate(running, start=1):
         before = await client.remaining(limit)
-        await client.rate_limits.release(reservation, 250 - ended)
+        await client.release(reservation, 250 - ended)
         assert ended <= await client.remaining(limit) - before < ended + 100
 
 
@@ -321,19 +335,19 @@ async def test_long_requests_do_not_release_more_than_the_limit_together(
         long.append(await client.take(limit, tokens=1_000))
     passed, began_at = 0, time.monotonic()
     for reservation in long:
-        await client.rate_limits.release(reservation, 0)
+        await client.release(reservation, 0)
         passed += not await client.is_refused(limit, tokens=1_000)
     assert passed <= 1 + (time.monotonic() - began_at) / 0.1
 
 
 async def test_a_lost_bucket_gives_nothing_back(client: LimitClient, redis: Redis) -> None:
-    """After Redis has lost its data, or time has paid for all of it, a request of before must not undo what
-    was taken since.
+    """A request from before Redis lost its data, or before its tokens have leaked, must not undo later
+    reservations.
     """
     old = await client.take(tokens(1_000), tokens=800)
     await redis.delete(*await redis.keys(f"{client.prefix}*"))
     await client.take(tokens(1_000), tokens=600)
-    await client.rate_limits.release(old, 0)
+    await client.release(old, 0)
     assert await client.remaining(tokens(1_000)) == 400
 
 
@@ -379,9 +393,11 @@ def test_processes_share_the_limits(valkey: Valkey) -> None:
 async def test_without_limits_nobody_is_asked() -> None:
     nowhere = connect("unix:///nowhere")
     rate_limits = RateLimits(nowhere, "test:", lease_ms=LEASE_MS)
-    taken = await rate_limits.take([requests(1, model="large")], uuid4(), model="small", tokens=10)
+    taken = await rate_limits.take(
+        [requests(1, model="large")], uuid4(), model="small", amounts={Counts.TOKENS: 10}
+    )
     assert (taken.headers(), taken.statuses) == ([], ())
-    await rate_limits.release(taken, 5)
+    await rate_limits.release(taken, {Counts.TOKENS: 5})
     await rate_limits.renew([taken])
 
 
@@ -395,7 +411,7 @@ async def test_a_redis_that_has_restarted_gets_the_script_again(client: LimitCli
 async def test_nothing_passes_when_redis_is_away() -> None:
     rate_limits = RateLimits(connect("unix:///nowhere"), "test:", lease_ms=LEASE_MS)
     with pytest.raises(RedisError):
-        await rate_limits.take([requests(1)], uuid4(), model="small", tokens=10)
+        await rate_limits.take([requests(1)], uuid4(), model="small", amounts={})
 
 
 async def test_nothing_passes_when_redis_is_frozen(
@@ -405,7 +421,7 @@ async def test_nothing_passes_when_redis_is_frozen(
     valkey.client.client_pause(500)
     with pytest.raises(RedisError):
         await RateLimits(redis, "test:", lease_ms=LEASE_MS).take(
-            [requests(1)], uuid4(), model="small", tokens=10
+            [requests(1)], uuid4(), model="small", amounts={}
         )
 
 
@@ -447,7 +463,7 @@ async def test_a_refused_request_takes_one_from_each_limit_of_requests(client: L
 async def test_what_tokens_or_leases_refuse_takes_one_from_the_keys_requests(
     client: LimitClient, tight: Limit
 ) -> None:
-    """Not from its project's: those of other keys do not pay for it."""
+    """The project's requests stay: other keys do not pay for refusals of this one."""
     limits = (requests(3), requests(9, scope="project"), tight)
     await client.take(*limits)
     refusals = [await client.refusal(*limits) for _ in range(4)]
@@ -461,6 +477,6 @@ async def test_the_wait_that_a_concurrency_limit_tells_makes_room_for_a_request(
     first = await client.take(limit, place)
     told_ms = (await client.refusal(limit, place)).retry_after_ms or 0
     assert told_ms >= module.RUNNING_RETRY_MS
-    await client.rate_limits.release(first, 0)
+    await client.release(first, 0)
     await asyncio.sleep(told_ms / 1_000)
     await client.take(limit, place)

@@ -42,7 +42,9 @@ class Story:
         self.rate_limits = RateLimits(self.redis, f"test-{uuid4().hex}:", lease_ms=60_000)
 
     async def tell(self) -> list[Used]:
-        """Greedy phases, in which whatever is let pass runs on, and ends, in which many give back at once."""
+        """Generate greedy phases, whose admitted requests keep running, and ends, which release
+        many at once.
+        """
         for _ in range(STEPS):
             if self.dice.random() < 0.95:
                 await self._take()
@@ -55,7 +57,9 @@ class Story:
         will_use = self.dice.choice([0, tokens, self.dice.randint(0, tokens)])
         before_us = await self._now_us()
         try:
-            taken = await self.rate_limits.take([self.limit], uuid4(), model="small", tokens=tokens)
+            taken = await self.rate_limits.take(
+                [self.limit], uuid4(), model="small", amounts={Counts.TOKENS: tokens}
+            )
         except RateLimited:
             return
         self.used.append(Used(will_use, before_us, await self._now_us()))
@@ -64,7 +68,8 @@ class Story:
     async def _end_some(self) -> None:
         self.dice.shuffle(self.running)
         for _ in range(self.dice.randint(0, len(self.running))):
-            await self.rate_limits.release(*self.running.pop())
+            taken, will_use = self.running.pop()
+            await self.rate_limits.release(taken, {Counts.TOKENS: will_use})
 
     async def _now_us(self) -> int:
         seconds, us = await self.redis.time()
@@ -72,7 +77,7 @@ class Story:
 
 
 def most_over(used: Sequence[Used]) -> float:
-    """By how much the worst of all windows is above its time's share; may not be above the limit."""
+    """Return the largest excess of all windows over their share of time; it may not be above the limit."""
     worst = 0.0
     for first in range(len(used)):
         total = 0

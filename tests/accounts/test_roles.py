@@ -26,7 +26,7 @@ LISTS = ["accounts_organization", "accounts_project", "accounts_member", "accoun
 
 
 def colleague(acme: Organization, role: Role) -> Client:
-    """Someone of Acme with this role."""
+    """Return a client of a new member of Acme with this role."""
     user = User.objects.create_user(f"some {role}")
     Member.objects.create(organization=acme, user=user, role=role)
     return client_of(user)
@@ -34,7 +34,7 @@ def colleague(acme: Organization, role: Role) -> Client:
 
 @pytest.fixture
 def house(alice: Person, bob: Person, charlie: Person) -> None:
-    """Something of every kind, in both organizations."""
+    """Make rows of every kind in both organizations."""
     for person in (alice, bob, charlie):
         run(person)
         RateLimit.objects.create(project=person.project, requests_per_minute=60)
@@ -144,7 +144,7 @@ def test_an_address_asks_for_nothing_that_the_filters_do_not_offer(
 )
 @pytest.mark.parametrize("query", ["id__regex=a", "name__iregex=(a%2B)%2B$"])
 def test_no_list_takes_a_pattern(house: None, alice: Person, kind: str, query: str) -> None:
-    """SQLite has this process match it, which may never end."""
+    """On SQLite this process would match the pattern, which may take forever."""
     for client in (client_of(alice.user), client_of(User.objects.create_superuser("root"))):
         assert client.get(f"/admin/{kind}/?{query}").status_code == 400
 
@@ -275,7 +275,7 @@ def test_nobody_makes_a_key_for_another_organization(house: None, alice: Person,
 def test_selected_rows_are_acted_on_only_where_the_role_allows(
     house: None, alice: Person, charlie: Person
 ) -> None:
-    """Alice owns Acme and only looks at Umbrella: both organizations' keys are in her list."""
+    """Alice owns Acme and is a viewer of Umbrella: the keys of both are in her list."""
     Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
     client, chosen = client_of(alice.user), [alice.api_key.pk, charlie.api_key.pk]
     client.post("/admin/accounts/apikey/", {"action": "revoke_selected", "_selected_action": chosen})

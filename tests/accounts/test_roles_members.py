@@ -12,7 +12,6 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
-from pytest_django import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import memberships
@@ -24,34 +23,24 @@ ADD = "/admin/accounts/member/add/"
 LINK = r"http://testserver(/admin/invitation/[^<\s]+)<"
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
-
-@pytest.fixture(autouse=True)
-def quick(settings: Settings) -> None:
-    """Hashing that takes no time."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+pytestmark = pytest.mark.usefixtures("quick_passwords")
 
 
 @pytest.fixture
 def admin(acme: Organization) -> Person:
-    """Dora, Acme's admin."""
+    """Return Dora, an admin of Acme."""
     return join("dora", Role.ADMIN, acme, "default")
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    """The operator."""
-    return client_of(User.objects.create_superuser("root"))
 
 
 def invitation(
     organization: Organization, name: str, role: str = Role.MEMBER, email: str = ""
 ) -> dict[str, Any]:
-    """The form."""
+    """Return the data of the invitation form."""
     return {"organization": organization.pk, "name": name, "email": email, "role": role}
 
 
 def place(organization: Organization, name: str) -> str | None:
-    """Someone's role there."""
+    """Return the person's role in the organization."""
     return (
         Member.objects.filter(organization=organization, user__username=name)
         .values_list("role", flat=True)
@@ -60,7 +49,7 @@ def place(organization: Organization, name: str) -> str | None:
 
 
 def link_in(client: Client, organization: Organization, name: str) -> str:
-    """The link that the page after an invitation shows."""
+    """Return the link that the page after an invitation shows."""
     answer = client.post(ADD, invitation(organization, name, email=f"{name}@example.com"), follow=True)
     assert "no-store" in answer.headers["cache-control"]
     (found,) = re.findall(LINK, answer.content.decode())
@@ -118,7 +107,7 @@ def test_a_made_up_link_names_no_sender(alice: Person, sender: str) -> None:
 def test_a_link_ends_when_its_person_joins_another_organization(
     acme: Organization, alice: Person, charlie: Person, root: Client
 ) -> None:
-    """Who sent it could otherwise sign in there as that person."""
+    """The sender could otherwise sign in to the other organization as that person."""
     link = link_in(client_of(alice.user), acme, "erin")
     root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
@@ -176,7 +165,7 @@ def test_a_link_names_its_sender_for_good(acme: Organization, alice: Person, bob
 def test_nobody_gets_a_link_to_someone_above_them_elsewhere(
     acme: Organization, admin: Person, charlie: Person, root: Client
 ) -> None:
-    """Whoever had it could sign in as an owner of the other organization."""
+    """The link would let its holder sign in as an owner of the other organization."""
     link = link_in(client_of(admin.user), acme, "erin")
     Member.objects.create(organization=charlie.project.organization, user=admin.user, role=Role.ADMIN)
     root.post(ADD, invitation(charlie.project.organization, "erin", Role.OWNER))
@@ -253,7 +242,7 @@ def test_nobody_gives_a_role_above_their_own(
 
 
 def test_a_role_elsewhere_gives_none_here(acme: Organization, charlie: Person, bob: Person) -> None:
-    """Charlie owns Umbrella and looks at Acme."""
+    """Charlie owns Umbrella and is a viewer of Acme."""
     Member.objects.create(organization=acme, user=charlie.user, role=Role.VIEWER)
     client = client_of(charlie.user)
     assert client.post(ADD, invitation(acme, "erin")).status_code == 200
@@ -308,7 +297,7 @@ def test_an_owner_goes_when_another_is_there(acme: Organization, alice: Person) 
 
 
 def test_of_two_owners_who_remove_each_other_one_stays(acme: Organization, alice: Person) -> None:
-    """Both have passed the form; what counts is what the database has when they act."""
+    """Both requests have passed the form; the rows decide at the time of the change."""
     other = Member.objects.get(user=join("olga", Role.OWNER, acme, "default").user)
     memberships.remove(Member.objects.get(user=alice.user))
     with pytest.raises(ValidationError, match="only owner"):

@@ -18,20 +18,19 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
-def counting(valkey: Valkey, settings: Settings) -> None:
-    """A Valkey, with a prefix of the test's own; and hashing that takes no time."""
+def counting(valkey: Valkey, settings: Settings, quick_passwords: None) -> None:
+    """Count failed attempts in a Valkey under a prefix of the test's own."""
     settings.STREAMS_URL = f"unix://{valkey.socket}"
     settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 def sign_in(name: str, password: str = PASSWORD, address: str = "192.0.2.1") -> Any:
-    """The answer to the form."""
+    """Return the answer to the form."""
     return Client(REMOTE_ADDR=address).post(f"{LOGIN}?next=/admin/", {"username": name, "password": password})
 
 
 def with_password(user: User) -> User:
-    """The same person."""
+    """Set the person's password and return the person."""
     user.set_password(PASSWORD)
     user.save()
     return user

@@ -17,33 +17,33 @@ SMALL_REQUEST: dict[str, Any] = {"model": "five", "max_tokens": 100}
 
 
 def chat(**members: Any) -> bytes:
-    """A chat request with these members beside `model` and `messages`."""
+    """Return a chat request with these members beside `model` and `messages`."""
     return json.dumps({"model": "five", "messages": HELLO} | members).encode()
 
 
 def text(**members: Any) -> bytes:
-    """A text request with these members beside `model` and `prompt`."""
+    """Return a text request with these members beside `model` and `prompt`."""
     return json.dumps({"model": "five", "prompt": "hello"} | members).encode()
 
 
 def embeddings(**members: Any) -> bytes:
-    """A request to embed a text, with these members beside `model` and `input`."""
+    """Return a request to embed a text, with these members beside `model` and `input`."""
     return json.dumps({"model": "five-embeddings", "input": "hello"} | members).encode()
 
 
 def body_for(path: str) -> bytes:
-    """A valid body for this route."""
+    """Return a valid body for this route."""
     return {TEXT: text, EMBEDDINGS: embeddings}.get(path, chat)()
 
 
 def with_member(body: bytes, name: str, json_text: str | bytes) -> bytes:
-    """The body with one more member, as this very text: what `json.dumps` would not write."""
+    """Return the body with one more member, given as the JSON text that `json.dumps` would not write."""
     value = json_text.encode() if isinstance(json_text, str) else json_text
     return body[:-1] + b"," + json.dumps(name).encode() + b":" + value + b"}"
 
 
 def refusal(answer: Answer) -> tuple[int, str, str | None]:
-    """Status, code and param of an error, after a check of what every refusal must have and must not."""
+    """Return status, code and param of an error, after checks that hold for every refusal."""
     error = answer.error
     assert 400 <= answer.status < 500, error
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", answer.headers["x-request-id"])

@@ -63,15 +63,15 @@ print(Generation.objects.filter(api_key_id=APIKey.objects.get(name="suspect").pk
 
 
 def held_nanodollars() -> int:
-    """What one small request on `five` holds."""
+    """Return the amount that one small request on `five` holds."""
     price = Price(*map(from_usd, ("1", "0.5", "2")))
     return upper_bound(parse_chat(chat(**SMALL_REQUEST)).prompt_bytes, SMALL_REQUEST["max_tokens"], price)
 
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Valkey, web, worker and upstream; in the end the books are right, `suspect` has no generation, and
-    nothing has failed inside.
+    """Start Valkey, web, worker and upstream; at the end the books are right, `suspect` has no generation,
+    and no internal error was logged.
     """
     installation = Installation(tmp_path_factory.mktemp("bad_input"))
     try:
@@ -90,19 +90,19 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture
 def client(installation: Installation) -> Client:
-    """A client with a key that may do everything."""
+    """Return a client with a key that may do everything."""
     return Client(installation.url, installation.keys["live"])
 
 
 @pytest.fixture
 def suspect(installation: Installation) -> Client:
-    """A client with a good key whose every request must be refused."""
+    """Return a client with a good key whose every request must be refused."""
     return Client(installation.url, installation.keys["suspect"])
 
 
 @pytest.fixture
 def raw(installation: Installation) -> Iterator[RawClient]:
-    """The suspect again, byte by byte."""
+    """Open a raw connection for the suspect."""
     with RawClient(installation.port, installation.keys["suspect"]) as client:
         yield client
 

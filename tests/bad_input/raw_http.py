@@ -21,7 +21,9 @@ class RawClient(Client):
         return self
 
     def head_of(self, method: str, target: str, *headers: str | bytes, version: str = "HTTP/1.1") -> bytes:
-        """A request's head with these headers beside Host, Authorization and Content-Type; not sent yet."""
+        """Return a request's head with these headers beside Host, Authorization and Content-Type; not sent
+        yet.
+        """
         lines = [
             f"{method} {target} {version}",
             "Host: 127.0.0.1",
@@ -38,7 +40,7 @@ class RawClient(Client):
 
 
 def refusal(response: Response) -> tuple[int, str]:
-    """Status and code of an error, after a check of what every refusal must have."""
+    """Return status and code of an error, after checks that hold for every refusal."""
     error = response.error
     assert 400 <= response.status < 500, error
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", response.headers["x-request-id"])

@@ -29,7 +29,7 @@ ROUTES = [
 
 
 def forged(key: str) -> str:
-    """A key with this one's public part, another secret and a right checksum."""
+    """Return a key with the public part of this one, another secret and a right checksum."""
     body = key[:20] + api_keys.generate(is_test=False)[20:-6]
     forged = body + api_keys._checksum(body)
     assert api_keys.parse(forged)
@@ -37,7 +37,7 @@ def forged(key: str) -> str:
 
 
 def wrong_headers(key: str) -> dict[str, bytes | None]:
-    """Authorization headers that name nobody, made from a good key."""
+    """Return Authorization headers made from a good key that authenticate no one."""
     other_environment = key.replace("ck_live_", "ck_test_")
     nobody = api_keys.generate(is_test=False)
     good = key.encode()
@@ -143,7 +143,7 @@ def test_a_key_in_the_body_is_no_key(suspect: Client) -> None:
 
 
 def test_who_asks_is_settled_before_what_is_asked(suspect: Client) -> None:
-    """Nobody learns without a key which models, generations or dialects there are."""
+    """Requests without a key reveal no models, generations or dialects."""
     for path, body in (
         (CHAT, b"{"),
         (CHAT, body_for(CHAT).replace(b"five", b"none")),
@@ -165,7 +165,7 @@ def _refusal_ms(client: Client, key: str) -> float:
 
 
 def test_the_time_does_not_tell_a_known_key_from_an_unknown_one(suspect: Client) -> None:
-    """By turns, so that whatever else the machine does hits both."""
+    """The two take turns, so that other load on the machine affects both."""
     unknown = api_keys.generate(is_test=False)
     known = forged(suspect.key)
     times = [(_refusal_ms(suspect, unknown), _refusal_ms(suspect, known)) for _ in range(150)]

@@ -1,7 +1,7 @@
 """What belongs to others does not exist.
 
 Isolation of every route of the management API belongs to that API. Lists and receipts of a colleague:
-tests/chatapi/test_api.py.
+tests/chatapi/test_api_receipts.py.
 """
 
 import json
@@ -19,7 +19,7 @@ UNKNOWN_ID = "chatcmpl-0192f0c57e7a7cc398c4dc0c0c07398f"
 
 @pytest.fixture
 def stranger(installation: Installation) -> Client:
-    """A client of another organization."""
+    """Return a client of another organization."""
     return Client(installation.url, installation.keys["stranger"])
 
 
@@ -57,7 +57,7 @@ print(json.dumps(made))
 
 @pytest.fixture(scope="module")
 def kinds(installation: Installation) -> dict[str, Client]:
-    """Clients with each kind of key of one project."""
+    """Return clients with each kind of key of one project."""
     done = installation.manage("shell", "--no-imports", "-c", OTHER_KIND)
     assert done.returncode == 0, done.stderr
     return {name: Client(installation.url, key) for name, key in json.loads(done.stdout).items()}
@@ -115,7 +115,7 @@ def test_no_spelling_of_an_id_gets_around_that(
 
 
 def test_an_id_that_a_client_chooses_is_nobodys_generation(client: Client, stranger: Client) -> None:
-    """Ids of clients are echoed, and never used to find anything."""
+    """Ids of clients are echoed, and never used to find a row."""
     generation_id = client.complete("five").headers["x-generation-id"]
     answer = stranger.send(
         "POST", CHAT, body_for(CHAT), x_request_id=generation_id, idempotency_key=generation_id

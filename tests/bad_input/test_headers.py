@@ -18,7 +18,7 @@ BOTH_KINDS = pytest.mark.parametrize(("method", "path"), [("POST", CHAT), ("GET"
 
 
 def request_with(raw: RawClient, method: str, path: str, *headers: str | bytes) -> bytes:
-    """A request that would be right without these headers, but for its model."""
+    """Return a request that would be right without these headers, but for its model."""
     body = body_for(CHAT).replace(b"five", b"no-such-model") if method == "POST" else b""
     return raw.head_of(method, path, f"Content-Length: {len(body)}", *headers) + body
 
@@ -148,8 +148,8 @@ HOSTS = ["evil.example", "127.0.0.1.evil.example", "", "a b/c@d", "\xff", "[::1"
 
 @pytest.mark.parametrize("host", HOSTS, ids=lambda host: repr(host[:24]))
 def test_a_foreign_host_changes_nothing_for_the_api(raw: RawClient, host: str) -> None:
-    """It has no sessions and makes no links, so that a container, a probe or the LAN may call it whatever
-    they like.
+    """The API has no sessions and makes no links, so containers, probes and the LAN may use any
+    name for it.
     """
     for method, path, status in (("POST", CHAT, 404), ("GET", "/v1/models", 200), ("GET", "/healthz", 200)):
         response = raw.ask(under(host, request_with(raw, method, path)))
@@ -166,7 +166,7 @@ def test_a_foreign_host_reaches_no_page_that_would_repeat_it(raw: RawClient, pat
 
 
 def under(host: str, request: bytes) -> bytes:
-    """The request with another Host."""
+    """Return the request with another Host."""
     return request.replace(b"Host: 127.0.0.1", f"Host: {host}".encode("latin-1"))
 
 
@@ -204,8 +204,8 @@ def test_there_is_no_websocket(raw: RawClient, path: str, case: str) -> None:
 
 @pytest.mark.parametrize("fold", [b" ", b"\t", b"  X-Injected: 1"])
 def test_a_folded_line_is_refused(raw: RawClient, fold: bytes) -> None:
-    """RFC 9112 section 5.2: proxies differ in what they make of it, and each costs a copy of the lines before
-    it.
+    """RFC 9112 section 5.2: proxies read folded lines in different ways, and each line costs a copy of those
+    before it.
     """
     assert (
         raw_refusal(raw.ask(raw.head_of("GET", "/v1/models", b"OpenAI-Organization: a\r\n" + fold)))[0] == 400

@@ -22,7 +22,7 @@ MEDIA = (CHAT, TICKETS)
 
 @pytest.fixture(scope="module")
 def trap() -> Iterator[socket.socket]:
-    """Someone listens where the addresses lead to; nobody may come."""
+    """Listen at the URLs of the pictures; no request may arrive."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.2)
         yield listener
@@ -31,7 +31,7 @@ def trap() -> Iterator[socket.socket]:
 
 
 def picture(url: str) -> bytes:
-    """A request with this picture."""
+    """Return a request with this picture."""
     return chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}])
 
 

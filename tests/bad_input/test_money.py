@@ -19,12 +19,12 @@ NO_ROOM = (402, "insufficient_quota")
 
 
 def client_of(installation: Installation, name: str) -> Client:
-    """The client whose key has that story."""
+    """Return a client of the key with this story."""
     return Client(installation.url, installation.keys[name])
 
 
 def spent(client: Client) -> tuple[int, int]:
-    """What the key's day holds, and what it has cost."""
+    """Return the amounts that the key's day holds and has spent."""
     (day,) = [
         each
         for each in client.send("GET", "/v1/key").json["budgets"]
@@ -127,7 +127,7 @@ def test_128_choices_are_charged_as_128(client: Client, installation: Installati
 
 
 def test_a_stop_sequence_does_not_hide_what_was_generated(client: Client, installation: Installation) -> None:
-    """What is held is at least what is charged, whatever the request stops at."""
+    """The hold is at least the charge, with any stop sequence."""
     answer = client.send("POST", CHAT, chat(stop=[" ", "\n", "e", "a"], max_tokens=5))
     assert answer.status == 200
     assert installation.receipt(answer.headers["x-generation-id"])["usage"] == answer.json["usage"]

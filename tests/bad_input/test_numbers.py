@@ -50,7 +50,7 @@ TOO_FAR = {
 
 
 def routes(parameter: str) -> tuple[str, ...]:
-    """Where this parameter is sent to."""
+    """Return the routes that accept this parameter."""
     return (TEXT,) if parameter in ONLY_TEXT else (CHAT,) if parameter in ONLY_CHAT else (CHAT, TEXT)
 
 
@@ -58,7 +58,7 @@ EACH = [(path, parameter) for parameter in TOO_FAR for path in routes(parameter)
 
 
 def told(suspect: Client, path: str, parameter: str, number: str) -> tuple[int, str, str | None]:
-    """How the body with this number is refused."""
+    """Return the refusal of the body with this number."""
     return refusal(suspect.send("POST", path, with_member(body_for(path), parameter, number)))
 
 

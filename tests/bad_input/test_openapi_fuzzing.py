@@ -36,9 +36,7 @@ PHASES: dict[str, list[str]] = {
 
 @pytest.fixture(scope="module")
 def document(installation: Installation) -> dict[str, Any]:
-    """The document, narrowed to the model and the generation that there are: to the others every answer is a
-    404.
-    """
+    """Return the document, narrowed to the existing model and generation: all others would be a 404."""
     client = Client(installation.url, installation.keys["test"])
     generation_id = client.complete("sandbox").headers["x-generation-id"]
     document: dict[str, Any] = client.send("GET", "/openapi.json").json

@@ -155,7 +155,7 @@ def test_a_get_without_a_ticket_is_405(suspect: Client, query: str) -> None:
 )
 @pytest.mark.parametrize("path", [CHAT, f"/bitseek{CHAT}"])
 def test_a_ticket_that_there_is_not_is_401(suspect: Client, path: str, secret: str) -> None:
-    """Also with a good key: a ticket stands for itself."""
+    """A good key does not help: only the ticket authenticates."""
     assert refusal(suspect.send("GET", f"{path}?ticket={secret}")) == (401, "invalid_ticket", "ticket")
 
 

@@ -140,8 +140,8 @@ WORST = {
 def test_a_request_in_flight_costs_a_bounded_amount_of_memory(
     installation: Installation, suspect: Client, case: str
 ) -> None:
-    """Twice the cap each, while it is received and joined; and what the one that is being parsed needs on
-    top.
+    """Each request may need twice the cap while it is received and joined, and the one that is parsed needs
+    more.
     """
     in_flight = 4
     for _ in range(2):  # what an allocator keeps after the first time is not what a request costs
@@ -157,7 +157,7 @@ def test_a_request_in_flight_costs_a_bounded_amount_of_memory(
 def test_many_who_announce_a_body_and_send_none_cost_little(
     installation: Installation, raw: RawClient
 ) -> None:
-    """What 408 tells them in the end: tests/chatapi/web/test_server.py, with a shorter patience."""
+    """The 408 that ends them is tested in tests/chatapi/web/test_server.py, with a shorter time limit."""
     head = raw.head_of("POST", CHAT, f"Content-Length: {CAP_BYTES}")
     with growth_under(installation, 20 * MIB):
         stalled = [socket.create_connection(("127.0.0.1", installation.port)) for _ in range(200)]
@@ -169,9 +169,7 @@ def test_many_who_announce_a_body_and_send_none_cost_little(
 
 
 def test_what_was_refused_is_not_kept(installation: Installation, suspect: Client) -> None:
-    """An allocator gives memory back when it likes, some rounds' worth sooner or later; one body that is kept
-    of each round is more.
-    """
+    """An allocator may return memory some rounds late; keeping one body of each round would take more."""
     after_bytes = []
     for _ in range(12):
         for body in WORST.values():

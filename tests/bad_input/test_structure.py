@@ -292,7 +292,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", SCHEMAS)
 @pytest.mark.parametrize("is_tool", [True, False])
 def test_a_schema_is_data_to_us(client: Client, case: str, is_tool: bool) -> None:
-    """Whoever looks into it, the sandbox, either makes an instance of it or says that it can't."""
+    """Only the sandbox reads a schema: it makes an instance or refuses the schema."""
     tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMAS[case]}}
     schema = {"type": "json_schema", "json_schema": {"name": "f", "schema": SCHEMAS[case]}}
     members = {"tools": [tool], "tool_choice": "required"} if is_tool else {"response_format": schema}

@@ -57,7 +57,7 @@ def test_a_body_that_is_no_json_object_is_refused(suspect: Client, path: str, bo
 
 
 def test_the_same_connection_serves_the_next_request(suspect: Client, client: Client) -> None:
-    """What is left of a bad body is not read as the beginning of a request."""
+    """The rest of a bad body is not read as the beginning of a request."""
     for body in NO_JSON.values():
         suspect.send("POST", POSTED[0], body)
     assert client.complete("five").status == 200

@@ -40,7 +40,7 @@ COUNTED_BY_US = ("a million a", "a million spaces", "one grapheme of 100,000 mar
 
 
 def asked(model: str, path: str, words: str) -> bytes:
-    """A request with these words."""
+    """Return a request with these words."""
     return (
         text(model=model, prompt=words)
         if path == TEXT
@@ -56,7 +56,7 @@ def asked(model: str, path: str, words: str) -> bytes:
 def test_a_text_that_is_hard_to_count_is_counted_in_time(
     client: Client, installation: Installation, model: str, path: str, case: str
 ) -> None:
-    """The sandbox counts like an upstream; where an upstream tells no usage we have to."""
+    """The sandbox counts like an upstream; for an upstream without usage we count."""
     words = HARD[case]
     began = time.monotonic()
     answer = client.send("POST", path, asked(model, path, words))

@@ -23,7 +23,7 @@ DAY = 100_000.0
 
 
 def stream(*gaps: float, problem: str = "") -> Stream:
-    """A stream that has paced tokens before the attack, and these gaps during it."""
+    """Return a stream that has paced tokens before the attack, and these gaps during it."""
     arrivals = [DAY - 0.03, DAY - 0.01]
     for gap in gaps:
         arrivals.append(arrivals[-1] + gap)

@@ -15,7 +15,7 @@ EXPECTED = Expected("q0 q1 q2", 3)
 
 
 def http_body(answer: bytes) -> bytes:
-    """The body of one of the upstream's prepared answers, out of its chunked encoding."""
+    """Return the body of one of the upstream's prepared answers, out of its chunked encoding."""
     _head, _, body = answer.partition(b"\r\n\r\n")
     return re.sub(rb"(?:^|\r\n)[0-9a-f]+\r\n", b"", body).removesuffix(b"\r\n")
 
@@ -117,7 +117,8 @@ def test_it_refuses_anything_after_done(extra: bytes) -> None:
         (b'{"error":{"message":"m","type":"server_error","code":null}}', "error frame: server_error"),
         (b'{"error":"broken"}', "error frame: broken"),
         (
-            b'{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"error":{"type":"t"}}',
+            b'{"id":"a","object":"chat.completion.chunk","created":1,"model":"m","choices":[],'
+            b'"error":{"type":"t"}}',
             "error frame: t",
         ),
     ],

@@ -28,7 +28,7 @@ def measured(
 
 
 def results() -> Results:
-    """Three rounds on a machine that gets slower: chatapi keeps its distance within each."""
+    """Return three rounds on a machine that becomes slower: chatapi keeps its distance within each."""
     return Results(
         SCENARIOS["saturate"],
         {

@@ -14,7 +14,7 @@ from bench.upstream import Counters, UpstreamConnection
 
 @asynccontextmanager
 async def upstream(counters: Counters) -> AsyncIterator[str]:
-    """A running upstream's base URL."""
+    """Yield a running upstream's base URL."""
     numbers = count(1)
     server = await asyncio.get_running_loop().create_server(
         lambda: UpstreamConnection(counters, numbers), "127.0.0.1", 0
@@ -26,7 +26,7 @@ async def upstream(counters: Counters) -> AsyncIterator[str]:
 async def answers(
     model: str, *, is_stream: bool = True, timeout_seconds: float = 10
 ) -> tuple[dict[str, int], list[Exchange], Counters]:
-    """The problems of three requests on one connection, the exchanges themselves, and the upstream's
+    """Return the problems of three requests on one connection, the exchanges themselves, and the upstream's
     counters.
     """
     counters = Counters()

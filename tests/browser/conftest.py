@@ -33,7 +33,9 @@ User.objects.create_superuser("operator", password="{PASSWORD}")
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Valkey, web and worker, and an operator who may do everything; its books must be right in the end."""
+    """Start Valkey, web and worker, with an operator who may do everything; the books must be right at the
+    end.
+    """
     installation = Installation(tmp_path_factory.mktemp("browser"))
     try:
         installation.start({})
@@ -47,7 +49,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
-    """Debian's Chromium; playwright's own download is not needed."""
+    """Start Debian's Chromium; playwright's own download is not needed."""
     from playwright.sync_api import sync_playwright  # `make test` collects this folder and has no browser
 
     with sync_playwright() as playwright:
@@ -58,7 +60,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def session(browser: "Browser", installation: Installation) -> Any:
-    """The cookies of an operator who has signed in by the form."""
+    """Return the cookies of an operator who has signed in with the form."""
     from playwright.sync_api import expect
 
     context = browser.new_context()
@@ -74,7 +76,7 @@ def session(browser: "Browser", installation: Installation) -> Any:
 
 
 def watched(context: "BrowserContext", installation: Installation) -> "Page":
-    """A page whose errors and outside requests are noted in `page.complaints`."""
+    """Return a page whose errors and outside requests are noted in `page.complaints`."""
     page = context.new_page()
     complaints: list[str] = []
     page.on(
@@ -96,7 +98,7 @@ def _is_ours(url: str, installation: Installation) -> bool:
 
 @pytest.fixture
 def context(browser: "Browser", session: Any) -> "Iterator[BrowserContext]":
-    """The operator's browser, with a clipboard."""
+    """Yield the operator's browser, with a clipboard."""
     context = browser.new_context(storage_state=session, permissions=["clipboard-read", "clipboard-write"])
     yield context
     context.close()
@@ -104,7 +106,7 @@ def context(browser: "Browser", session: Any) -> "Iterator[BrowserContext]":
 
 @pytest.fixture
 def page(context: "BrowserContext", installation: Installation) -> "Iterator[Page]":
-    """A signed-in operator's page; no error may be logged and nothing asked of another server."""
+    """Open a page as an operator; it may log no error and ask no other server."""
     page = watched(context, installation)
     yield page
     assert page.complaints == []  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ BEAT_S = 0.5
 
 
 def admitted_and_claimed() -> "list[Claimed]":
-    """Requests of a key of their own, each with its hold, and a worker that runs them."""
+    """Admit the requests of a new key, each with its hold, and claim them for a worker."""
     from django.db import transaction
 
     from accounts.keys import create_key, get_or_create_project
@@ -41,7 +41,10 @@ def admitted_and_claimed() -> "list[Claimed]":
         "price": Price(1_000_000_000, 1_000_000_000, 2_000_000_000),
     }  # fmt: skip
     with transaction.atomic():
-        admissions = [ledger.Admission(id=identity.new_id(), **asked) for _ in range(SIZE)]  # type: ignore[arg-type]
+        admissions = [
+            ledger.Admission(id=identity.new_id(), **asked)  # type: ignore[arg-type]
+            for _ in range(SIZE)
+        ]
         ledger.admit(database_now(), admissions)
         claims = [ledger.Claim(admission.id, "crowded-worker", LEASE_MS) for admission in admissions]
         claimed = ledger.claim(database_now(), claims)
@@ -49,7 +52,7 @@ def admitted_and_claimed() -> "list[Claimed]":
 
 
 def beat(crowd: "Sequence[Claimed]", completion_tokens: int) -> None:
-    """All of them have so many tokens now: every row of the page changes."""
+    """Set the tokens of all requests to this number: every row of the page changes."""
     from django.db import transaction
 
     from usage.books import ledger
@@ -61,7 +64,7 @@ def beat(crowd: "Sequence[Claimed]", completion_tokens: int) -> None:
 
 
 def settle(crowd: "Sequence[Claimed]") -> None:
-    """Nothing of them stays open or held."""
+    """Settle all of them, so that nothing stays open or held."""
     from django.db import transaction
 
     from usage.books import ledger
@@ -82,7 +85,7 @@ def settle(crowd: "Sequence[Claimed]") -> None:
 
 
 def main() -> None:
-    """Until stdin ends."""
+    """Run until stdin is closed."""
     os.environ["DJANGO_SETTINGS_MODULE"] = "chatapi.settings"
     import django
 

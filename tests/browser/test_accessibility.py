@@ -36,7 +36,7 @@ DARKEN = (
 
 @pytest.fixture(scope="module")
 def generation_id(installation: Installation) -> str:
-    """A request, so that no list is empty."""
+    """Make a request, so that no list is empty."""
     with OpenAI(
         base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
     ) as client:
@@ -76,7 +76,7 @@ def test_axe_finds_nothing_serious_in_an_open_list_of_choices(page: Page, instal
 
 
 def _look(page: Page, url: str) -> list[str]:
-    """Each page is loaded once: what is dark differs in its colours only."""
+    """Load each page once: dark mode only changes its colours."""
     page.emulate_media(color_scheme="light")
     response = page.goto(url)
     assert response is not None

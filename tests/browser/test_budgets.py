@@ -22,7 +22,7 @@ print(json.dumps([row.pk, secret]))
 
 @pytest.fixture(scope="module")
 def key(installation: Installation) -> tuple[int, str]:
-    """Its id and secret."""
+    """Return the id and secret of a key."""
     made = installation.manage("shell", "--no-imports", "-c", MAKE)
     assert made.returncode == 0, made.stderr
     key_id, secret = json.loads(made.stdout)
@@ -31,7 +31,7 @@ def key(installation: Installation) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def client(installation: Installation, key: tuple[int, str]) -> Iterator[OpenAI]:
-    """OpenAI's client with that key."""
+    """Return OpenAI's client with that key."""
     with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=key[1], max_retries=0) as client:
         yield client
 
@@ -48,7 +48,7 @@ def stream(client: OpenAI) -> int:
 
 
 def stream_until_refused(client: OpenAI) -> APIStatusError:
-    """With $0.002 it is at most twenty times."""
+    """Send streams until one is refused; $0.002 pays for at most twenty."""
     for _ in range(21):
         try:
             stream(client)

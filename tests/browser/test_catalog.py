@@ -28,7 +28,7 @@ upstream_model = "fake"
 
 @pytest.fixture(scope="module")
 def context(browser: Browser, session: Any) -> Iterator[BrowserContext]:
-    """The operator's browser, for all tests of this file."""
+    """Yield the operator's browser, for all tests of this file."""
     context = browser.new_context(storage_state=session)
     yield context
     context.close()
@@ -48,7 +48,7 @@ def import_file(page: Page, installation: Installation, file: Path) -> None:
 def imported(
     context: BrowserContext, installation: Installation, tmp_path_factory: pytest.TempPathFactory
 ) -> str:
-    """A model whose price has been changed once, each time by a file."""
+    """Import a model, and then another price of it, by files."""
     page, file = context.new_page(), tmp_path_factory.mktemp("catalog") / "catalog.toml"
     for price in ("2", "3"):
         file.write_text(MODEL.format(url=installation.upstream_url, price=price))

@@ -28,7 +28,7 @@ CLIPBOARD = "navigator.clipboard.readText()"
 
 @pytest.fixture(scope="module")
 def spare(installation: Installation) -> list[tuple[int, str]]:
-    """Ids and secrets of keys, one for each test."""
+    """Return the ids and secrets of keys, one for each test."""
     done = installation.manage("shell", "--no-imports", "-c", MAKE)
     assert done.returncode == 0, done.stderr
     spare: list[tuple[int, str]] = json.loads(done.stdout)
@@ -37,7 +37,7 @@ def spare(installation: Installation) -> list[tuple[int, str]]:
 
 @pytest.fixture
 def made(installation: Installation, spare: list[tuple[int, str]]) -> tuple[str, str]:
-    """A key that was there before, and the address of its page."""
+    """Return an existing key and the URL of its page."""
     key_id, secret = spare.pop()
     return secret, f"{installation.url}/admin/accounts/apikey/{key_id}"
 
@@ -52,7 +52,7 @@ def is_let_in(installation: Installation, secret: str) -> bool:
 
 
 def copied(page: Page, button: str) -> str:
-    """What that button puts into the clipboard, pressed by keyboard."""
+    """Press that button by keyboard and return the content of the clipboard."""
     page.get_by_role("button", name=button, exact=True).focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text("Copied")
@@ -125,7 +125,11 @@ def test_a_key_is_disabled_enabled_and_revoked(
         page.get_by_role("link", name=re.compile(f"{button}$")).click()  # before it stands the icon's name
         page.get_by_role("button", name=button, exact=True).click()
         expect(page.get_by_text(told)).to_be_visible()
-        wait_for(lambda works=works: is_let_in(installation, secret) == works, told, timeout_s=3)  # type: ignore[misc]
+        wait_for(
+            lambda works=works: is_let_in(installation, secret) == works,  # type: ignore[misc]
+            told,
+            timeout_s=3,
+        )
     expect(page.get_by_role("link", name="Rotate")).to_have_count(0)
 
 

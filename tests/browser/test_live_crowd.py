@@ -43,7 +43,7 @@ WATCH = """() => {
 
 @pytest.fixture
 def crowd(installation: Installation) -> Iterator[None]:
-    """So many run, and all have new tokens every half second; in the end they are settled."""
+    """Run this number of requests, all with new tokens every half second; they are settled at the end."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.browser.crowd"],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def crowd(installation: Installation) -> Iterator[None]:
 
 
 def ask(installation: Installation) -> None:
-    """A liveness check and a completion are answered."""
+    """Check that a liveness check and a completion are answered."""
     assert installation.get("/healthz")[0] == 200
     url, key = f"{installation.url}/openai/v1", installation.keys["live"]
     with OpenAI(base_url=url, api_key=key, max_retries=0, timeout=ANSWER_TIMEOUT_S) as client:
@@ -72,7 +72,7 @@ def ask(installation: Installation) -> None:
 
 
 def ids(messages: list[str]) -> list[str]:
-    """Of the rows that the messages tell as new or different."""
+    """Return the ids of the rows that the messages report as new or changed."""
     return [row["id"] for message in messages for row in json.loads(message)["rows"]]
 
 

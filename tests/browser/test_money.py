@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def charged(installation: Installation) -> dict[str, Any]:
-    """The receipt of a request that cost something."""
+    """Return the receipt of a request with a charge."""
     with OpenAI(
         base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
     ) as client:

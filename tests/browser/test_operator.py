@@ -20,7 +20,7 @@ LONG = "hello [sandbox tokens=400 delay_ms=50]"
 
 @pytest.fixture(scope="module")
 def client(installation: Installation) -> Iterator[OpenAI]:
-    """OpenAI's client with a key that was there before."""
+    """Return OpenAI's client with an existing key."""
     with OpenAI(
         base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
     ) as client:
@@ -28,7 +28,7 @@ def client(installation: Installation) -> Iterator[OpenAI]:
 
 
 def ask(client: OpenAI, content: str) -> Any:
-    """A stream that has begun."""
+    """Begin a stream."""
     return client.chat.completions.create(
         model="sandbox",
         messages=[{"role": "user", "content": content}],
@@ -38,7 +38,7 @@ def ask(client: OpenAI, content: str) -> Any:
 
 
 def dollars(prompt_tokens: int, completion_tokens: int) -> str:
-    """What that costs at $1 and $2 per million tokens."""
+    """Return the cost at $1 and $2 per million tokens."""
     return f"{(prompt_tokens * 1_000 + completion_tokens * 2_000) / 10**9:.9f}".rstrip("0")
 
 

@@ -24,7 +24,7 @@ LISTEN = (
 
 
 def sign_in(page: Page, name: str, password: str) -> None:
-    """By the form, which is shown."""
+    """Sign in with the form."""
     page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)
     page.keyboard.press("Enter")
@@ -33,8 +33,8 @@ def sign_in(page: Page, name: str, password: str) -> None:
 
 @pytest.fixture(scope="module")
 def session(browser: Browser, installation: Installation) -> Any:
-    """The owner's cookies: the operator makes an organization and invites her; she chooses a password and
-    signs in.
+    """Return the owner's cookies: the operator creates an organization and invites her; she chooses a
+    password and signs in.
     """
     context = browser.new_context()
     page = context.new_page()

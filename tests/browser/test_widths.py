@@ -71,7 +71,7 @@ CUT = """() => [...document.querySelectorAll(
 
 @pytest.fixture(scope="module")
 def client(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Of a key that is called at length, as all that belongs to it."""
+    """Return a client of a key with a long name, in a project and organization with long names."""
     file: Path = tmp_path_factory.mktemp("catalog") / "catalog.toml"
     file.write_text(CATALOG)
     loaded, made = (
@@ -87,7 +87,7 @@ def client(installation: Installation, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def running(installation: Installation, client: OpenAI) -> Iterator[str]:
-    """A generation that runs until the end of the tests, beside one that is settled; its id."""
+    """Run a generation until the end of the tests, beside a settled one; yield its id."""
 
     def ask(content: str) -> Any:
         return client.chat.completions.create(

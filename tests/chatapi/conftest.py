@@ -32,6 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "reasons": {"reasoning": 3},
     "refuses": {"refusal": True},
     "calls-tools": {"tool_calls": 2},
+    "patches": {"turns": [["apply_patch", '{"input":"*** Begin\\nPatch"}']]},
     "tells-no-usage": {"no_usage": True},
     "tells-zero-usage": {"zero_usage": True},
     "tells-usage-always": {"usage_every_chunk": True},
@@ -131,21 +132,21 @@ print(json.dumps({name: secret for name, (_, secret) in keys.items()}))
 
 @pytest.fixture(scope="session")
 def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """A server that no test stops or fills."""
+    """Start a server that no test stops or fills."""
     with Valkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
 
 
 @pytest.fixture
 def valkey(tmp_path: Path) -> Iterator[Valkey]:
-    """A server of one test's own."""
+    """Start a server for one test."""
     with Valkey(tmp_path) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Valkey, web, worker and upstream; its books must be right in the end."""
+    """Start Valkey, web, worker and upstream; the books must be right at the end."""
     installation = Installation(tmp_path_factory.mktemp("installation"))
     try:
         installation.start(MODELS)
@@ -157,7 +158,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture(scope="session")
 def keys(installation: Installation) -> dict[str, str]:
-    """Keys with a story, by its name: refused ones, poor ones, one that speaks another dialect."""
+    """Return keys by name: refused keys, keys without money, a key of another dialect."""
     done = installation.manage("shell", "--no-imports", "-c", ACCOUNTS)
     assert done.returncode == 0, done.stderr
     keys: dict[str, str] = json.loads(done.stdout)
@@ -166,7 +167,7 @@ def keys(installation: Installation) -> dict[str, str]:
 
 @pytest.fixture
 def client(installation: Installation) -> Client:
-    """A client with a key that may do everything."""
+    """Return a client with a key that may do everything."""
     return Client(installation.url, installation.keys["live"])
 
 

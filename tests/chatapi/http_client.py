@@ -25,12 +25,12 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body's JSON."""
+        """Return the body's JSON."""
         return json.loads(self.body)
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error's members; fails unless the body is OpenAI's envelope and says that it is JSON."""
+        """Return the error's members; fails unless the body is OpenAI's envelope and says that it is JSON."""
         assert self.headers["content-type"] == "application/json"
         document = self.json
         assert document.keys() == {"error"}
@@ -50,14 +50,14 @@ class Exchange:
 
     @property
     def response(self) -> HTTPResponse:
-        """The answer's head; waits for it."""
+        """Wait for the head of the answer and return it."""
         if self._response is None:
             self._response = self._connection.getresponse()
         return self._response
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer was read to its end and the server keeps the connection."""
+        """Return whether the answer was read to its end and the server keeps the connection."""
         return self._response is not None and self._response.isclosed() and self._connection.sock is not None
 
     def data(self) -> Iterator[str]:
@@ -70,7 +70,7 @@ class Exchange:
                 assert line == b"\n" or line.startswith(b":"), line
 
     def chunks(self) -> Iterator[dict[str, Any]]:
-        """The data's JSON as it comes; fails unless `[DONE]` comes once, as the last."""
+        """Yield the JSON of each event as it comes; fails unless `[DONE]` comes once, as the last."""
         is_done = False
         for data in self.data():
             assert not is_done, f"after [DONE] came {data}"
@@ -80,14 +80,14 @@ class Exchange:
         assert is_done
 
     def texts(self) -> Iterator[str]:
-        """The text of each content chunk as it comes."""
+        """Yield the text of each content chunk as it comes."""
         for chunk in self.chunks():
             for choice in chunk["choices"]:
                 if "content" in choice["delta"]:
                     yield choice["delta"]["content"]
 
     def read(self) -> Answer:
-        """The whole answer."""
+        """Return the whole answer."""
         return Answer(self.response.status, self.response.headers, self.response.read())
 
     def leave(self) -> float:
@@ -123,7 +123,7 @@ class Client:
             exchange.leave()
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str | None) -> Answer:
-        """Any request and its whole answer; `content_type=…` is the header Content-Type."""
+        """Send a request and return the whole answer; `content_type=…` is the header Content-Type."""
         with self.exchange(method, path, body, _headers(headers)) as exchange:
             return exchange.read()
 

@@ -13,15 +13,15 @@ class OpenGenerations:
         self._known = self._ids("job")
 
     def new(self) -> list[str]:
-        """Those that have been enqueued since the test began and have not ended."""
+        """Return the generations that were enqueued since the test began and have not ended."""
         return sorted(self._ids("job") - self._known)
 
     def is_cancelled(self, generation_id: str) -> bool:
-        """Whether the web process has said that its client is gone."""
+        """Return whether the web process has reported that its client is gone."""
         return generation_id in self._ids("cancelled")
 
     def has_published(self, generation_id: str, text: str) -> bool:
-        """Whether the worker has published this text, in whatever pieces."""
+        """Return whether the worker has published this text, in any number of pieces."""
         entries: Any = self._redis.xrange(f"chatapi:log:{generation_id}")
         return all(word in b"".join(fields[b"d"] for _, fields in entries) for word in text.encode().split())
 

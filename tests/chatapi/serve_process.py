@@ -5,12 +5,17 @@ process id.
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 50
@@ -43,12 +48,12 @@ class Serve:
 
     @property
     def text(self) -> str:
-        """All that it has printed."""
+        """Return the output so far."""
         return "\n".join(self.lines)
 
     @property
     def key(self) -> str:
-        """The demo key of a first start."""
+        """Return the demo key of a first start."""
         found = re.search(r"API key +(ck_live_\w+)", self.text)
         assert found, self.text
         return found[1]
@@ -72,7 +77,7 @@ class Serve:
         return code
 
     def stop(self) -> int:
-        """As Ctrl-C does; the exit code."""
+        """Send SIGINT, as Ctrl-C does, and return the exit code."""
         self.process.send_signal(signal.SIGINT)
         return self.wait()
 
@@ -83,11 +88,15 @@ class Serve:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
-    def child(self, role: str) -> int:
-        """The process id of `web`, `worker`, `reaper` or `valkey`; 0 when it does not run."""
+    def children(self, role: str) -> list[int]:
+        """Return the process ids of `web`, `worker`, `reaper` or `valkey`."""
         mark = "valkey-server" if role == "valkey" else f"--only\0{role}\0"
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return next((int(child) for child in children if mark in _command_line(child)), 0)
+        return [int(child) for child in children if mark in _command_line(child)]
+
+    def child(self, role: str) -> int:
+        """Return the first of its process ids, or 0 if there is none."""
+        return next(iter(self.children(role)), 0)
 
     def run(self, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the project's folder with the settings of this service."""
@@ -102,7 +111,7 @@ class Serve:
         )
 
     def snippet(self, beginning: str) -> str:
-        """What it printed from the line that begins so, up to the next empty line."""
+        """Return the output from the line with this beginning to the next empty line."""
         start = next(number for number, line in enumerate(self.lines) if line.startswith(beginning))
         return "\n".join(self.lines[start:]).partition("\n\n")[0]
 
@@ -110,6 +119,36 @@ class Serve:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
+
+
+Start = Callable[..., Serve]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a `serve` in the test's folder."""
+    started: list[Serve] = []
+
+    def start(*arguments: str, folder: str = "state", port: int | None = None, **environment: str) -> Serve:
+        started.append(Serve(tmp_path / folder, port or free_port(), *arguments, **environment))
+        return started[-1]
+
+    yield start
+    for serve in started:
+        serve.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def answers(serve: Serve, path: str) -> bool:
+    """Return whether a GET gives 200."""
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{serve.port}{path}"):
+        return True
+    return False
 
 
 def _command_line(process_id: str) -> str:

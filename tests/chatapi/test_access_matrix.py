@@ -134,8 +134,8 @@ TABLE: dict[str, tuple[str | None, str | None]] = PAGES | dict(_by_model())
 
 
 def routes(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every page's name and path; leaves out Django's redirects from old addresses and the one for what is no
-    page.
+    """Yield the name and path of each page, except Django's redirects from old URLs and its route for unknown
+    ones.
     """
     for each in resolver.url_patterns:
         path = prefix + str(each.pattern)
@@ -154,7 +154,7 @@ ROUTES = dict(routes(get_resolver()))
 
 
 def is_about_a_row(name: str) -> bool:
-    """Whether its address names one."""
+    """Return whether the URL names a row."""
     return "<" in ROUTES[name].replace("<str:file_format>", "")
 
 
@@ -214,7 +214,7 @@ class House:
         self.open = admit(alice)
 
     def path(self, name: str, unknown: bool = False) -> str:
-        """The page about Acme's row, or about one that there never was."""
+        """Return the path of the page about Acme's row, or about one that does not exist."""
         model = next((each for each in self.of if name.startswith(f"{each}_")), "usage_generation")
         row_id = str(self.of[model].pk)
         never = "0" * 32 if model in {"usage_generation", "chatapi_storedresponse"} else "999999999"
@@ -240,12 +240,12 @@ class House:
 
 @pytest.fixture
 def house(acme: Organization, alice: Person, bob: Person, small: ServedModel) -> House:
-    """Acme's."""
+    """Make rows of Acme of every kind."""
     return House(acme, alice, bob, small)
 
 
 def person(who: str, acme: Organization, charlie: Person) -> User:
-    """Someone who can sign in."""
+    """Return a person who can sign in."""
     match who:
         case "operator":
             return User.objects.create_superuser("root")
@@ -260,14 +260,14 @@ def person(who: str, acme: Organization, charlie: Person) -> User:
 
 
 def outcome(response: Any) -> str:
-    """What became of a request: let in, or how it was refused."""
+    """Return the outcome of a request: let in, or the way it was refused."""
     if response.status_code == 302 and response.headers["location"].startswith("/admin/login/"):
         return "sign in"
     return {403: "forbidden", 404: "not found", 405: "no such method"}.get(response.status_code, "let in")
 
 
 def expected(who: str, least: str | None, *, about_a_row: bool) -> set[str]:
-    """What may become of it."""
+    """Return the outcomes that are allowed."""
     if who in OUTSIDE:
         return {"sign in"}
     if least is None:
@@ -289,7 +289,7 @@ def expected(who: str, least: str | None, *, about_a_row: bool) -> set[str]:
 
 @pytest.fixture
 def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is let in is decided before a template is rendered, which is most of the time."""
+    """Leave templates unrendered: access is decided before, and rendering takes most of the time."""
     monkeypatch.setattr(SimpleTemplateResponse, "rendered_content", property(lambda response: ""))
 
 
@@ -298,10 +298,11 @@ def test_every_page_is_known() -> None:
 
 
 def test_pages_of_tenants_rows_are_bounded_by_roles() -> None:
+    pages = admin.site._registry.values()
+    shown: list[tuple[type[Any], Any]] = [(type(page), page.model) for page in pages]
+    shown += [(inline, inline.model) for page in pages for inline in page.inlines]
     assert [
-        page
-        for model, page in admin.site._registry.items()
-        if access.is_tenants(model) and not isinstance(page, TenantAdmin)
+        page for page, model in shown if access.is_tenants(model) and not issubclass(page, TenantAdmin)
     ] == []
 
 
@@ -325,9 +326,7 @@ def test_everyone_gets_exactly_what_they_may(
 
 
 def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person, charlie: Person) -> None:
-    """Acme's rows and rows that there never were look the same, and no page names Acme, its people or its
-    keys.
-    """
+    """Acme's rows look like rows that do not exist, and no page names Acme, its people or its keys."""
     client = client_of(charlie.user)
     for name in TABLE:
         shown = _without_ids(house, name, client.get(house.path(name)))
@@ -337,7 +336,7 @@ def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person,
 
 
 def body(response: Any) -> str:
-    """What was sent; exports are sent bit by bit."""
+    """Return the body; exports are sent in parts."""
 
     async def gather() -> bytes:
         return b"".join([part async for part in response.streaming_content])
@@ -346,7 +345,7 @@ def body(response: Any) -> str:
 
 
 def _without_ids(house: House, name: str, response: Any) -> str:
-    """Status, place and body, without what was asked for."""
+    """Return status, redirect and body, without the ids of the request."""
     shown = f"{response.status_code} {response.headers.get('location', '')} {body(response)}"
     for unknown in (False, True):
         for part in house.path(name, unknown).split("/"):

@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission, User
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import Member, Organization, RateLimit, Role
 from chatapi.models import ServedModel
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from usage.models import BudgetLimit, Credit
 
@@ -23,16 +23,6 @@ BY_ORGANIZATION = {
     "accounts/member": "organization",
     "accounts/apikey": "project__organization",
 }
-
-
-@pytest.fixture
-def root(db: None) -> Any:
-    return client_of(User.objects.create_superuser("root"))
-
-
-def text_of(response: Any) -> str:
-    """The page without its tags."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 # ---- very many organizations
@@ -124,17 +114,17 @@ def test_people_are_not_searched_for_by_members(alice: Person) -> None:
     ],
 )
 def test_an_empty_list_says_what_it_is_for(root: Any, path: str, said: str) -> None:
-    assert said in text_of(root.get(f"/admin/{path}/"))
+    assert said in text(root.get(f"/admin/{path}/"))
     if path != "usage/ledgerentry":
         return
-    assert "Nothing matches. Show all" in text_of(root.get(f"/admin/{path}/?kind__exact=grant"))
+    assert "Nothing matches. Show all" in text(root.get(f"/admin/{path}/?kind__exact=grant"))
 
 
 def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
     RateLimit.objects.all().delete()
     viewer = User.objects.create_user("viewer")
     Member.objects.create(organization=alice.project.organization, user=viewer, role=Role.VIEWER)
-    shown = text_of(client_of(viewer).get("/admin/accounts/ratelimit/"))
+    shown = text(client_of(viewer).get("/admin/accounts/ratelimit/"))
     assert "No rate limits." in shown
     assert "Add rate limit" not in shown
 
@@ -144,7 +134,7 @@ def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
 
 def test_dates_are_written_as_everywhere_else(root: Any, alice: Person) -> None:
     created = alice.project.organization.created_at
-    assert f"{created:%Y-%m-%d %H:%M}" in text_of(root.get("/admin/accounts/organization/"))
+    assert f"{created:%Y-%m-%d %H:%M}" in text(root.get("/admin/accounts/organization/"))
 
 
 def test_a_limit_of_a_key_is_a_keys_and_nothing_is_said_in_words(root: Any, alice: Person) -> None:
@@ -154,9 +144,9 @@ def test_a_limit_of_a_key_is_a_keys_and_nothing_is_said_in_words(root: Any, alic
     run(alice)
     Credit.objects.all().delete()
     for path in ("usage/budgetlimit/", "usage/budget/", f"usage/budgetlimit/{limit.pk}/change/"):
-        assert "Api Key" not in text_of(root.get(f"/admin/{path}"))
-    assert "none" in text_of(root.get("/admin/usage/budgetlimit/"))
-    assert "no limit" in text_of(root.get("/admin/usage/budget/"))
+        assert "Api Key" not in text(root.get(f"/admin/{path}"))
+    assert "none" in text(root.get("/admin/usage/budgetlimit/"))
+    assert "no limit" in text(root.get("/admin/usage/budget/"))
 
 
 def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person) -> None:
@@ -173,4 +163,4 @@ def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person
 
 
 def test_a_name_is_spelled_as_it_is(root: Any, small: ServedModel) -> None:
-    assert "Models chevron_right small" in text_of(root.get("/admin/chatapi/servedmodel/small/change/"))
+    assert "Models chevron_right small" in text(root.get("/admin/chatapi/servedmodel/small/change/"))

@@ -18,7 +18,7 @@ MAX_TOKENS = 450
 
 
 def day_of(client: Client) -> dict[str, Any]:
-    """The key's own budget of this day."""
+    """Return the key's own budget of this day."""
     budgets = client.send("GET", "/v1/key").json["budgets"]
     (budget,) = [budget for budget in budgets if (budget["scope"], budget["period"]) == ("key", "day")]
     found: dict[str, Any] = budget
@@ -93,7 +93,7 @@ def test_of_many_at_once_exactly_as_many_are_admitted_as_fit(
 
 
 def assert_spent(client: Client, installation: Installation, ids: list[str]) -> None:
-    """All holds are released, and what is posted is what the receipts say."""
+    """Check that all holds are released and that budgets and receipts agree."""
     amounts = [installation.receipt(generation_id)["amount_nanodollars"] for generation_id in ids]
     wait_until_nothing_is_held(client)
     assert day_of(client)["posted_nanodollars"] == sum(amounts)

@@ -50,7 +50,7 @@ async def test_who_wants_a_newer_one_has_it_read_again(source: Source) -> None:
 
 
 async def test_a_reading_that_began_too_early_is_not_new_enough(source: Source) -> None:
-    """What has been written since is not in it."""
+    """A read that began before a write does not contain it."""
     recent = CachedValue(source.read)
     early = asyncio.create_task(recent.get())
     await asyncio.sleep(0)

@@ -40,7 +40,9 @@ HASHES_END_USERS = "from accounts.models import Project; Project.objects.update(
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """One that logs all it can, forgets streams soon, hashes end users, and fails its first admission."""
+    """Start an installation that logs as much as possible, forgets streams soon, hashes end users, and fails
+    its first admission.
+    """
     settings = {
         "CHATAPI_LOG_LEVEL": "DEBUG",
         "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS),
@@ -69,7 +71,7 @@ def valkey(installation: Installation) -> Iterator[Redis]:
 
 
 def secrets_of(key: str) -> list[bytes]:
-    """The parts of a key that nobody may keep."""
+    """Return the parts of a key that may not be stored anywhere."""
     *_, secret = key.split("_")
     return [key.encode(), secret.encode(), secret[:-6].encode()]
 
@@ -81,7 +83,7 @@ def ask(installation: Installation, model: str) -> Answer:
 
 
 def say_everything(installation: Installation) -> None:
-    """Requests that hold the word, with every end that there is."""
+    """Send requests with the word, for every kind of end."""
     client, messages = (
         Client(installation.url, installation.keys["live"]),
         [{"role": "user", "content": PROMPT}],
@@ -120,7 +122,7 @@ def say_everything(installation: Installation) -> None:
 
 
 def say_in_other_protocols(client: Client, messages: list[dict[str, Any]]) -> None:
-    """Responses, which are stored, continued and counted, and Messages."""
+    """Send Responses, which are stored, continued and counted, and Messages."""
     for model in (*MODELS, "sandbox-echo"):
         for stream in (True, False):
             asked = {"model": model, "stream": stream}
@@ -165,7 +167,7 @@ def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(
 def test_what_was_said_is_nowhere_though_whoever_settled_it_died(
     installation: Installation, valkey: Redis, model: str, carrier: str, failpoint: str
 ) -> None:
-    """Between the commit and the end: nobody comes back to what is settled."""
+    """The process dies between the commit and the end; no other process returns to a settled generation."""
     installation.revive()
     installation.end("reaper", signal.SIGTERM)
     armed.start(installation, carrier, f"{failpoint}.after_commit=kill9")
@@ -218,7 +220,7 @@ def is_any_stored(installation: Installation) -> bool:
 
 
 def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:
-    """Requests with the key where it is right and where it is not: method, path, body, headers."""
+    """Return requests with the key in right and in wrong places: method, path, body, headers."""
     chat = json.dumps({"model": "sandbox", "messages": [{"role": "user", "content": "hello"}]}).encode()
     named = json.dumps({"model": key, "messages": [], "api_key": key, key: 1}).encode()
     return [
@@ -263,7 +265,7 @@ def test_a_key_is_nowhere_however_it_is_used(installation: Installation, valkey:
 
 
 def test_the_search_finds_what_is_there(installation: Installation, valkey: Redis) -> None:
-    """Otherwise it would prove nothing."""
+    """Without this check, a search that finds nothing would prove nothing."""
     public = installation.keys["test"].split("_")[2]
     valkey.set("canary:search", "x" * 100 + public, px=10_000)
     (installation.folder / "canary.log").write_text(public)

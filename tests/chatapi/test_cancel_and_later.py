@@ -34,7 +34,7 @@ def test_a_cancelled_stream_ends_normally_with_its_usage(client: Client, install
 
 
 def test_what_is_cancelled_before_its_first_token_begins_and_ends_all_the_same(client: Client) -> None:
-    """openai-node raises at a choice that has no role when it ends."""
+    """openai-node raises an error for a choice that ends without a role."""
     accepted = ask_later(client, "begins-late")
     assert cancel(client, accepted.json["id"]).status == 202
     stream = client.send("GET", accepted.json["stream_url"]).body.decode()

@@ -19,22 +19,15 @@ from chatapi.models import TIMEOUTS, Deployment, ServedModel
 from chatapi.pages import deployment_pages
 from chatapi.worker.engines import Timeouts
 from tests import fake_upstream
+from tests.admin_pages import text
 from tests.fake_completion import Script
 from tests.fake_upstream import Upstream
 from usage.models import Generation, LedgerEntry
 
 
 @pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-@pytest.fixture
 def upstream() -> Iterator[Upstream]:
-    """An upstream in a thread of its own, as the view blocks."""
+    """Start an upstream in a thread of its own, because the view blocks."""
     started: Future[tuple[Upstream, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def serve() -> None:
@@ -51,18 +44,13 @@ def upstream() -> Iterator[Upstream]:
     thread.join()
 
 
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
-
-
 # ---- what may be typed
 
 ADD = "/admin/chatapi/deployment/add/"
 
 
 def form(model: ServedModel, **changes: object) -> dict[str, object]:
-    """What a browser sends for a new deployment."""
+    """Return the form of a new deployment as a browser sends it."""
     usual = {
         "model": model.pk,
         "name": "new",
@@ -179,7 +167,7 @@ def test_the_row_s_timeouts_are_the_engines() -> None:
 
 
 def deployed(model: ServedModel, url: str, script: str = "", **changes: Any) -> str:
-    """A deployment at the fake upstream; the address of its test."""
+    """Create a deployment of the fake upstream, and return the URL of its test."""
     values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **changes}
     row = Deployment.objects.create(model=model, name="tested", **values)
     return reverse("admin:deployment_test", args=[row.pk])

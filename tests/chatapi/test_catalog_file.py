@@ -80,7 +80,7 @@ catalogs = st.dictionaries(
 
 
 def make(catalog: dict[str, dict[str, Any]]) -> None:
-    """The catalog as rows."""
+    """Create the rows of the catalog."""
     for key, values in catalog.items():
         row = ServedModel(
             id=key, **{name: value for name, value in values.items() if name not in ("deployments", "price")}
@@ -96,7 +96,7 @@ def make(catalog: dict[str, dict[str, Any]]) -> None:
 
 
 def rows() -> tuple[list[Any], list[Any], dict[str, PriceValue]]:
-    """All that a file says."""
+    """Return all values that a file contains."""
     deployments = [
         {key: value for key, value in row.items() if key != "id"}
         for row in Deployment.objects.order_by("model", "name").values()
@@ -112,7 +112,7 @@ _SAID = ("id", "kind", "context_window", "max_output_tokens", "owned_by", "is_ac
 
 
 def forget() -> None:
-    """No catalog any more."""
+    """Delete the catalog."""
     ServedModel.objects.all().delete()
     Price.objects.all().delete()
 

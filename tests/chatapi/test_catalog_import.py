@@ -15,6 +15,7 @@ from chatapi import catalog
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS, MAX_FILE_BYTES
 from tests import locked_database
+from tests.admin_pages import text
 from usage.models import Price
 
 IMPORT, EXPORT, LIST = "/admin/catalog/import", "/admin/catalog/export", "/admin/chatapi/servedmodel/"
@@ -31,14 +32,6 @@ base_url = "http://127.0.0.1:8080/v1"
 """
 
 
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
 def upload(client: Client, text: str | bytes, **more: str) -> Any:
     """Send a file to the first form."""
     data = text.encode() if isinstance(text, str) else text
@@ -46,7 +39,7 @@ def upload(client: Client, text: str | bytes, **more: str) -> Any:
 
 
 def agreed(preview: Any) -> dict[str, str]:
-    """What the preview's form sends, as a browser does."""
+    """Return the preview's form as a browser sends it."""
     page = preview.content.decode()
     sent = {
         name: html.unescape(value)
@@ -54,11 +47,6 @@ def agreed(preview: Any) -> dict[str, str]:
     }
     (text,) = re.findall(r'<textarea name="text" hidden readonly>\n(.*?)</textarea>', page, re.DOTALL)
     return sent | {"text": html.unescape(text).replace("\n", "\r\n")}
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 # ---- import
@@ -84,7 +72,7 @@ def test_who_waits_too_long_for_another_import_is_told_so(root: Client, small: S
     with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"):
         answer = root.post(IMPORT, form)
     assert answer.status_code == 503
-    assert "Try again in a moment" in text(answer)
+    assert "Try again in a moment" in text(answer, 503)
     assert root.post(IMPORT, form).headers["location"] == LIST
 
 
@@ -169,7 +157,7 @@ def test_a_file_from_another_system_is_read(root: Client, mark: bytes) -> None:
 def test_a_mistake_in_a_file_is_told_with_its_place(root: Client, sent: str | bytes, says: str) -> None:
     response = upload(root, sent)
     assert response.status_code == 400
-    assert says in html.unescape(text(response))
+    assert says in html.unescape(text(response, 400))
     assert not ServedModel.objects.exists()
 
 
@@ -208,7 +196,7 @@ def test_a_catalog_that_no_file_can_say_is_a_message(root: Client, small: Served
 
 
 def allowed(*permissions: str) -> Client:
-    """Staff with these permissions."""
+    """Return a client of staff with these permissions."""
     client, clerk = Client(), User.objects.create_user("clerk", is_staff=True)
     for name in permissions:
         app, _, codename = name.partition(".")

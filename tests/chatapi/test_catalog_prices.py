@@ -2,7 +2,6 @@
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -12,6 +11,7 @@ from django.utils import timezone
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import MAX_PRICES, draw_chart, entries, percent
+from tests.admin_pages import text
 from usage.books import prices
 from usage.models import Price
 from usage.pricing import FREE, to_usd
@@ -21,28 +21,14 @@ PAGE = "/admin/prices/?model=small"
 
 
 @pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-@pytest.fixture
 def history(small: ServedModel) -> None:
-    """A price of last month, today's of the model, and two to come."""
+    """Create a price of last month, today's price, and two future ones."""
     now = timezone.now()
     prices.change("small", PriceValue(300_000_000, 75_000_000, 1_200_000_000), now - timedelta(days=30))
     prices.change(
         "small", PriceValue(180_000_000, 75_000_000, 600_000_000, 900_000_000), now + timedelta(days=10)
     )
     prices.change("small", FREE, now + timedelta(days=20))
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    assert response.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 def test_the_timeline_says_what_counts_when_and_what_it_was(root: Client, history: None) -> None:

@@ -96,7 +96,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """Two installations, one behind the other; the books of both must be right in the end."""
+    """Start two installations, one behind the other; the books of both must be right at the end."""
     first = Installation(tmp_path_factory.mktemp("first"))
     installations = [first]
     try:
@@ -139,33 +139,33 @@ def _model(first: Installation, dialect: str, model: str, engine: str = "openai_
 def ask_chat(
     client: Client, prefix: str = "", said: str = "", model: str = "sandbox", **parameters: Any
 ) -> Answer:
-    """A chat completion; `prefix` goes before the model's name."""
+    """Send a chat completion; `prefix` goes before the model's name."""
     messages = [{"role": "user", "content": f"Hello {said}"}]
     return client.complete(prefix + model, dialect="openai", **{"messages": messages, **parameters})
 
 
 def ask_text(client: Client, prefix: str = "", **parameters: Any) -> Answer:
-    """A text completion."""
+    """Send a text completion."""
     return client.send(
         "POST", "/openai/v1/completions", json.dumps({"model": f"{prefix}sandbox", **parameters}).encode()
     )
 
 
 def read(answer: Answer, *, is_text: bool = False) -> Completion:
-    """A stream put together again; fails unless it is whole."""
+    """Return the answer that a stream adds up to; fails unless it is complete."""
     assert answer.status == 200, answer.body
     reader = ChunkReader(choices=8, max_chunks=10_000, is_text=is_text)
     return collect(reader.read(Parser().feed(answer.body)) + reader.end())
 
 
 def spoken(choice: Choice, finish_reasons: dict[str, str]) -> dict[str, Any]:
-    """All of a choice, with the finish reason that is left of its own."""
+    """Return a choice, with the finish reason in the words of the outer dialect."""
     reason = choice.finish_reason or ""
     return said(choice) | {"finish_reason": finish_reasons.get(reason, reason)}
 
 
 def in_words_of(finish_reasons: dict[str, str], body: dict[str, Any]) -> list[dict[str, Any]]:
-    """A body's choices, with the finish reasons that are left of their own."""
+    """Return the choices of a body, with their finish reasons in the words of the outer dialect."""
     return [
         choice | {"finish_reason": finish_reasons.get(choice["finish_reason"], choice["finish_reason"])}
         for choice in body["choices"]

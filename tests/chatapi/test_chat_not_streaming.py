@@ -14,7 +14,7 @@ TEXT = " the of and to in"
 
 
 def completion(answer: Answer) -> dict[str, Any]:
-    """The body, if it is one by OpenAI's published types and has nothing that they do not know."""
+    """Return the body, after a check that it has OpenAI's published type and no unknown members."""
     assert answer.status == 200, answer.body
     parsed = ChatCompletion.model_validate(answer.json)
     messages = [choice.message for choice in parsed.choices]

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def impatient(installation: Installation) -> Iterator[Installation]:
-    """The same installation with a second web process, which pings after 200 ms."""
+    """Start a second web process of the same installation, which pings after 200 ms."""
     impatient = copy(installation)
     impatient.port, impatient.processes = free_port(), {}
     impatient.environment = installation.environment | {"CHATAPI_PING_MS": "200"}
@@ -30,12 +30,12 @@ def impatient(installation: Installation) -> Iterator[Installation]:
 
 @pytest.fixture
 def client(impatient: Installation) -> Client:
-    """A client of the process that pings."""
+    """Return a client of the process that pings."""
     return Client(impatient.url, impatient.keys["live"])
 
 
 def events(client: Client, model: str) -> list[str]:
-    """What a stream sends, cut where the events end."""
+    """Return the events of a stream."""
     answer = client.complete(model, stream=True)
     assert answer.status == 200
     *pieces, rest = answer.body.decode().split("\n\n")
@@ -72,7 +72,7 @@ def test_an_answer_in_one_piece_is_waited_for_in_silence(client: Client) -> None
 
 
 def follow(client: Client, model: str) -> Answer:
-    """The stream of a new generation, as somebody gets it who follows it from its beginning."""
+    """Return the stream of a new generation as a follower gets it from the beginning."""
     return client.send("GET", accepted(client, model)["stream_url"])
 
 

@@ -16,7 +16,7 @@ INCLUDE_USAGE = {"include_usage": True}
 
 
 def published(chunk: Chunk) -> Chunk:
-    """The chunk, if it is one by OpenAI's published types and has nothing that they do not know."""
+    """Return the chunk, after a check that it has OpenAI's published type and no unknown members."""
     parsed = ChatCompletionChunk.model_validate(chunk)
     deltas = [choice.delta for choice in parsed.choices]
     unknown = [set(part.model_extra or ()) for part in (parsed, *parsed.choices, *deltas)]

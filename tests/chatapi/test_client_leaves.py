@@ -22,13 +22,13 @@ BOTH_WAYS = pytest.mark.parametrize("stream", [True, False])
 
 
 def cut_call(installation: Installation, model: str) -> dict[str, Any]:
-    """What the upstream counted for the model's last call, once its connection has been cut."""
+    """Return the upstream's record of the model's last call, once its connection has been cut."""
     wait_for(lambda: bool(installation.calls(model)[-1]["is_peer_gone"]), "the cut", timeout_s=5)
     return installation.calls(model)[-1]
 
 
 def new_generation(generations: OpenGenerations) -> str:
-    """The id of the one that has just been enqueued."""
+    """Return the id of the generation that has just been enqueued."""
     wait_for(lambda: len(generations.new()) == 1, "the request in the queue")
     return generations.new()[0]
 
@@ -153,7 +153,7 @@ def test_whoever_has_the_whole_answer_has_not_left(client: Client, installation:
 
 @contextmanager
 def frozen(installation: Installation, name: str) -> Iterator[None]:
-    """The process does nothing in the block."""
+    """Stop the process inside the block."""
     installation.send(name, signal.SIGSTOP)
     try:
         yield

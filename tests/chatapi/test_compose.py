@@ -98,7 +98,7 @@ def test_valkey_never_evicts() -> None:
 
 
 def test_valkey_keeps_what_was_said_on_no_disk_and_in_no_log() -> None:
-    """But between an orderly end and the next start: when it answers, its dump has been read."""
+    """Only between an orderly end and the next start there is a dump, which is read before Valkey answers."""
     wanted = {"appendonly": "no", "save": "", "shutdown-on-sigterm": "save", "slowlog-log-slower-than": "-1"}
     wanted["commandlog-request-larger-than"] = "-1"
     assert {f"--{name}": value for name, value in wanted.items()}.items() <= valkey_options().items()

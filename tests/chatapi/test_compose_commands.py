@@ -38,7 +38,7 @@ SUPERUSER = {
 
 
 def substituted(text: str) -> str:
-    """The value with its `${NAME:-default}` and `${NAME:?complaint}`, as compose reads it."""
+    """Return the value with its `${NAME:-default}` and `${NAME:?complaint}`, as compose reads it."""
     return re.sub(r"\$\{(\w+):[-?]([^}]*)\}", lambda found: VARIABLES.get(found[1], found[2]), text)
 
 
@@ -65,7 +65,7 @@ class Project:
         self._state_dir.mkdir()
 
     def environment(self, service: str) -> dict[str, str]:
-        """What compose would give the service, with the stand-ins."""
+        """Return the environment that compose gives the service, with the stand-ins."""
         usual = {
             name: value
             for name, value in os.environ.items()
@@ -106,10 +106,11 @@ class Project:
                 "stdout": log,
                 "stderr": log,
             }
-            self._processes.append(subprocess.Popen(command, preexec_fn=die_with_parent, **options))  # noqa: PLW1509
+            process = subprocess.Popen(command, preexec_fn=die_with_parent, **options)  # noqa: PLW1509
+            self._processes.append(process)
 
     def is_healthy(self, service: str) -> bool:
-        """What its health check says."""
+        """Return the result of its health check."""
         kind, *check = SERVICES[service]["healthcheck"]["test"]
         command = ["sh", "-c", *check] if kind == "CMD-SHELL" else check
         done = subprocess.run(
@@ -125,7 +126,7 @@ class Project:
             process.wait(40)
 
     def code(self) -> set[Path]:
-        """The files of the image, but for what Python makes of them."""
+        """Return the files of the image, except those that Python generates."""
         return {path for path in self.image.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
 
     def _here(self, command: list[str]) -> list[str]:
@@ -138,7 +139,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """Migrated, and everything of ours up."""
+    """Migrate the database and start all our services."""
     folder = tmp_path_factory.mktemp("compose")
     with Valkey(folder) as valkey:
         project = Project(folder, f"unix://{valkey.socket}")
@@ -180,7 +181,7 @@ def test_who_follows_the_header_has_an_administrator_models_and_a_key(project: P
 
 
 def ask(project: Project, key: str) -> tuple[int, str]:
-    """A whole request through web and worker: its status and what came back."""
+    """Send a request through web and worker; return its status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", project.port, timeout=30)
     body = json.dumps({"model": "sandbox", "messages": [{"role": "user", "content": "hello"}]})
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Host": "chat.lan:8000"}

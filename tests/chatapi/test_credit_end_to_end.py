@@ -48,7 +48,7 @@ def prepaid(installation: Installation) -> Prepaid:
 
 
 def budget(client: Client) -> tuple[int, int]:
-    """What the key has ever spent, and holds now."""
+    """Return the amounts that the key has spent and holds now."""
     found: dict[str, Any] = client.send("GET", "/v1/key").json["budgets"][-1]
     assert (found["scope"], found["period"]) == ("key", "ever")
     return found["posted_nanodollars"], found["pending_nanodollars"]

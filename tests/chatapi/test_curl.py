@@ -31,7 +31,7 @@ def command(installation: Installation, path: str, *options: str) -> list[str]:
 
 
 def body(model: str, **more: object) -> tuple[str, ...]:
-    """curl's options that post a request."""
+    """Return curl's options that post a request."""
     document = {"model": model, "messages": [{"role": "user", "content": "hello"}], **more}
     return ("-H", "Content-Type: application/json", "-d", json.dumps(document))
 

@@ -8,14 +8,15 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, StreamUnavailable
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
-from chatapi.presence import Presence, signs
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.presence import Presence
+from chatapi.redis_client import connect
 from chatapi.web import inbox as module
 from chatapi.web.follower import Follower
 from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
@@ -34,10 +35,15 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def stream(url: str) -> AsyncIterator[DeltaStream]:
+async def redis(url: str) -> AsyncIterator[Redis]:
     redis = connect(url)
-    yield DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=TTL_MS)
+    yield redis
     await redis.aclose()
+
+
+@pytest.fixture
+def stream(redis: Redis) -> DeltaStream:
+    return DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=TTL_MS)
 
 
 @pytest.fixture
@@ -50,7 +56,7 @@ async def inbox(stream: DeltaStream, url: str) -> AsyncIterator[Inbox]:
 
 @pytest.fixture
 async def slow_follower(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> InboxFollower:
-    """One for whom hardly anything can wait."""
+    """Return a follower that may keep hardly anything waiting."""
     monkeypatch.setattr(module, "MOST_WAITING_BYTES", 20)
     return inbox.follow(identity.new_id(), 1)
 
@@ -68,12 +74,12 @@ def entry(
 
 
 async def to_the_end(follower: Follower) -> list[AnyDelta]:
-    """All that the follower hands out."""
+    """Return all deltas of the follower."""
     return [delta for part in await parts_to_the_end(follower) for delta in part]
 
 
 async def parts_to_the_end(follower: Follower) -> list[list[AnyDelta]]:
-    """All that the follower hands out, as it comes."""
+    """Return all batches of the follower."""
     parts: list[list[AnyDelta]] = [[]]
     async with asyncio.timeout(10):
         while not (parts[-1] and isinstance(parts[-1][-1], TERMINAL)):
@@ -119,7 +125,7 @@ async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inb
 
 
 async def count_turns() -> int:
-    """How often someone else had a turn until this was cancelled."""
+    """Count the turns of another task until it is cancelled."""
     turns = 0
     with suppress(asyncio.CancelledError):
         while True:
@@ -144,7 +150,7 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
 
 
 async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
-    stream: DeltaStream, slow_follower: InboxFollower
+    redis: Redis, stream: DeltaStream, slow_follower: InboxFollower
 ) -> None:
     for seq in range(1, 10):
         await stream.publish([entry(slow_follower.id, seq, texts(seq, seq), inbox="")])
@@ -154,7 +160,7 @@ async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
         found += await slow_follower.next()
     assert found == texts(1, 9)
     assert await slow_follower.next() == []
-    await stream.redis.delete(stream.key("log", slow_follower.id.hex))
+    await redis.delete(stream.key("log", slow_follower.id.hex))
     slow_follower.feed(Frame(b"", 10, deltas.encode(texts(10, 10))))
     assert await slow_follower.next() == texts(10, 10)
 
@@ -201,12 +207,12 @@ async def test_missing_deltas_are_read_from_where_the_inbox_broke_off(
 
 
 async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(
-    stream: DeltaStream, inbox: Inbox
+    redis: Redis, stream: DeltaStream, inbox: Inbox
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     assert await follower.next() == texts(1, 2)
-    await stream.redis.delete(stream.key("log", follower.id.hex))
+    await redis.delete(stream.key("log", follower.id.hex))
     await stream.publish([entry(follower.id, 5, texts(5, 6))])
     with pytest.raises(StreamUnavailable):
         await follower.next()
@@ -236,7 +242,7 @@ async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream
 
 
 async def test_what_arrived_behind_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(
-    stream: DeltaStream, inbox: Inbox
+    redis: Redis, stream: DeltaStream, inbox: Inbox
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 5, texts(5, 6), inbox="")])
@@ -245,7 +251,7 @@ async def test_what_arrived_behind_a_gap_that_nobody_can_fill_is_not_taken_for_h
     assert await follower.next() == texts(1, 2)
     with pytest.raises(StreamUnavailable):
         await follower.next()
-    await stream.redis.delete(stream.key("log", follower.id.hex))
+    await redis.delete(stream.key("log", follower.id.hex))
     await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
     assert await follower.catch_up() == texts(3, 6)
     assert await follower.next() == []
@@ -264,12 +270,14 @@ async def test_what_arrived_before_a_gap_is_handed_out_and_what_fills_it_later_f
     assert await follower.next() == texts(3, 6)
 
 
-async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStream, inbox: Inbox) -> None:
+async def test_a_repeated_write_is_written_and_delivered_once(
+    redis: Redis, stream: DeltaStream, inbox: Inbox
+) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     batch = [entry(follower.id, 1, texts(1, 3))]
     assert await stream.publish(batch) == await stream.publish(batch) == set()
-    assert await stream.redis.xlen(stream.key("log", follower.id.hex)) == 1
-    assert await stream.redis.xlen(stream.key("inbox", "web")) == 1
+    assert await redis.xlen(stream.key("log", follower.id.hex)) == 1
+    assert await redis.xlen(stream.key("inbox", "web")) == 1
     await stream.publish([entry(follower.id, 4, [END])])
     assert await to_the_end(follower) == [*texts(1, 3), END]
 
@@ -341,8 +349,8 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
     assert (sealed.deltas, sealed.last_seq, sealed.is_whole) == (texts(8, 9), 9, False)
 
 
-async def test_a_job_of_an_earlier_release_is_read(stream: DeltaStream) -> None:
-    """It has a fourth element: what the request took from rate limits."""
+async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: DeltaStream) -> None:
+    """Its fourth element contains the reservations of rate limits."""
     generation_id = identity.new_id()
     taken = {
         "id": generation_id,
@@ -351,23 +359,25 @@ async def test_a_job_of_an_earlier_release_is_read(stream: DeltaStream) -> None:
         "receipt": "chatapi:rate:x",
     }
     job = msgspec.msgpack.encode(["web", b"{}", True, taken])
-    await stream.redis.set(stream.key("job", generation_id.hex), job)
+    await redis.set(stream.key("job", generation_id.hex), job)
     ((found, _),) = await stream.jobs([generation_id])
     assert found is not None
     assert (found.inbox, found.request, found.runs_on) == ("web", b"{}", True)
     assert found.is_not_kept is not True
 
 
-async def test_the_job_goes_with_the_end_and_the_log_a_little_later(stream: DeltaStream) -> None:
+async def test_the_job_goes_with_the_end_and_the_log_a_little_later(
+    redis: Redis, stream: DeltaStream
+) -> None:
     generation_id = identity.new_id()
-    await DedicatedConnection(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
+    await stream.keep_again(generation_id, Job("web", b"{}"))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
     for lives_on in (log_key, stream.key("job", generation_id.hex)):
-        assert await stream.redis.pttl(lives_on) > MAX_TIMEOUT_MS, "a generation may run longer"
+        assert await redis.pttl(lives_on) > MAX_TIMEOUT_MS, "a generation may run longer"
     await stream.publish([entry(generation_id, 2, [END])])
-    assert 0 < await stream.redis.pttl(log_key) <= TTL_MS
+    assert 0 < await redis.pttl(log_key) <= TTL_MS
     assert await stream.jobs([generation_id]) == [(None, None)]
 
 
@@ -388,15 +398,19 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
 
 
 @pytest.mark.parametrize("first_seq", [1, 7])
-async def test_no_log_lives_for_ever_be_it_a_zombies(stream: DeltaStream, first_seq: int) -> None:
-    """A sealed log goes after a while; who was sealed off may still write, to a new one."""
+async def test_no_log_lives_for_ever_be_it_a_zombies(
+    redis: Redis, stream: DeltaStream, first_seq: int
+) -> None:
+    """A sealed log expires; the worker that lost its fence may still write, to a new log, which
+    expires too.
+    """
     generation_id = identity.new_id()
     log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, first_seq, texts(1, 1))])
-    assert await stream.redis.pttl(log_key) > MAX_TIMEOUT_MS
-    await stream.redis.pexpire(log_key, TTL_MS)
+    assert await redis.pttl(log_key) > MAX_TIMEOUT_MS
+    await redis.pexpire(log_key, TTL_MS)
     await stream.publish([entry(generation_id, first_seq + 1, texts(2, 2))])
-    assert await stream.redis.pttl(log_key) <= TTL_MS
+    assert await redis.pttl(log_key) <= TTL_MS
 
 
 async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream: DeltaStream) -> None:
@@ -407,27 +421,25 @@ async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream:
             await reading
 
 
-async def test_the_inbox_of_a_dead_process_does_not_stay(stream: DeltaStream) -> None:
+async def test_the_inbox_of_a_dead_process_does_not_stay(redis: Redis, stream: DeltaStream) -> None:
     await stream.publish([entry(identity.new_id(), 1, texts(1, 1), inbox="dead")])
-    assert await stream.redis.pttl(stream.key("inbox", "dead")) > 0
+    assert await redis.pttl(stream.key("inbox", "dead")) > 0
 
 
 async def test_nothing_stays_in_an_inbox_that_has_been_read(
-    stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a process to which nothing more comes: the last words of its last answers would stay as long as it
-    lives.
-    """
+    """The last entries of an idle process would otherwise stay as long as the process lives."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
     names = [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)]
-    presence = Presence(url, stream.prefix, "web", read_up_to=lambda: read_up_to, is_unknown=lambda: None)
+    presence = stream.presence(url, "web", read_up_to=lambda: read_up_to, is_unknown=lambda: None)
     await presence.start()
 
     async def has_entries(count: int) -> bool:
-        return await stream.redis.xlen(stream.key("inbox", "web")) == count
+        return await redis.xlen(stream.key("inbox", "web")) == count
 
     assert await has_entries(3)
     read_up_to = names[1]
@@ -441,13 +453,15 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(
 
 
 @pytest.mark.parametrize("why", Cancellation)
-async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: Cancellation) -> None:
+async def test_a_cancellation_is_heard_and_remembered(
+    redis: Redis, stream: DeltaStream, why: Cancellation
+) -> None:
     generation_id, other = identity.new_id(), identity.new_id()
     heard = asyncio.ensure_future(anext(stream.cancellations()))
     channel = stream.key("cancel", "").rstrip(":")
 
     async def is_listening() -> bool:
-        ((_, listeners),) = await stream.redis.pubsub_numsub(channel)
+        ((_, listeners),) = await redis.pubsub_numsub(channel)
         return bool(listeners)
 
     await eventually(is_listening)
@@ -472,21 +486,21 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(
     assert await to_the_end(follower) == [*texts(3, 3), END]
 
     async def is_announced() -> bool:
-        return await signs(stream.redis, stream.prefix, [inbox.name]) == ({inbox.name}, {inbox.name})
+        return await stream.signs_of_life([inbox.name]) == ({inbox.name}, {inbox.name})
 
     await eventually(is_announced)
 
 
 async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_behind(
-    stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of what it takes from now on are lower than those that have been read."""
+    """The ids of its new entries are lower than those that the inbox has read."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.05)
     key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()
-    await stream.redis.xadd(key, {"b": frame}, id="99999999999999-0")
+    await redis.xadd(key, {"b": frame}, id="99999999999999-0")
     assert await follower.next() == texts(1, 1)
-    await stream.redis.delete(key, stream.key("web", inbox.name))
+    await redis.delete(key, stream.key("web", inbox.name))
     await stream.publish([entry(follower.id, 2, texts(2, 2)), entry(follower.id, 3, [END])])
     assert await to_the_end(follower) == [*texts(2, 2), END]
 
@@ -517,7 +531,7 @@ async def test_the_inbox_says_when_valkey_stays_away(
 
 
 async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatapi.delta_stream.PAGE_ENTRIES", 8)
+    monkeypatch.setattr("chatapi.delta_stream.stream.PAGE_ENTRIES", 8)
     generation_id = uuid4()
     assert await stream.last_seq(generation_id) == 0
     for seq in range(1, 41):

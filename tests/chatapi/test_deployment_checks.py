@@ -44,7 +44,7 @@ def test_cookies_that_are_not_secure_are_warned_of(tmp_path: Path) -> None:
 
 @pytest.fixture
 def behind_https(settings: Settings) -> None:
-    """As `CHATAPI_SECURE_COOKIES` sets it, behind a proxy that ends TLS."""
+    """Set what `CHATAPI_SECURE_COOKIES` sets, behind a proxy that ends TLS."""
     settings.SECURE_HSTS_SECONDS = 60
     settings.TRUSTED_PROXIES = ["10.0.0.5"]
 

@@ -26,8 +26,8 @@ print(json.dumps({name: create_key(project, name=name)[1] for name, project in p
 
 @pytest.fixture(scope="module")
 def clients(installation: Installation) -> Iterator[dict[str, Client]]:
-    """Of two organizations, one with a quarter off; their web process has not read the discounts before there
-    was this one.
+    """Return clients of two organizations, one with a discount of a quarter that is older than the web
+    process's first read.
     """
     made = installation.manage("shell", "--no-imports", "-c", MAKE)
     assert made.returncode == 0, made.stderr
@@ -36,14 +36,14 @@ def clients(installation: Installation) -> Iterator[dict[str, Client]]:
 
 
 def budget(client: Client) -> dict[str, Any]:
-    """All that the key has ever spent and holds now."""
+    """Return the amounts that the key has spent and holds now."""
     found: dict[str, Any] = client.send("GET", "/v1/key").json["budgets"][-1]
     assert (found["scope"], found["period"]) == ("key", "ever")
     return found
 
 
 def held(client: Client) -> int:
-    """What is held while one request runs."""
+    """Return the amount that is held while one request runs."""
     with client.asking("steady", stream=True, max_tokens=450) as exchange:
         next(exchange.texts())
         pending: int = budget(client)["pending_nanodollars"]

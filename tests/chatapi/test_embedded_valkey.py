@@ -48,7 +48,7 @@ def test_it_never_evicts_and_never_listens_on_a_port(tmp_path: Path) -> None:
 
 
 def test_it_forgets_what_it_wrote_even_half_of_it(tmp_path: Path) -> None:
-    """One that is killed while it writes leaves that behind."""
+    """A server that is killed while it writes leaves half a file."""
     kept = tmp_path / "chatapi.sqlite3"
     for path in (embedded_valkey.dump_path(tmp_path), tmp_path / "temp-4711.rdb", kept):
         path.write_text("said")

@@ -40,7 +40,7 @@ def ask(
 
 
 def vectors(answer: Answer) -> Vectors:
-    """The vectors as 32-bit floats, in the order of their numbers."""
+    """Return the vectors as 32-bit floats, in the order of their numbers."""
     assert answer.status == 200, answer.body
     data = answer.json["data"]
     assert [each["index"] for each in data] == list(range(len(data)))
@@ -116,7 +116,7 @@ def test_token_ids_are_their_text(client: Client) -> None:
 
 
 def test_as_many_as_there_may_be(client: Client) -> None:
-    """12 MiB of vectors, which cross Redis in many entries."""
+    """The answer has 12 MiB of vectors, which cross Redis in many entries."""
     given = [f"input {number}" for number in range(2_048)]
     answer = ask(client, given, encoding_format="base64")
     found = vectors(answer)

@@ -22,7 +22,7 @@ TODAY_S = int(datetime.now(UTC).timestamp()) // 86_400 * 86_400 - 86_400
 
 @pytest.fixture(autouse=True)
 def counting(alice: Person, charlie: Person) -> None:
-    """Both projects count their end users, and alice has an admin key."""
+    """Have both projects count their end users, and give alice an admin key."""
     Project.objects.update(counts_end_users=True)
     APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
     for name in ("ann", "ann", "bob", None):

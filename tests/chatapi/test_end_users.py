@@ -1,13 +1,14 @@
 """The people for whom a client sends requests: where their names come from, and who sees them."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tests.chatapi.http_client import HELLO, Answer, Client
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
@@ -20,6 +21,7 @@ from usage.models import BudgetLimit
 settings = {
     "plain": {},
     "hashing": {"hashes_end_users": True, "stores_metadata": True},
+    "repeating": {"counts_end_users": True},
     "counting": {"counts_end_users": True},
 }
 for name, each in settings.items():
@@ -28,7 +30,8 @@ for name, each in settings.items():
     ann = EndUser.objects.create(project=project, name="ann")
     BudgetLimit.objects.create(scope="end_user", scope_id=ann.pk, period="month", limit_nanodollars=0)
     keys[name] = create_key(project, name=name)[1]
-RateLimit.objects.create(project=project, each_end_user=True, requests_per_day=2)
+RateLimit.objects.create(
+    project=project, each_end_user=True, requests_per_day=2, tokens_per_day=10**9)
 RateLimit.objects.create(
     end_user=EndUser.objects.create(project=project, name="eve"), requests_per_day=1)
 print(json.dumps(keys))
@@ -43,7 +46,7 @@ def clients(installation: Installation) -> dict[str, Client]:
 
 
 def end_user(client: Client, path: str = "chat/completions", **parameters: Any) -> Any:
-    """What the receipt of a request with these parameters has."""
+    """Return the end user in the receipt of a request with these parameters."""
     prompt = {"messages": HELLO} if "chat" in path else {"prompt": "hello"}
     body = json.dumps({"model": "five"} | prompt | parameters).encode()
     answer = client.send("POST", f"/v1/{path}", body)
@@ -63,7 +66,7 @@ def test_the_body_names_the_end_user(clients: dict[str, Client], path: str) -> N
 
 
 def message(client: Client, user_id: str, **headers: str) -> Answer:
-    """The answer to a request of Anthropic's Messages for this person."""
+    """Send a Messages request for this person and return the answer."""
     body = {"model": "five", "max_tokens": 9, "messages": HELLO, "metadata": {"user_id": user_id}}
     return client.send("POST", "/v1/messages", json.dumps(body).encode(), **headers)
 
@@ -88,6 +91,30 @@ def test_limits_are_told_in_anthropics_headers_too(clients: dict[str, Client]) -
         assert (found["limit"], found["remaining"]) == ("2", remaining)
         assert datetime.fromisoformat(found["reset"]) > datetime.now(UTC)
         assert answer.headers["x-ratelimit-remaining-requests"] == remaining
+    for answer in answers:  # a limit of tokens counts both kinds
+        for kind in ("tokens", "input-tokens", "output-tokens"):
+            prefix = f"anthropic-ratelimit-{kind}-"
+            assert answer.headers[prefix + "limit"] == "1000000000"
+            assert answer.headers[prefix + "remaining"] == answer.headers["x-ratelimit-remaining-tokens"]
+            datetime.fromisoformat(answer.headers[prefix + "reset"] or "")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("responses/input_tokens", {"model": "five", "input": "hi", "user": "zoe"}),
+        ("messages/count_tokens", {"model": "five", "messages": HELLO, "metadata": {"user_id": "uma"}}),
+    ],
+)
+def test_to_count_tokens_takes_from_the_end_users_limits(
+    clients: dict[str, Client], path: str, body: dict[str, Any]
+) -> None:
+    client = clients["counting"]
+    answers = [client.send("POST", f"/v1/{path}", json.dumps(body).encode()) for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 429]
+    assert "for this end user" in answers[2].json["error"]["message"]
+    others = json.dumps(body | {"user": "yan", "metadata": {"user_id": "yan"}}).encode()
+    assert client.send("POST", f"/v1/{path}", others).status == 200
 
 
 def test_a_header_names_the_end_user(installation: Installation, clients: dict[str, Client]) -> None:
@@ -117,6 +144,49 @@ def test_a_refusal_says_that_it_is_the_end_users_budget(clients: dict[str, Clien
     assert client.complete("five").status == 200
     for other in ("plain", "hashing"):  # they do not count their end users
         assert [clients[other].complete("five", user="ann").status for _ in range(2)] == [200, 200]
+
+
+BUDGETS = """
+import json, sys
+from accounts.models import EndUser
+from usage.models import Budget
+ids = EndUser.objects.filter(name="NAME").values("id")
+rows = Budget.objects.filter(scope="end_user", scope_id__in=ids)
+print(json.dumps(sorted(rows.values_list("period", "posted_nanodollars", "pending_nanodollars"))))
+"""
+REPEATED = {
+    "chat/completions": {"messages": HELLO, "stream": True, "user": "NAME"},
+    "responses": {"input": "hello", "stream": True, "safety_identifier": "NAME"},
+    "messages": {"messages": HELLO, "max_tokens": 9, "stream": True, "metadata": {"user_id": "NAME"}},
+    "embeddings": {"input": "hello", "user": "NAME"},
+}
+
+
+@pytest.mark.parametrize("path", REPEATED)
+def test_what_is_repeated_or_resumed_counts_once_for_its_end_user(
+    path: str, clients: dict[str, Client], installation: Installation
+) -> None:
+    client, name = clients["repeating"], path.replace("/", "-")
+    model = "sandbox-embedding" if path == "embeddings" else "five"
+    body = json.dumps({"model": model} | REPEATED[path]).replace("NAME", name).encode()
+
+    def ask(_: int) -> Answer:
+        return client.send("POST", f"/v1/{path}", body, idempotency_key=name)
+
+    with ThreadPoolExecutor(5) as pool:
+        answers = list(pool.map(ask, range(5)))
+    answers.append(ask(0))
+    assert {answer.status for answer in answers} == {200}
+    (generation_id,) = {answer.headers["x-generation-id"] or "" for answer in answers}
+    if path != "embeddings":
+        assert client.send("GET", f"/v1/generations/{generation_id}/stream").status == 200
+    wait_for(
+        lambda: client.send("GET", f"/v1/generations/{generation_id}").json["state"] == "settled", "the end"
+    )
+    cost = client.send("GET", f"/v1/generations/{generation_id}").json["amount_nanodollars"]
+    done = installation.manage("shell", "--no-imports", "-c", BUDGETS.replace("NAME", name))
+    assert cost > 0
+    assert json.loads(done.stdout) == [[period, cost, 0] for period in ("day", "ever", "month")]
 
 
 def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> None:

@@ -17,7 +17,7 @@ BOTH_WAYS = pytest.mark.parametrize("stream", [True, False])
 
 
 def told(answer: Answer) -> tuple[int, str, str | None, str | None]:
-    """Status, type, code and param of an error."""
+    """Return status, type, code and param of an error."""
     error = answer.error
     return answer.status, error["type"], error["code"], error["param"]
 

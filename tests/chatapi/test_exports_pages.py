@@ -30,15 +30,8 @@ REQUESTS, LEDGER, BUDGETS, OVERVIEW = (
 )
 
 
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
 def sent(response: Any) -> list[bytes]:
-    """The parts of a streamed answer."""
+    """Return the parts of a streamed answer."""
     assert response.status_code == 200, response.content
 
     async def gather() -> list[bytes]:

@@ -56,7 +56,7 @@ def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(
 
 
 def read_row(installation: Installation) -> Any:
-    """What the books have of the one request."""
+    """Return the row of the only request."""
     done = installation.manage("shell", "--no-imports", "-c", READ)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

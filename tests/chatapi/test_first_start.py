@@ -33,7 +33,7 @@ def test_it_does_nothing_when_there_is_an_organization() -> None:
 
 
 def test_what_can_not_be_told_is_not_made() -> None:
-    """Nothing else ever knows the key and the password."""
+    """The key and the password are only printed, and stored nowhere in clear text."""
 
     def fail(text: str) -> None:
         raise OSError(28, "No space left on device")

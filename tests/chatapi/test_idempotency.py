@@ -36,7 +36,7 @@ def ask(
 
 @contextmanager
 def behaving(installation: Installation, model: str, **script: Any) -> Iterator[None]:
-    """The upstream behaves otherwise for that model meanwhile; without more, it just answers."""
+    """Change the upstream's behaviour for that model inside the block; by default it just answers."""
     installation.script(model, **script)
     try:
         yield
@@ -45,7 +45,7 @@ def behaving(installation: Installation, model: str, **script: Any) -> Iterator[
 
 
 def forget_stream(installation: Installation, generation_id: str) -> None:
-    """As if the minutes were over for which a stream is kept after its end."""
+    """Delete the stream, as happens some minutes after its end."""
     installation.receipt(generation_id)
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         assert redis.delete(f"chatapi:log:{generation_id.rpartition('-')[2]}")

@@ -51,7 +51,7 @@ class Umbrella(NamedTuple):
 
     @property
     def traces(self) -> list[str]:
-        """What would show that one of them is there."""
+        """Return values that would reveal one of them."""
         return [CANARY, self.person.api_key.public, self.person.api_key.redacted, self.generation.pk.hex]
 
 
@@ -63,7 +63,7 @@ NAMES: dict[str, Callable[[Umbrella], tuple[str, str]]] = {
 
 @pytest.fixture
 def umbrella(db: None, small: ServedModel) -> Umbrella:
-    """It has used the service and set limits."""
+    """Have Umbrella use the service and set limits."""
     organization = Organization.objects.create(name=f"{CANARY} Umbrella")
     person = join(f"{CANARY}.charlie", Role.OWNER, organization, f"{CANARY} project")
     APIKey.objects.filter(pk=person.api_key.pk).update(name=f"{CANARY} key")
@@ -77,13 +77,13 @@ def umbrella(db: None, small: ServedModel) -> Umbrella:
 
 @pytest.fixture
 def boss(alice: Person) -> Person:
-    """Alice, with a key that may do all that a key may."""
+    """Return alice's client, with a key that has all rights."""
     APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
     return alice
 
 
 def patterns(resolver: URLResolver, prefix: str = "") -> Iterator[tuple[str, URLPattern]]:
-    """Every route below, with its whole path."""
+    """Yield every route below, with its whole path."""
     for each in resolver.url_patterns:
         path = prefix + str(each.pattern)
         if isinstance(each, URLResolver):
@@ -98,7 +98,7 @@ LISTING = [path for path, pattern in ROUTES if path not in NAMED]
 
 
 def put_in(path: str, names: dict[str, str]) -> str:
-    """The path with these names in the place of its parts, as `<str:generation_id>`."""
+    """Return the path with these values for its parameters, such as `<str:generation_id>`."""
     for part, name in names.items():
         path = re.sub(rf"<\w+:{part}>", name, path)
     return f"/{path}"
@@ -112,7 +112,7 @@ def ask(person: Person, method: str, path: str) -> Any:
 
 
 def seen(response: Any, name: str) -> tuple[int, bytes, dict[str, str]]:
-    """All of an answer but the name that was asked for, and the time that it took."""
+    """Return the answer without the requested name and the time that it took."""
     headers = {
         key.lower(): value for key, value in response.headers.items() if not key.lower().endswith("-ms")
     }

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
@@ -15,6 +14,7 @@ from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
 from chatapi.models import ModelKind, ServedModel
+from tests.admin_pages import client_of, text
 from tests.cast import Person, join, run
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, HourlyUsage
@@ -25,26 +25,8 @@ EMPTY = {"default_dialect": "", "expires_at_0": "", "expires_at_1": ""}
 SECRET = re.compile(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}")
 
 
-@pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    return signed_in(User.objects.create_superuser("root"))
-
-
-def signed_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def page(row: APIKey, action: str = "change") -> str:
     return f"{LIST}{row.pk}/{action}/"
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    assert response.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 def secret_in(response: Any) -> str:
@@ -128,8 +110,8 @@ def test_a_key_for_embeddings_has_their_snippets(root: Client, alice: Person, sm
 def test_a_new_key_leads_to_its_limits_for_who_may_set_them(root: Client, alice: Person, bob: Person) -> None:
     for client, role in (
         (root, None),
-        (signed_in(alice.user), Role.OWNER),
-        (signed_in(bob.user), Role.MEMBER),
+        (client_of(alice.user), Role.OWNER),
+        (client_of(bob.user), Role.MEMBER),
     ):
         shown = client.post(ADD, EMPTY | {"project": alice.project.pk, "name": f"{role}"}).content.decode()
         row = APIKey.objects.get(name=f"{role}")
@@ -271,7 +253,7 @@ def test_nothing_becomes_of_a_revoked_key_or_of_none(root: Client, alice: Person
 @pytest.mark.parametrize(("role", "may"), [(Role.VIEWER, False), (Role.MEMBER, True), (Role.OWNER, True)])
 def test_a_role_says_who_changes_keys(alice: Person, bob: Person, role: Role, may: bool) -> None:
     Member.objects.filter(user=bob.user).update(role=role)
-    client = signed_in(bob.user)
+    client = client_of(bob.user)
     assert ("Rotate" in text(client.get(page(alice.api_key)))) == may
     assert SECRET.search(rotate(client, alice.api_key).content.decode()) is not None if may else True
     client.post(LIST, {"action": "disable_selected", "_selected_action": [alice.api_key.pk]})
@@ -280,7 +262,7 @@ def test_a_role_says_who_changes_keys(alice: Person, bob: Person, role: Role, ma
 
 def test_a_viewer_reads_what_a_key_may_do(alice: Person, bob: Person) -> None:
     Member.objects.filter(user=bob.user).update(role=Role.VIEWER)
-    shown = text(signed_in(bob.user).get(page(alice.api_key)))
+    shown = text(client_of(bob.user).get(page(alice.api_key)))
     assert "Scopes everything" in shown
     assert "Allowed models all" in shown
     assert "Add one for this key" not in shown
@@ -288,7 +270,7 @@ def test_a_viewer_reads_what_a_key_may_do(alice: Person, bob: Person) -> None:
 
 @pytest.mark.parametrize("action", ["change", "rotate", "disable", "revoke"])
 def test_a_stranger_finds_no_such_key(alice: Person, charlie: Person, action: str) -> None:
-    client = signed_in(charlie.user)
+    client = client_of(charlie.user)
     assert client.get(page(alice.api_key, action)).status_code in {403, 404}
     assert client.post(
         page(alice.api_key, action), {"public": alice.api_key.public, "overlap": "0"}
@@ -301,7 +283,7 @@ def test_a_stranger_finds_no_such_key(alice: Person, charlie: Person, action: st
 def test_who_only_looks_on_in_one_organization_changes_nothing_there(alice: Person, charlie: Person) -> None:
     Member.objects.create(user=charlie.user, organization=alice.project.organization, role=Role.VIEWER)
     ids = [alice.api_key.pk, charlie.api_key.pk]
-    signed_in(charlie.user).post(LIST, {"action": "revoke_selected", "_selected_action": ids})
+    client_of(charlie.user).post(LIST, {"action": "revoke_selected", "_selected_action": ids})
     assert [is_let_in(person.key) for person in (alice, charlie)] == [True, False]
 
 
@@ -309,7 +291,7 @@ def test_who_only_looks_on_in_one_organization_changes_nothing_there(alice: Pers
 
 
 def book(person: Person, days_ago: int, requests: int) -> None:
-    """Usage of the rollup."""
+    """Add usage to the rollup."""
     moment = (timezone.now() - timedelta(days=days_ago)).replace(hour=3, minute=0, second=0, microsecond=0)
     owner = {
         "organization": person.project.organization,
@@ -414,7 +396,7 @@ def test_a_keys_page_costs_as_many_queries_as_before_with_more_limits(
 @pytest.mark.parametrize("role", [Role.OWNER, Role.ADMIN])
 def test_owners_and_admins_make_admin_keys(acme: Organization, role: Role) -> None:
     person = join("boss", role, acme, "default")
-    client = signed_in(person.user)
+    client = client_of(person.user)
     assert look_up(
         secret_in(client.post(ADD, EMPTY | {"project": person.project.pk, "name": "new", "is_admin": "on"}))
     ).is_admin
@@ -423,7 +405,7 @@ def test_owners_and_admins_make_admin_keys(acme: Organization, role: Role) -> No
 
 
 def test_a_member_makes_no_admin_key(acme: Organization, bob: Person) -> None:
-    client = signed_in(bob.user)
+    client = client_of(bob.user)
     assert 'name="is_admin"' not in client.get(ADD).content.decode()
     client.post(ADD, EMPTY | {"project": bob.project.pk, "name": "new", "is_admin": "on"})
     client.post(page(bob.api_key), EMPTY | {"name": "bob", "is_admin": "on"})
@@ -433,7 +415,7 @@ def test_a_member_makes_no_admin_key(acme: Organization, bob: Person) -> None:
 def test_a_role_elsewhere_makes_no_admin_key_here(bob: Person, charlie: Person) -> None:
     """Bob is a member of Acme, and an admin of Umbrella."""
     Member.objects.create(organization=charlie.project.organization, user=bob.user, role=Role.ADMIN)
-    client = signed_in(bob.user)
+    client = client_of(bob.user)
     shown = client.post(ADD, EMPTY | {"project": bob.project.pk, "name": "new", "is_admin": "on"})
     assert "Only owners and admins of the organization" in text(shown)
     assert not APIKey.objects.filter(name="new").exists()
@@ -445,7 +427,7 @@ def test_a_role_elsewhere_makes_no_admin_key_here(bob: Person, charlie: Person) 
 def test_a_member_changes_no_admin_key_in_any_way(alice: Person, bob: Person) -> None:
     APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True, is_active=False, scopes=["models"])
     before = APIKey.objects.filter(pk=alice.api_key.pk).values().get()
-    client = signed_in(bob.user)
+    client = client_of(bob.user)
     assert client.get(page(alice.api_key)).status_code == 200
     assert client.post(page(alice.api_key), EMPTY | {"name": "mine"}).status_code == 403
     for action in ("rotate", "end-previous", "enable", "disable", "revoke"):

@@ -45,16 +45,14 @@ NARROW = "from accounts.models import APIKey; APIKey.objects.filter(public={publ
 
 @pytest.fixture(scope="module")
 def made(installation: Installation) -> dict[str, str]:
-    """Keys that have one scope each, by its name; one that may use the model "five"; and some to be changed,
-    once each.
-    """
+    """Return keys by name: one for each scope, one for the model "five", and some that tests change once."""
     made: dict[str, str] = json.loads(shell(installation, MAKE))
     return made
 
 
 @pytest.fixture
 def narrow(installation: Installation, made: dict[str, str]) -> dict[str, Client]:
-    """Their clients."""
+    """Return the clients of those keys."""
     return {name: Client(installation.url, secret) for name, secret in made.items()}
 
 
@@ -85,7 +83,7 @@ def test_a_hot_route_wants_its_scope(narrow: dict[str, Client], method: str, pat
 def test_a_model_that_is_not_on_the_list_is_refused(
     narrow: dict[str, Client], dialect: str, path: str, model: str
 ) -> None:
-    """Whether there is such a model or not."""
+    """The refusal is the same for an existing model and for an unknown one."""
     prompt = {TEXT: {"prompt": "hello"}, EMBEDDINGS: {"input": "hello"}}.get(path, {"messages": HELLO})
     body = json.dumps({"model": model, "stream": True} | prompt).encode()
     answer = narrow["five"].send("POST", f"/{dialect}{path}" if dialect else path, body)

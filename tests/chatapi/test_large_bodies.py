@@ -33,7 +33,7 @@ def codes(client: Client, body: bytes, times: int = ENOUGH) -> list[str]:
 
 @pytest.mark.parametrize("path", [CHAT, TEXT, TICKETS])
 def test_a_large_body_is_answered_as_a_small_one(client: Client, path: str) -> None:
-    """In chat, text and tickets: the parameter that is wrong is named, and a stream's dialect is heeded."""
+    """Chat, text and tickets name the wrong parameter, and answer in the dialect of a stream."""
     prompt = {"prompt": "x" * MIB} if path == TEXT else {"messages": [{"role": "user", "content": "x" * MIB}]}
     refused = client.send("POST", path, json.dumps({"model": "five", "n": 0, **prompt}).encode())
     assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_value", "n")
@@ -82,7 +82,7 @@ def test_a_key_over_its_limit_is_refused_before_its_body_is_parsed(
 
 
 def test_a_large_body_is_refused_where_nobody_was_refused_before(installation: Installation) -> None:
-    """By Redis and not by memory."""
+    """Redis decides, not the memory of the process."""
     client = limited(installation, "large and first", requests_per_minute=1)
     assert client.send("POST", CHAT, SMALL).status == 200
     refused = client.send("POST", CHAT, NO_JSON)
@@ -101,7 +101,7 @@ def test_a_refused_request_takes_one_from_the_limit_of_requests(
 
 
 def test_whoever_waits_as_long_as_told_gets_in_though_others_are_refused(installation: Installation) -> None:
-    """Refusals for the limit of requests take nothing, so they put off nobody."""
+    """Refused requests take nothing from the limit, so they delay no other request."""
     client = limited(installation, "patient", requests_per_minute=60)
     wait_for(lambda: client.send("POST", CHAT, b"[").status == 429, "the limit")
     refused = client.send("POST", CHAT, SMALL)
@@ -137,8 +137,8 @@ def test_bytes_of_refused_bodies_are_bounded(installation: Installation, client:
 def test_large_requests_of_a_test_key_keep_their_room_until_they_end(
     installation: Installation, client: Client
 ) -> None:
-    """One of the largest at most; the second waits, and neither small requests nor those of live keys wait
-    with it.
+    """There is room for one of the largest; the second waits, and no small request and no live key waits with
+    it.
     """
     tester = Client(installation.url, installation.keys["test"])
     largest = [{"role": "user", "content": "[sandbox tokens=2 delay_ms=60000]" + "x" * (8 * MIB - 1_000)}]
@@ -159,7 +159,7 @@ def test_large_requests_of_a_test_key_keep_their_room_until_they_end(
 
 @pytest.fixture
 def parser(installation: Installation, client: Client) -> int:
-    """Its process id."""
+    """Return the process id of the parser."""
     client.send("POST", CHAT, NO_JSON)
     return parser_of(installation.processes["web"].pid)
 

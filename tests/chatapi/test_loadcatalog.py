@@ -85,7 +85,8 @@ def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None
     load(
         MODEL
         + unnamed
-        + f'[[models.deployments]]\nname = "{name}"\nengine = "openai_compatible"\nbase_url = "http://10.0.0.1/v1"\n'
+        + f'[[models.deployments]]\nname = "{name}"\n'
+        + 'engine = "openai_compatible"\nbase_url = "http://10.0.0.1/v1"\n'
     )
     assert Deployment.objects.count() == 4
     assert Deployment.objects.get(name=name).base_url == "http://10.0.0.1/v1"
@@ -93,7 +94,7 @@ def test_a_given_name_takes_no_deployment_its_own(load: Load, name: str) -> None
 
 @pytest.mark.django_db(transaction=True)
 def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second one plans when the first has ended, and notices that its plan is another one now."""
+    """The second load plans after the first has ended, and notices that its plan has changed."""
     first, second = (
         catalog_file.parse(MODEL.replace("8192", str(window)).replace("0.10", f"0.{cents}"))
         for window, cents in ((9000, 20), (8192, 30))

@@ -46,7 +46,7 @@ Samples = dict[tuple[str, frozenset[str]], float]
 
 @pytest.fixture(autouse=True)
 def _fresh(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is such a page, and each read of it is a read of the books."""
+    """Serve the page, and read the books for each request."""
     settings.METRICS_TOKEN = TOKEN
     monkeypatch.setattr(metrics, "MAX_AGE_S", 0.0)
 
@@ -56,7 +56,7 @@ def ask(authorization: str = f"Bearer {TOKEN}", **headers: str) -> Any:
 
 
 def samples() -> Samples:
-    """Each number by its name and the values of its labels."""
+    """Return each number by its name and the values of its labels."""
     families = parse_text(ask().content.decode())
     return {
         (each.name, frozenset(each.labels.values())): each.value
@@ -71,7 +71,9 @@ def number(found: Samples, name: str, *labels: str) -> float:
 
 @pytest.fixture
 def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
-    """Every outcome, an overage, corrections both ways; a request that waits and one that runs."""
+    """Make a request of each outcome, an overage, corrections in both directions, a waiting and a running
+    request.
+    """
     for outcome in Outcome:
         run(alice, outcome=outcome)
     run(charlie, tokens=Tokens(1_000, 90_000, reasoning_tokens=7))
@@ -183,7 +185,7 @@ def test_what_was_never_used_is_zero_and_not_missing(alice: Person, small: Serve
 
 @pytest.fixture
 def tester(alice: Person) -> Person:
-    """Alice, with a test key."""
+    """Return alice with a test key."""
     row, key = keys.create_key(alice.project, name="ci", is_test=True)
     return replace(alice, api_key=row, key=key)
 
@@ -239,7 +241,8 @@ def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int
 def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
     answer = ask(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert answer["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
-    names = {family.name for family in parse_openmetrics(answer.content.decode())}  # type: ignore[no-untyped-call]
+    families = parse_openmetrics(answer.content.decode())  # type: ignore[no-untyped-call]
+    names = {family.name for family in families}
     assert {"chatapi_requests", "chatapi_overage_dollars", "chatapi_generations_in_flight"} <= names
 
 

@@ -38,13 +38,13 @@ TODAY_S = int(datetime.now(UTC).timestamp()) // DAY_S * DAY_S
 
 @pytest.fixture
 def boss(alice: Person) -> Person:
-    """Alice, with an admin key."""
+    """Return alice with an admin key."""
     APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
     return alice
 
 
 def page(person: Person, path: str, **parameters: Any) -> dict[str, Any]:
-    """A page of the published type, strictly."""
+    """Return a page, strictly of the published type."""
     query = urlencode({"start_time": TODAY_S - DAY_S} | parameters, doseq=True)
     response = person.get(f"{path}?{query}")
     assert response.status_code == 200, response.content
@@ -58,7 +58,7 @@ def results(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def refused(person: Person, query: str, path: str = USAGE, status: int = 400) -> tuple[str | None, str]:
-    """The parameter and the code of a refusal."""
+    """Return the parameter and the code of a refusal."""
     response = person.get(f"{path}?{query}")
     assert response.status_code == status, response.content
     error = json.loads(response.content)["error"]

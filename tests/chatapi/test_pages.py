@@ -38,13 +38,13 @@ def test_what_has_no_session_answers_under_any_host(
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """What /openapi.json says."""
+    """Return the content of /openapi.json."""
     found: dict[str, Any] = Client().get("/openapi.json").json()
     return found
 
 
 def references(part: Any) -> Iterator[str]:
-    """All `$ref`s in that part of the document."""
+    """Yield all `$ref`s in that part of the document."""
     match part:
         case {"$ref": str(name)}:
             yield name
@@ -118,7 +118,7 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 def test_it_says_which_requests_are_valid(
     document: dict[str, Any], schema: str, members: dict[str, Any], is_valid: bool
 ) -> None:
-    """Also where it is a matter of several parameters; what it says is what the server does."""
+    """The document agrees with the server, also about combinations of parameters."""
     body = {"model": "sandbox", **members}
     validator = Draft202012Validator(
         {"$ref": f"#/components/schemas/{schema}", "components": document["components"]}

@@ -62,7 +62,7 @@ def presence_of(url: str) -> Presence:
 
 
 def block(seconds: float) -> None:
-    """As what keeps an event loop from turning."""
+    """Block the event loop."""
     time.sleep(seconds)
 
 

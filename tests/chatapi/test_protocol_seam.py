@@ -23,7 +23,7 @@ WORDS = 4
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Web and worker with both rows; the books must be right in the end."""
+    """Start web and worker with both protocols; the books must be right at the end."""
     folder = tmp_path_factory.mktemp("protocols")
     installation = Installation(folder, DJANGO_SETTINGS_MODULE="tests.protocols.settings")
     try:
@@ -55,7 +55,7 @@ def follow(client: Client, generation_id: str, last_event_id: str | None = None)
 
 
 def told(body: bytes) -> list[tuple[str, dict[str, Any]]]:
-    """The stream's events but for keep-alives: types, and data."""
+    """Return types and data of the stream's events, without keep-alives."""
     found = [(event.type, json.loads(event.data)) for event in Parser().feed(body)]
     return [(kind, data) for kind, data in found if kind != "ping"]
 

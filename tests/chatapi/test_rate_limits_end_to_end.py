@@ -23,7 +23,7 @@ LIMIT += "RateLimit.objects.create(api_key=key, **{limits!r})"
 
 
 def limited(installation: Installation, name: str, **limits: Any) -> Client:
-    """A client whose key has these limits."""
+    """Return a client whose key has these limits."""
     made = json.loads(
         installation.manage("createkey", "--organization", "Limited", "--project", name, "--json").stdout
     )
@@ -109,7 +109,9 @@ def test_a_place_is_free_again_when_its_request_ends_or_its_client_leaves(instal
 
 
 def test_who_has_lost_the_answer_needs_no_second_place_for_it(installation: Installation) -> None:
-    """It runs on in the only place; whoever sends its key again is let in, and nobody else."""
+    """The request keeps the only lease; a repeat with its idempotency key is admitted, and no other
+    request.
+    """
     client = limited(installation, "comes back", concurrent_requests=1)
     with client.asking("steady", stream=True, idempotency_key="again") as exchange:
         next(exchange.texts())
@@ -165,8 +167,8 @@ def test_who_leaves_during_an_admission_that_fails_leaves_its_place(installation
 
 
 def test_who_is_at_its_limit_keeps_nobody_else_waiting(installation: Installation, client: Client) -> None:
-    """Others' first tokens come as soon as without it: they ask by turns while it is refused again and again,
-    and while it is still.
+    """The first tokens of other keys are as fast while this key is refused again and again as while it is
+    silent; the two cases take turns.
     """
     greedy = Greedy(limited(installation, "greedy", concurrent_requests=1))
     with greedy.client.asking("steady", stream=True) as exchange, greedy:

@@ -75,16 +75,16 @@ def caller(*limits: Limit) -> Caller:
 async def remaining(rates: Rates, *limits: Limit) -> int | None:
     """Return what is left of the first of them, None if there is no room."""
     try:
-        reservation = await rates.take(caller(*limits), uuid4(), model="small", tokens=0)
+        reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts={Counts.TOKENS: 0})
     except RateLimited:
         return None
-    await rates.release(reservation, 0)
+    await rates.release(reservation, {})
     return reservation.statuses[0].remaining
 
 
 @contextmanager
 def frozen(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """It does not answer, which is soon noticed; then it does what it was asked meanwhile."""
+    """Stop Redis, which is noticed soon; afterwards it executes the commands that it received."""
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -98,10 +98,10 @@ def frozen(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_failure_of_the_books_keeps_no_lease(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500), broken)
-    reservation = await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 10})
     renewing = asyncio.create_task(rates.renew())
     with pytest.raises(RateLimited):
-        await rates.take(caller(ONE), uuid4(), model="small", tokens=10)
+        await rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 10})
     with pytest.raises(ValueError, match="a row that"):
         await rates.release(reservation, None)
     async with asyncio.timeout(5):
@@ -118,22 +118,23 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
 
     rates = Rates(limits, ended)
     for _ in range(2):  # a second release changes nothing
-        reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=800)
+        reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts={Counts.TOKENS: 800})
         await rates.release(reservation, None)
-        await rates.release(reservation, 0)
+        await rates.release(reservation, {})
     assert await remaining(rates, DAY, ONE) == 800
 
 
 async def test_a_release_while_redis_is_away_is_made_when_it_is_back(redis: Redis) -> None:
     away = Away(redis)
     rates, limits = Rates(away.limits, unknown), (DAY, ONE)
-    reservation = await rates.take(caller(*limits), uuid4(), model="small", tokens=800)
+    reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts={Counts.TOKENS: 800})
     away.is_away = True
-    giving_back = asyncio.create_task(rates.release(reservation, 100))
+    giving_back = asyncio.create_task(rates.release(reservation, {Counts.TOKENS: 100}))
     await away.refused.wait()
     away.is_away = False
     await giving_back
-    assert (await rates.take(caller(*limits), uuid4(), model="small", tokens=0)).statuses[0].remaining == 900
+    found = await rates.take(caller(*limits), uuid4(), model="small", amounts={})
+    assert found.statuses[0].remaining == 900
 
 
 async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
@@ -144,7 +145,7 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
     renewing = asyncio.create_task(rates.renew())
     assert await remaining(rates, DAY, ONE) == 1_000  # from now on Redis knows the script
     with frozen(valkey, monkeypatch), pytest.raises(RedisError):
-        await rates.take(caller(DAY, ONE), uuid4(), model="small", tokens=800)
+        await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts={Counts.TOKENS: 800})
     async with asyncio.timeout(10):
         while (left := await remaining(rates, DAY, ONE)) is None:
             await asyncio.sleep(0.01)
@@ -154,7 +155,9 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
 
 async def test_who_leaves_while_it_is_taken_releases_all(redis: Redis) -> None:
     rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
-    taking = asyncio.create_task(rates.take(caller(*limits), uuid4(), model="small", tokens=800))
+    taking = asyncio.create_task(
+        rates.take(caller(*limits), uuid4(), model="small", amounts={Counts.TOKENS: 800})
+    )
     await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -168,8 +171,8 @@ async def test_who_leaves_while_it_is_refused_leaves_nothing_behind(redis: Redis
     unnoticed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unnoticed.append(context["message"]))
     rates = Rates(Away(redis).limits, unknown)
-    await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
-    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", tokens=1))
+    await rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 1})
+    taking = asyncio.create_task(rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 1}))
     await asyncio.sleep(0)
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -186,7 +189,7 @@ async def test_what_runs_has_its_lease_again_in_a_redis_that_has_lost_its_data(
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS), unknown)
-    reservation = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     await redis.delete(*reservation.leases)
     renewing = asyncio.create_task(rates.renew())
     async with asyncio.timeout(5):
@@ -200,7 +203,7 @@ async def test_what_runs_on_without_its_client_keeps_its_lease(
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=200), unknown)
-    reservation = await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     tasks = [asyncio.create_task(work) for work in (rates.renew(), rates.release(reservation, None))]
     await asyncio.sleep(0.5)
     await refused(rates, ONE)
@@ -214,7 +217,7 @@ BLINK = Limit("key", 2, "", Counts.REQUESTS, 1, 200)
 
 async def refused(rates: Rates, *limits: Limit) -> RateLimited:
     with pytest.raises(RateLimited) as caught:
-        await rates.take(caller(*limits), uuid4(), model="small", tokens=1)
+        await rates.take(caller(*limits), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     return caught.value
 
 
@@ -224,7 +227,7 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
     away = Away(redis)
     rates = Rates(away.limits, unknown)
     rates.check(caller(MINUTE))
-    await rates.take(caller(MINUTE), uuid4(), model="small", tokens=1)
+    await rates.take(caller(MINUTE), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     rates.check(caller(MINUTE))  # nobody was refused
     told = await refused(rates, MINUTE, DAY)
     away.is_away = True
@@ -241,16 +244,16 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
 
 async def test_the_wait_of_a_remembered_limit_is_long_enough(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown)
-    await rates.take(caller(BLINK), uuid4(), model="small", tokens=1)
+    await rates.take(caller(BLINK), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     told = await refused(rates, BLINK)
     await asyncio.sleep((told.retry_after_ms or 0) / 1_000)
     rates.check(caller(BLINK))
-    await rates.take(caller(BLINK), uuid4(), model="small", tokens=1)
+    await rates.take(caller(BLINK), uuid4(), model="small", amounts={Counts.TOKENS: 1})
 
 
 async def test_limits_of_tokens_and_concurrency_are_not_remembered(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown)
-    await rates.take(caller(ONE), uuid4(), model="small", tokens=1)
+    await rates.take(caller(ONE), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     await refused(rates, ONE)
     rates.check(caller(ONE))
     await rates.look(caller(ONE))

@@ -14,7 +14,7 @@ LIST = "/admin/accounts/apikey/"
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What the service would write to its standard error, with a minute that has just begun."""
+    """Yield the service's standard error, with a minute that has just begun."""
     (handler,) = [each for each in logging.getLogger("django.security").handlers if each.name == "refusals"]
     assert isinstance(handler, logging.StreamHandler)
     stream = io.StringIO()

@@ -33,7 +33,7 @@ print(json.dumps(sorted([row.status, row.code, row.requests] for row in rows)))
 
 @pytest.fixture(scope="module")
 def made(installation: Installation) -> dict[str, Client]:
-    """Clients whose keys only this module uses."""
+    """Return clients whose keys only this module uses."""
     secrets: dict[str, str] = json.loads(shell(installation, MAKE))
     return {name: Client(installation.url, secret) for name, secret in secrets.items()}
 

@@ -19,7 +19,7 @@ CHAT = "/openai/v1/chat/completions"
 
 
 def send(installation: Installation, method: str, path: str, name: str, lines: Sequence[str]) -> Answer:
-    """A request with that header on so many lines."""
+    """Send a request with that header on this number of lines."""
     body = json.dumps({"model": "five", "messages": HELLO}).encode() if method == "POST" else b""
     usual = [
         ("Authorization", f"Bearer {installation.keys['live']}"),

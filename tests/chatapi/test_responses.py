@@ -1,6 +1,7 @@
 """`/v1/responses` in a whole installation: the answer and the books, state, background, cancellation."""
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation, wait_for
 
-MAX_STATES_BYTES = 64 << 20
+MAX_STATES_BYTES = 32 << 20
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": False}
@@ -49,9 +50,13 @@ def text_of(response: dict[str, Any]) -> str:
 
 
 def messages(installation: Installation, model: str = "five") -> list[tuple[str, Any]]:
-    """What the upstream was last asked with."""
+    """Return the messages of the upstream's last request."""
     body = installation.calls(model)[-1]["body"]
     return [(message["role"], message.get("content")) for message in body["messages"]]
+
+
+def settled_at(receipt: dict[str, Any]) -> int:
+    return int(datetime.fromisoformat(receipt["timings"]["settled_at"]).timestamp())
 
 
 # ---- the answer, and the books
@@ -67,6 +72,8 @@ def test_one_object(client: Client, installation: Installation) -> None:
     assert (receipt["endpoint"], receipt["outcome"]) == ("responses", "completed")
     assert response["usage"]["input_tokens"] == receipt["usage"]["prompt_tokens"]
     assert response["usage"]["output_tokens"] == receipt["usage"]["completion_tokens"]
+    assert response["completed_at"] == max(settled_at(receipt), response["created_at"])
+    assert get(client, response["id"]).json["completed_at"] == response["completed_at"]
 
 
 def test_a_stream_ends_with_the_ledgers_usage(client: Client, installation: Installation) -> None:
@@ -77,6 +84,8 @@ def test_a_stream_ends_with_the_ledgers_usage(client: Client, installation: Inst
     assert last["type"] == "response.completed"
     receipt = installation.receipt(last["response"]["id"])
     assert last["response"]["usage"]["total_tokens"] == receipt["usage"]["total_tokens"]
+    assert last["response"]["completed_at"] == max(settled_at(receipt), last["response"]["created_at"])
+    assert [event["response"]["completed_at"] for event in found[:2]] == [None, None]
     assert b"[DONE]" not in answer.body
 
 
@@ -100,10 +109,11 @@ def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
     assert (error["type"], failed["type"]) == ("error", "response.failed")
     failed_response = get(client, failed["response"]["id"]).json
     assert (failed_response["status"], failed_response["usage"]) == ("failed", None)
+    assert failed_response["completed_at"] is None
 
 
 def test_a_cut_upstream_still_brings_a_terminal_event(client: Client) -> None:
-    """Codex repeats a turn that has none, five times."""
+    """Codex repeats a turn without a terminal event five times."""
     (*_, last) = events(ask(client, model="breaks-by-close", stream=True))
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert events(get(client, last["response"]["id"], "?stream=true"))[-1] == last
@@ -140,7 +150,7 @@ def test_a_conversation_goes_on(client: Client, installation: Installation) -> N
 
 
 def test_a_tool_loop_by_references(client: Client, installation: Installation) -> None:
-    """As the AI SDK does from its second step."""
+    """The AI SDK sends references from its second step on."""
     first = ask(client, model="calls-tools", input="look", tools=[TOOL]).json
     calls = [item for item in first["output"] if item["type"] == "function_call"]
     references = [{"type": "item_reference", "id": call["id"]} for call in calls]
@@ -152,6 +162,35 @@ def test_a_tool_loop_by_references(client: Client, installation: Installation) -
     sent = installation.calls("calls-tools")[-1]["body"]["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", *["tool"] * len(calls)]
     assert len(sent[1]["tool_calls"]) == len(calls)
+
+
+def test_a_tool_loop_with_a_custom_tool(client: Client, installation: Installation) -> None:
+    """As Codex does. The upstream knows functions only."""
+    tools = [{"type": "custom", "name": "apply_patch", "format": {"type": "text"}}]
+    found = events(ask(client, model="patches", input="patch", tools=tools, stream=True))
+    (call,) = found[-1]["response"]["output"]
+    assert (call["type"], call["name"], call["input"]) == (
+        "custom_tool_call",
+        "apply_patch",
+        "*** Begin\nPatch",
+    )
+    pieces = [event["delta"] for event in found if event["type"] == "response.custom_tool_call_input.delta"]
+    assert "".join(pieces) == call["input"]
+    asked = installation.calls("patches")[-1]["body"]["tools"]
+    assert [tool["type"] for tool in asked] == ["function"]
+    output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "done"}
+    replayed = [{"role": "user", "content": "patch"}, call, output]
+    for request in (
+        {"input": replayed},
+        {"input": [output], "previous_response_id": found[-1]["response"]["id"]},
+    ):
+        assert text_of(ask(client, model="patches", tools=tools, **request).json)
+        _, turn, _ = installation.calls("patches")[-1]["body"]["messages"]
+        (sent,) = turn["tool_calls"]
+        assert (sent["type"], json.loads(sent["function"]["arguments"])) == (
+            "function",
+            {"input": call["input"]},
+        )
 
 
 def test_a_large_conversation_goes_on(client: Client, installation: Installation) -> None:
@@ -228,7 +267,7 @@ def test_no_stranger_sees_it(client: Client, strangers: dict[str, Client], stran
 
 
 def assert_unknown(answer: Answer, name: str) -> None:
-    """The answer is what one with an id that there never was gets."""
+    """Check that the answer is the one to an id that does not exist."""
     assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert name in answer.error["message"]
 
@@ -247,6 +286,16 @@ def test_the_state_expires_with_the_log(client: Client, installation: Installati
         (log,) = redis.keys(f"*log:{generation}")
         assert 0 < redis.pttl(state) <= 300_000
         assert abs(redis.pttl(state) - redis.pttl(log)) < 1_000
+
+
+def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, installation: Installation) -> None:
+    response_id = ask(client).json["id"]
+    installation.receipt(response_id)
+    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+        logs = [name for name in redis.scan_iter() if b"log:" in name and response_id[5:].encode() in name]
+        assert redis.delete(*logs) == 1
+    for answer in (get(client, response_id), ask(client, previous_response_id=response_id)):
+        assert (answer.status, answer.error["code"]) == (503, "stream_unavailable")
 
 
 def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
@@ -294,6 +343,7 @@ def test_a_response_in_the_background(client: Client) -> None:
     assert (queued["metadata"], queued["output"], queued["usage"]) == ({"a": "b"}, [], None)
     done = wait_until(client, queued["id"], "completed")
     assert text_of(done)
+    assert (queued["completed_at"], done["completed_at"] >= done["created_at"]) == (None, True)
     assert done["metadata"] == {"a": "b"}
     (first, *_) = events(get(client, queued["id"], "?stream=true"))
     assert (first["type"], first["response"]["status"]) == ("response.created", "queued")
@@ -316,6 +366,7 @@ def test_a_response_in_the_background_is_cancelled(client: Client, installation:
     wait_until(client, response_id, "in_progress")
     cancelled = client.send("POST", f"/v1/responses/{response_id}/cancel")
     assert (cancelled.status, cancelled.json["status"]) == (200, "cancelled")
+    assert cancelled.json["completed_at"] is None
     assert events(get(client, response_id, "?stream=true"))[-1]["type"] == "response.incomplete"
     receipt = installation.receipt(response_id)
     assert receipt["outcome"] == "client_cancelled"

@@ -19,7 +19,7 @@ DIALECTS = ["openai", "opentoken", "bitseek", "llama"]
 
 @pytest.fixture(scope="module")
 def elsewhere(installation: Installation) -> Iterator[Client]:
-    """The same key at a second web process, which has served none of the streams."""
+    """Yield a client with the same key of a second web process, which has served none of the streams."""
     with installation.another_web() as another:
         yield Client(another.url, installation.keys["live"])
 
@@ -38,7 +38,7 @@ def ids(body: bytes) -> list[str]:
 
 
 def completed(client: Client, dialect: str, **parameters: Any) -> tuple[str, bytes]:
-    """A finished stream: its id and its bytes."""
+    """Return a finished stream: its id and its bytes."""
     answer = client.complete("five", dialect=dialect, stream=True, **parameters)
     return answer.headers["x-generation-id"], answer.body
 
@@ -54,6 +54,15 @@ def test_a_replay_is_what_the_client_got(client: Client, dialect: str, parameter
     assert without_ids(again.body) == body
 
 
+def test_an_answer_in_one_piece_is_published_in_one_piece(client: Client) -> None:
+    answer = client.complete("five")
+    *events, done = resume(client, answer.headers["x-generation-id"]).body.decode().split("data: ")[1:]
+    chunks = [json.loads(event.partition("\n")[0]) for event in events]
+    texts = [choice["delta"].get("content") for chunk in chunks for choice in chunk["choices"]]
+    assert list(filter(None, texts)) == [answer.json["choices"][0]["message"]["content"]]
+    assert done.startswith("[DONE]")
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialect: str) -> None:
     generation_id, _ = completed(client, dialect)
@@ -66,7 +75,7 @@ def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialec
 
 
 def test_who_comes_back_to_an_address_with_a_position_goes_on_behind_its_last_event(client: Client) -> None:
-    """As an EventSource does by itself: the same address, and the last id in the header."""
+    """An EventSource does this by itself: it repeats the URL and sends the last id in a header."""
     generation_id, _ = completed(client, "openai")
     assert (
         resume(client, generation_id, "1-1", last_event_id="5-1").body
@@ -123,7 +132,7 @@ def test_a_stream_that_is_not_kept_any_more_is_gone(client: Client, installation
 
 
 def forget(installation: Installation, generation_id: str) -> None:
-    """What happens to a log when its time is over."""
+    """Delete the log, as happens when its time is over."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         (log,) = redis.scan_iter(f"*log:{generation_id.rpartition('-')[2]}")
         redis.delete(log)

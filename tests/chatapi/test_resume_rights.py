@@ -24,7 +24,7 @@ FIND = (
 
 
 def told(response: HTTPResponse) -> Iterator[str]:
-    """The data of each event as it comes."""
+    """Yield the data of each event as it comes."""
     while line := response.readline():
         if line.startswith(b"data: "):
             yield line[6:].decode().strip()

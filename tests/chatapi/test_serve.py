@@ -8,54 +8,32 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from chatapi.serving import embedded_valkey
-from tests.chatapi.serve_process import Serve
+from tests.chatapi.serve_process import Serve, Start, answers, free_port, start
 from tests.curl import needs_curl
 
-Start = Callable[..., Serve]
+__all__ = ["start"]
 
 
 @pytest.fixture(scope="module")
 def first_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """A first start, in a folder whose name every URL must quote."""
+    """Start `serve` for the first time, in a folder whose name every URL must quote."""
     serve = Serve(tmp_path_factory.mktemp("state") / "100% of it?", free_port())
     try:
         serve.wait_until_ready()
         yield serve
     finally:
         serve.kill()
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a `serve` in the test's folder."""
-    started: list[Serve] = []
-
-    def start(*arguments: str, folder: str = "state", port: int | None = None, **environment: str) -> Serve:
-        started.append(Serve(tmp_path / folder, port or free_port(), *arguments, **environment))
-        return started[-1]
-
-    yield start
-    for serve in started:
-        serve.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @needs_curl
@@ -112,7 +90,7 @@ def test_it_starts_again_what_dies(first_start: Serve, role: str) -> None:
 
 
 def test_what_it_writes_is_for_nobody_else(first_start: Serve) -> None:
-    """The database knows all tenants, and the secrets sign for all."""
+    """The database contains all tenants' rows, and the secrets sign for all of them."""
     written = [first_start.state_dir, *first_start.state_dir.rglob("*")]
     assert {path.name for path in written} >= {"chatapi.sqlite3", "secrets.env"}
     assert [path for path in written if path.stat().st_mode & 0o077] == []
@@ -413,17 +391,10 @@ def begin_slow_answer(serve: Serve, tokens: int = 20) -> http.client.HTTPRespons
 def answer_of(
     serve: Serve, key: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """What it answers to a GET, or a POST of that JSON."""
+    """Return the answer to a GET, or to a POST of that JSON."""
     sent = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", **(headers or {})}
     with urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)
     ) as answer:
         told: bytes = answer.read()
     return told
-
-
-def answers(serve: Serve, path: str) -> bool:
-    """Whether a GET gives 200."""
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{serve.port}{path}"):
-        return True
-    return False

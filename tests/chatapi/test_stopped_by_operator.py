@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 
 def stop(installation: Installation, generation_id: str) -> None:
-    """As the button of the operator's pages does."""
+    """Stop the generation, as the button of the operator's pages does."""
 
     async def cancel() -> None:
         redis = connect(embedded_valkey.url(installation.folder))
@@ -34,7 +34,7 @@ def stop(installation: Installation, generation_id: str) -> None:
 
 @contextmanager
 def asking(installation: Installation, model: str, **parameters: Any) -> Iterator[Any]:
-    """A request of a client that tries again twice by itself; gives what it raises."""
+    """Send a request with a client that repeats it twice; yield the error that it raises."""
     url, key = f"{installation.url}/openai/v1", installation.keys["live"]
     with OpenAI(base_url=url, api_key=key) as client, ThreadPoolExecutor(1) as pool:
         create: Any = client.chat.completions.create

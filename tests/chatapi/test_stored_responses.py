@@ -131,7 +131,7 @@ def test_an_end_that_was_not_published_is_the_rows(installation: Installation, c
     lose_redis(installation)
     found = get(client, response["id"]).json
     assert (found["status"], text_of(found)) == ("completed", text_of(response))
-    assert found["usage"] == response["usage"]
+    assert (found["usage"], found["completed_at"]) == (response["usage"], response["completed_at"])
 
 
 def test_another_secret_key_is_a_404_and_logged(installation: Installation, client: Client) -> None:

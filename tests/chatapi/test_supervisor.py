@@ -48,7 +48,7 @@ async def test_what_ends_is_started_again_ever_more_slowly(supervisor: Superviso
 async def test_what_dies_is_started_again_though_nothing_can_be_said(
     supervisor: Supervisor, tmp_path: Path, number: int
 ) -> None:
-    """Its output is a closed pipe or a full disk; and not every signal has a name."""
+    """The output is a closed pipe or a full disk, and some signals have no name."""
 
     def fail(text: str) -> None:
         raise OSError(28, "No space left on device")
@@ -78,6 +78,23 @@ async def test_the_one_started_last_is_stopped_first(supervisor: Supervisor, tmp
         await until((tmp_path / name).exists)
     assert await supervisor.stop() == 0
     assert log.read_text().split() == ["second", "first"]
+
+
+async def test_those_of_one_call_are_stopped_together(supervisor: Supervisor, tmp_path: Path) -> None:
+    """Each waits for the other one's end, so one after the other they would never end."""
+    wait_for = (
+        "trap 'touch {mine}; while [ ! -e {other} ]; do sleep 0.02; done; exit' TERM; touch {mine}.on; "
+    )
+    first, second = tmp_path / "first", tmp_path / "second"
+    loop = "while :; do sleep 0.02; done"
+    await supervisor.start(
+        shell(wait_for.format(mine=first, other=second) + loop),
+        shell(wait_for.format(mine=second, other=first) + loop),
+    )
+    await until(lambda: (tmp_path / "first.on").exists() and (tmp_path / "second.on").exists())
+    assert await supervisor.stop() == 0
+    assert first.exists()
+    assert second.exists()
 
 
 async def test_what_does_not_end_in_time_is_killed(
@@ -114,7 +131,7 @@ async def test_nothing_is_started_after_a_signal(supervisor: Supervisor, tmp_pat
 async def test_programs_give_the_memory_of_large_requests_back(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By settings of malloc, which the operator's own replace."""
+    """Settings of malloc do this; the operator's own settings replace them."""
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
     found = tmp_path / "environment"
     await supervisor.start(shell(f"env > {found}.new; mv {found}.new {found}; exec sleep 60"))

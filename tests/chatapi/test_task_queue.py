@@ -18,7 +18,7 @@ GENERATION_ID = "0192f0c5-7e7a-7cc3-98c4-dc0c0c07398f"
 
 
 def decoded(message: str | bytes) -> dict[str, Any]:
-    """The message with its body opened and without its delivery tag, which is new for each."""
+    """Return the message with its body opened and without its delivery tag, which is new for each."""
     fields: dict[str, Any] = json.loads(message)
     fields["body"] = json.loads(base64.b64decode(fields["body"]))
     del fields["properties"]["delivery_tag"]

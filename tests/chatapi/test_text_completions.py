@@ -23,7 +23,7 @@ def ask(client: Client, dialect: str = "openai", **parameters: Any) -> Answer:
 
 
 def stream(client: Client, dialect: str = "openai", **parameters: Any) -> list[Chunk]:
-    """The chunks of a stream that ends with `[DONE]`."""
+    """Return the chunks of a stream that ends with `[DONE]`."""
     *chunks, done = ask(client, dialect, stream=True, **parameters).body.decode().split("\n\n")[:-1]
     assert done == "data: [DONE]"
     return [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]

@@ -26,7 +26,7 @@ def issue(client: Client, dialect: str = "bitseek") -> Answer:
 
 
 def fetch(installation: Installation, url: str) -> Answer:
-    """As an EventSource does: without a key."""
+    """Fetch the URL as an EventSource does: without a key."""
     return Client(installation.url, "").send(
         "GET", url, authorization=None, content_type=None, accept="text/event-stream"
     )
@@ -85,7 +85,7 @@ def kept_ticket(redis: Redis, ticket: dict[str, Any]) -> tuple[str, list[Any]]:
 def test_a_ticket_of_the_release_before_streams_its_request(
     client: Client, installation: Installation
 ) -> None:
-    """Its request is a client's body, and its summary has other members than ours."""
+    """The old ticket contains the client's body, and a summary with other members than ours."""
     ticket = issue(client, "openai").json
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         key, kept = kept_ticket(redis, ticket)
@@ -114,13 +114,13 @@ def test_a_ticket_that_another_version_has_written_is_refused(
 
 
 def test_what_is_wrong_with_a_request_is_no_stream_where_a_ticket_is_asked_for(client: Client) -> None:
-    """Not even in the dialect that tells it inside the stream that was asked for."""
+    """This holds also for the dialect that reports errors inside a stream."""
     wrong = client.send("POST", "/llama/v1/chat/completions/tickets", b'{"model": "five", "stream": true}')
     assert (wrong.status, wrong.error["param"]) == (400, "messages")
 
 
 def test_what_unused_tickets_of_a_key_take_up_is_bounded(client: Client, installation: Installation) -> None:
-    """No rate limit counts them before they are used: without a bound, one key could fill Redis for all."""
+    """Rate limits do not count unused tickets: without a bound, one key could fill Redis for all."""
     made = json.loads(installation.manage("createkey", "--organization", "Hoarders", "--json").stdout)
     large = json.dumps({"model": "five", "messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
     with installation.another_web(

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 def asked(
     installation: Installation, client: Client, model: str, *, stream: bool, **parameters: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """The usage that the client was told, and the receipt."""
+    """Return the usage in the answer, and the receipt."""
     if stream:
         chunks = client.stream(model, **parameters)
         return chunks[-1]["usage"], installation.receipt(chunks[-1]["id"])

@@ -55,7 +55,7 @@ print(secret)
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Valkey, web, worker and upstream; its books must be right in the end."""
+    """Start Valkey, web, worker and upstream; the books must be right at the end."""
     installation = Installation(tmp_path_factory.mktemp("clients"))
     installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
     try:
@@ -70,7 +70,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 @pytest.fixture(scope="session")
 def poor_key(installation: Installation) -> str:
-    """A key whose budget pays for nothing."""
+    """Return a key whose budget pays for nothing."""
     done = installation.manage("shell", "--no-imports", "-c", POOR_KEY)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -78,13 +78,15 @@ def poor_key(installation: Installation) -> str:
 
 @pytest.fixture
 def http(installation: Installation) -> Client:
-    """A plain HTTP client, to see the bytes."""
+    """Return a plain HTTP client, to see the bytes."""
     return Client(installation.url, installation.keys["live"])
 
 
 @pytest.fixture(params=["/v1", "/openai/v1", "/llama/v1"])
 def client(installation: Installation, request: pytest.FixtureRequest) -> Iterator[OpenAI]:
-    """OpenAI's client with each base URL that is meant for it: the default one is opentoken's dialect."""
+    """Return OpenAI's client with each base URL that is meant for it: the default one is
+    opentoken's dialect.
+    """
     with OpenAI(
         base_url=installation.url + request.param, api_key=installation.keys["live"], max_retries=0
     ) as client:
@@ -93,7 +95,7 @@ def client(installation: Installation, request: pytest.FixtureRequest) -> Iterat
 
 @pytest.fixture
 def canonical(installation: Installation) -> Iterator[OpenAI]:
-    """OpenAI's client under /openai/v1, where everything is as at OpenAI's."""
+    """Return OpenAI's client under /openai/v1, where everything is as at OpenAI."""
     with OpenAI(
         base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
     ) as client:
@@ -102,7 +104,7 @@ def canonical(installation: Installation) -> Iterator[OpenAI]:
 
 @pytest.fixture
 async def async_client(installation: Installation) -> AsyncIterator[AsyncOpenAI]:
-    """OpenAI's asynchronous client under /openai/v1."""
+    """Return OpenAI's asynchronous client under /openai/v1."""
     async with AsyncOpenAI(
         base_url=f"{installation.url}/openai/v1", api_key=installation.keys["live"], max_retries=0
     ) as client:

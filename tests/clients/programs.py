@@ -35,7 +35,7 @@ Command = list[str | Path]
 def running(
     installation: Installation, command: Command, dialect: str = "openai"
 ) -> Iterator["subprocess.Popen[str]"]:
-    """The program as a process that talks to the dialect's base URL; it is ended with the block."""
+    """Run the program with the dialect's base URL, until the end of the block."""
     urls = {"URL": installation.url, "BASE_URL": f"{installation.url}/{dialect}/v1"}
     environment = os.environ | urls | {"API_KEY": installation.keys["live"]}
     with subprocess.Popen(
@@ -53,7 +53,7 @@ def running(
 
 
 def told(installation: Installation, command: Command, dialect: str = "openai") -> dict[str, Any]:
-    """What the program tells; fails when it fails."""
+    """Return the program's report; fails if the program fails."""
     with running(installation, command, dialect) as process:
         out, problems = process.communicate(timeout=150)
         assert process.returncode == 0, problems
@@ -62,14 +62,14 @@ def told(installation: Installation, command: Command, dialect: str = "openai") 
 
 
 def python(script: str) -> Command:
-    """The command that runs a script with the heavy clients; fails unless they are installed."""
+    """Return the command that runs a script with the heavy clients; fails unless they are installed."""
     if not VENV_PYTHON.exists():
         pytest.fail("the heavy clients are not installed: run `make test-clients`", pytrace=False)
     return [VENV_PYTHON, "-W", "ignore", CLIENTS / script]
 
 
 def node_packages(name: str) -> Path:
-    """A copy of that folder with the packages that its lock file names, for which npm's registry is asked
+    """Return a copy of that folder with the packages of its lock file, which are fetched from npm's registry
     once.
     """
     folder = NODE_PACKAGES / name

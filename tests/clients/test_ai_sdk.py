@@ -20,7 +20,7 @@ Node = Callable[[str], Told]
 
 @pytest.fixture(scope="session")
 def folder() -> Path:
-    """The scripts beside the pinned packages."""
+    """Return the scripts beside the pinned packages."""
     return programs.node_packages("ai_sdk")
 
 
@@ -37,7 +37,7 @@ PROVIDERS = [
 
 @pytest.fixture(scope="session", params=PROVIDERS, ids="-".join)
 def target(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """A provider, and the dialect that it is pointed at."""
+    """Return a provider, and the dialect that it is pointed at."""
     target: tuple[str, str] = request.param
     return target
 

@@ -25,7 +25,7 @@ TOOL: ToolParam = {
 
 @pytest.fixture(params=["", "/anthropic"])
 def client(installation: Installation, request: pytest.FixtureRequest) -> Iterator[Anthropic]:
-    """Anthropic's client with each base URL that is meant for it."""
+    """Return Anthropic's client with each base URL that is meant for it."""
     with Anthropic(
         base_url=installation.url + request.param, api_key=installation.keys["live"], max_retries=0
     ) as client:
@@ -49,7 +49,7 @@ def user(content: str) -> list[MessageParam]:
 
 
 def input_tokens(usage: Any) -> int:
-    """All kinds together."""
+    """Return the sum of all kinds of input tokens."""
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return int(usage.input_tokens + read + written)
 

@@ -28,7 +28,7 @@ STREAMED = {"model": "five", "stream": True, "messages": HELLO}
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium; playwright's own download is not needed."""
+    """Start Debian's Chromium; playwright's own download is not needed."""
     if CHROMIUM is None:
         pytest.fail("there is no Chromium: apt-get install chromium-headless-shell", pytrace=False)
     with sync_playwright() as playwright:
@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, installation: Installation) -> Iterator[Page]:
-    """An empty page of the service's origin."""
+    """Open an empty page of the service's origin."""
     page = browser.new_page()
     page.route(
         "**/page",
@@ -54,7 +54,7 @@ def page(browser: Browser, installation: Installation) -> Iterator[Page]:
 
 
 def ticket(http: Client, dialect: str, model: str, **parameters: Any) -> str:
-    """The address at which an EventSource gets this answer, once."""
+    """Return the URL at which an EventSource gets this answer, once."""
     body = json.dumps({"model": model, "messages": HELLO, **parameters}).encode()
     answer = http.send("POST", f"/{dialect}/v1/chat/completions/tickets", body)
     assert answer.status == 201, answer.body

@@ -26,15 +26,13 @@ TEXT = " the of and to in"
 
 @pytest.fixture
 def tool_caller(installation: Installation) -> Iterator[Installation]:
-    """The same installation by a second web process: there a request without a model gets one that calls
-    tools.
-    """
+    """Start a second web process, where a request without a model gets one that calls tools."""
     with installation.another_web(CHATAPI_DEFAULT_MODEL="sandbox-tool-call") as tool_caller:
         yield tool_caller
 
 
 def example(installation: Installation, name: str) -> str:
-    """The document's example as a reader would change it for us."""
+    """Return the document's example with the changes that a reader makes."""
     text = (DOCUMENTS / name).read_text()
     assert ADDRESS in text
     return text.replace(ADDRESS, f"{installation.url}/llama/v1").replace(KEY, installation.keys["live"])
@@ -51,7 +49,7 @@ def printed(
 
 
 def curled(installation: Installation, folder: Path, name: str) -> list[Any]:
-    """The chunks that the example's curl prints; it finds the key where curl looks for its options."""
+    """Return the chunks that the example's curl prints; curl reads the key from its configuration."""
     (folder / ".curlrc").write_text(
         f'header = "Authorization: Bearer {installation.keys["live"]}"\nsilent\nshow-error\n'
     )

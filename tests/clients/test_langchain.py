@@ -15,13 +15,13 @@ Told = dict[str, Any]
 
 @pytest.fixture(scope="session")
 def tellings(installation: Installation) -> Told:
-    """What the program tells of each dialect; one run, because its imports take longest."""
+    """Return the program's report of each dialect; it runs once, because its imports take longest."""
     return programs.told(installation, [*programs.python("langchain/answers.py"), *DIALECTS])
 
 
 @pytest.fixture(params=DIALECTS)
 def told(tellings: Told, request: pytest.FixtureRequest) -> Told:
-    """What the program tells of one dialect."""
+    """Return the program's report of one dialect."""
     told: Told = tellings[request.param]
     return told
 

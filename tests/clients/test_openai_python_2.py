@@ -14,7 +14,7 @@ Told = dict[str, Any]
 
 @pytest.fixture(scope="session", params=["openai", "opentoken", "llama"])
 def told(installation: Installation, request: pytest.FixtureRequest) -> Told:
-    """What openai_python_2/answers.py tells of the dialect."""
+    """Return the report of openai_python_2/answers.py about the dialect."""
     told = programs.told(installation, programs.python("openai_python_2/answers.py"), request.param)
     assert told["version"].startswith("2.")
     return told

@@ -109,7 +109,7 @@ def test_the_stream_helper_raises_a_failure_too(client: OpenAI) -> None:
 
 
 def test_a_streams_wrong_parameter_is_raised_in_the_llama_dialect_too(installation: Installation) -> None:
-    """There it is an event of a stream with status 200."""
+    """In this dialect the error is an event of a stream with status 200."""
     base_url, key = f"{installation.url}/llama/v1", installation.keys["live"]
     with (
         OpenAI(base_url=base_url, api_key=key) as client,

@@ -80,7 +80,7 @@ def check(kind: type[T], document: str | bytes) -> T:
 
 
 def unknown(value: Any) -> Iterator[str]:
-    """The names of the members that the types do not know, at any depth."""
+    """Yield the names of the members that the types do not know, at any depth."""
     if isinstance(value, pydantic.BaseModel):
         yield from value.model_extra or ()
         for _, member in value:
@@ -91,7 +91,7 @@ def unknown(value: Any) -> Iterator[str]:
 
 
 def frames(client: Client, path: str, body: dict[str, Any]) -> list[str]:
-    """The data of each event of a stream, without the `[DONE]` that must be the last."""
+    """Return the data of each event of a stream, without the `[DONE]` that must be the last."""
     with client.exchange("POST", path, json.dumps(body).encode(), {}) as exchange:
         *frames, done = exchange.data()
     assert done == "[DONE]"

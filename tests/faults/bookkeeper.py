@@ -31,6 +31,7 @@ class Row(NamedTuple):
     amount_nanodollars: int
     seconds: float
     """From its admission to its settlement."""
+    endpoint: str = "chat.completions"
 
 
 class Bookkeeper:
@@ -54,11 +55,11 @@ class Bookkeeper:
         wait_for(self._is_settled, "the settlement of everything", timeout_s)
 
     def rows(self) -> list[Row]:
-        """All generations, oldest first."""
+        """Return all generations, oldest first."""
         return [Row(*values) for values in self._ask("rows")]
 
     def check(self) -> dict[str, Any]:
-        """How many generations are open, what differs, and which budgets are beyond their limits."""
+        """Return the number of open generations, the differences, and the budgets beyond their limits."""
         report: dict[str, Any] = self._ask("check")
         return report
 
@@ -120,6 +121,7 @@ def _rows() -> list[Row]:
             row.overages,
             row.amount,
             (row.settled_at - row.admitted_at).total_seconds() if row.settled_at else 0.0,
+            row.endpoint,
         )
         for row in rows.order_by("id")
     ]

@@ -16,6 +16,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "steady": {"tokens": 1000, "rate": 50},
     "two-seconds": {"tokens": 100, "rate": 50},
     "five-seconds": {"tokens": 250, "rate": 50},
+    "embed-in-a-second": {"ttft_ms": 1_200, "dimensions": 1024},
     "never-begins": {"ttft_ms": 60_000},
     "resets": {"tokens": 50, "rst_after": 20},
     "closes": {"tokens": 50, "fin_after": 20},
@@ -30,7 +31,7 @@ Ask = Callable[..., Listener]
 def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
-    """An installation of this module's own; the module's ENVIRONMENT goes on top of the test profile."""
+    """Start an installation for this module; the module's ENVIRONMENT overrides the test profile."""
     installation = Installation(
         tmp_path_factory.mktemp("faults"), **getattr(request.module, "ENVIRONMENT", {})
     )
@@ -52,8 +53,8 @@ def bookkeeper(installed: Installation) -> Iterator[Bookkeeper]:
 
 @pytest.fixture
 def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[Installation]:
-    """All of it running, whatever the last test has killed; in the end nothing is open and the books are
-    right.
+    """Start all processes that the last test has killed; at the end nothing is open and the books
+    are right.
     """
     if "valkey" not in installed.processes:
         installed.start_valkey()

@@ -32,7 +32,7 @@ class Listener:
 
     @property
     def words(self) -> list[str]:
-        """The text so far; each word is a token."""
+        """Return the text so far; each word is a token."""
         contents = [
             choice["delta"].get("content", "") for chunk in self.chunks for choice in chunk.get("choices", ())
         ]
@@ -40,18 +40,18 @@ class Listener:
 
     @property
     def is_broken(self) -> bool:
-        """The connection ended before the answer did."""
+        """Return whether the connection ended before the answer did."""
         return self.body is None and not self.is_done
 
     @property
     def has_ended(self) -> bool:
-        """The answer has ended, in whatever way."""
+        """Return whether the answer has ended, in any way."""
         return not self._thread.is_alive()
 
     @property
     def ends(self) -> int:
-        """How many ends it has had: good ones (a finish_reason; the object of an answer in one piece) and
-        errors.
+        """Return the number of its good ends (a finish_reason, or an answer in one piece) and of
+        its errors.
         """
         if self.body is not None:
             return 1
@@ -62,13 +62,13 @@ class Listener:
 
     @property
     def usage(self) -> dict[str, Any] | None:
-        """The usage that the client was told, if it was."""
+        """Return the usage in the answer, if there is one."""
         last = self.body if self.body is not None else self.chunks[-1] if self.chunks else {}
         return last.get("usage")
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error that ended it, in the stream or as a body."""
+        """Return the error that ended it, in the stream or as a body."""
         last = self.body if self.body is not None else self.chunks[-1]
         error: dict[str, Any] = last["error"]
         return error

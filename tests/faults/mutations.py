@@ -52,7 +52,7 @@ MUTATIONS = (
     ),
     Mutation(
         "who was fenced off may publish",
-        "chatapi/delta_stream.py",
+        "chatapi/delta_stream/scripts.py",
         "local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)",
         "local key, name = prefix .. 'log:' .. id, '*'",
         (
@@ -69,12 +69,12 @@ MUTATIONS = (
     Mutation(
         "the end is told before the commit",
         "chatapi/worker/generate.py",
-        "        await _settle(services, settlement)\n",
-        "        tokens = settlement.tokens\n"
-        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count)\n"
+        "        settled_at = await _settle(services, settlement)\n",
+        "        now, tokens = datetime.now().astimezone(), settlement.tokens\n"
+        "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count, now)\n"
         "        run.publish(services.publisher, terminal)\n"
         "        await services.publisher.flushed(run)\n"
-        "        await _settle(services, settlement)\n",
+        "        settled_at = await _settle(services, settlement)\n",
         (
             "tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",
         ),
@@ -200,7 +200,7 @@ MUTATIONS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Command line; exit status 1 when a mistake went unnoticed."""
+    """Run the command line; exit status 1 when a mistake went unnoticed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def notices(mutation: Mutation) -> bool:
-    """Whether one of its tests fails on a copy that has the mistake; says which."""
+    """Return whether one of its tests fails on a copy with the mistake, and print which."""
     if mutation.needs_postgres and "DATABASE_URL" not in os.environ:
         print(f"not tried: {mutation.name} (SQLite has one writer at a time; run it by .ci/with-postgres)")
         return True

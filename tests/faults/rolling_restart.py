@@ -77,7 +77,7 @@ class Balancer:
             self._watcher.join()
 
     def choose(self) -> str:
-        """The URL of a process that is ready, in turn; waits for one if there is none."""
+        """Return the URL of the next ready process; waits until there is one."""
         give_up_at = time.monotonic() + PATIENCE_S
         while not (ready := [url for url, is_ready in self._ready.items() if is_ready]):
             if time.monotonic() > give_up_at:
@@ -86,7 +86,7 @@ class Balancer:
         return ready[next(self._turns) % len(ready)]
 
     def is_ready(self, url: str) -> bool:
-        """What it said when it was asked last."""
+        """Return the result of the last check."""
         return self._ready[url]
 
     def _watch(self) -> None:
@@ -116,7 +116,7 @@ class Caller:
         """The web process to which the connection leads that is kept."""
 
     def run(self, numbers: Iterator[int]) -> None:
-        """Until the numbers are used up."""
+        """Send requests until the numbers are used up."""
         for _ in numbers:
             failure = self._ask()
             if failure:
@@ -127,7 +127,7 @@ class Caller:
         self._connections.close()
 
     def _ask(self) -> str:
-        """One request; why it failed, or nothing."""
+        """Send one request; return the reason of its failure, if it failed."""
         (model,) = self._chance.choices(list(MODELS), MODEL_WEIGHTS)
         is_streamed = self._chance.random() < 0.6
         url = self._url()
@@ -138,7 +138,7 @@ class Caller:
             return f"{type(error).__name__} {str(error)[:80]}".strip()
 
     def _url(self) -> str:
-        """Where the kept connection leads; without one, where the balancer leads."""
+        """Return the URL of the kept connection, or the one that the balancer chooses."""
         if self._kept_url is None or not self._connections.has_quiet(self._kept_url):
             self._kept_url = self._balancer.choose()
         return self._kept_url
@@ -163,9 +163,7 @@ class RollingRestart:
         self._seed = seed
 
     def run(self) -> None:
-        """Start everything, restart one process after the other until all requests are answered, and check
-        the books.
-        """
+        """Send requests until the numbers are used up."""
         installation = self.installation
         installation.start(MODELS)
         installation.start_worker("worker-2")
@@ -191,7 +189,7 @@ class RollingRestart:
         return threads
 
     def _restart_all(self, second: Installation, balancer: Balancer) -> None:
-        """Each process once; the two of a kind never one directly after the other."""
+        """Restart each process once; the two of a kind never directly one after the other."""
         self._restart_web("web 1", self.installation, balancer)
         self._restart("worker", self.installation.start_worker)
         self._restart("reaper", self.installation.start_reaper)
@@ -218,7 +216,7 @@ class RollingRestart:
 
 
 def _status(url: str) -> int:
-    """What `/readyz` says; 0 if nobody answers."""
+    """Return the status of `/readyz`; 0 if no process answers."""
     try:
         return Client(url, "", LOOK_S * 4).send("GET", "/readyz").status
     except (OSError, HTTPException):
@@ -226,7 +224,7 @@ def _status(url: str) -> int:
 
 
 def _stream_failure(exchange: Exchange) -> str:
-    """What is wrong with a stream, or nothing."""
+    """Return what is wrong with a stream; empty if it is right."""
     if exchange.response.status != 200:
         return _refusal(exchange)
     finish, usage = None, None
@@ -241,7 +239,7 @@ def _stream_failure(exchange: Exchange) -> str:
 
 
 def _whole_failure(exchange: Exchange) -> str:
-    """What is wrong with a whole answer, or nothing."""
+    """Return what is wrong with a whole answer; empty if it is right."""
     if exchange.response.status != 200:
         return _refusal(exchange)
     document = exchange.read().json

@@ -21,7 +21,7 @@ from pathlib import Path
 from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
-from tests.faults.soak_clients import CANARY, MODELS, Guest
+from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections
 from tests.faults.soak_verdict import MAX_SILENCE_S, Verdict
 from tests.faults.soak_visits import Visit
@@ -60,7 +60,7 @@ class Soak:
     def run(self, seconds: float) -> Verdict:
         """Start everything, break things for so long, let it recover, and judge."""
         installation = self.installation
-        installation.start(MODELS)
+        installation.start(MODELS | EMBEDDING_MODELS)
         done = installation.manage("shell", "--no-imports", "-c", POOR)
         assert done.returncode == 0, done.stderr
         installation.keys["poor"] = done.stdout.strip()
@@ -93,7 +93,8 @@ class Soak:
         bookkeeper = Bookkeeper(self.installation)
         try:
             bookkeeper.close_the_books(timeout_s=60)
-            calls = [call for model in MODELS for call in self.installation.calls(model)]
+            models = MODELS | EMBEDDING_MODELS
+            calls = [call for model in models for call in self.installation.calls(model)]
             verdict = Verdict.of(
                 self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages
             )
@@ -102,7 +103,7 @@ class Soak:
             bookkeeper.stop()
 
     def _traces(self) -> list[str]:
-        """Where what was said is still to be found once no stream is kept any more."""
+        """Return the places that still contain a message when no stream is stored any more."""
         with canaries.open_valkey(self.installation) as valkey:
             wait_for(
                 lambda: canaries.is_forgotten(valkey),
@@ -141,7 +142,10 @@ def main() -> int:
         soak.stop()
     arguments = f"--seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}"
     print(f"python -m tests.faults.soak {arguments}\n")
-    asked = {"faults": soak.chaos.faults, "visits": Counter(visit.act for visit in soak.visits)}
+    asked = {
+        "faults": soak.chaos.faults,
+        "visits": Counter(f"{visit.protocol} {visit.act}" for visit in soak.visits),
+    }
     for title, counts in (asked | verdict.tables).items():
         _print_table(title, counts)
     for title, waits in verdict.waits.items():

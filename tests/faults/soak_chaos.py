@@ -113,7 +113,7 @@ class Chaos:
         self._installation.send(name, signal.SIGCONT)
 
     def _crash_postgres(self) -> None:
-        """One backend that dies takes all others with it: PostgreSQL recovers as after a crash."""
+        """Kill one backend: all others end with it, and PostgreSQL recovers as after a crash."""
         import psycopg
 
         with psycopg.connect(self._installation.environment["DATABASE_URL"], autocommit=True) as connection:

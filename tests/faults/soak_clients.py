@@ -1,5 +1,5 @@
-"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, come back; each decided
-by its number.
+"""Who asks during a soak: patient clients, and ones that leave, read slowly, cancel, come back, in every
+protocol; each decided by its number.
 """
 
 import json
@@ -17,6 +17,7 @@ from chatapi.celery import GENERATE_TASK, app
 from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
 from tests.faults.soak_connections import Connections, KeepingClient
+from tests.faults.soak_protocols import PROTOCOLS, SHARES
 from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
@@ -33,24 +34,22 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 MODEL_WEIGHTS = [35, 30, 10, 10, 3, 3, 3, 3, 3]
 """Some answers take longer than a process that is told to stop may take."""
-ACTS = {
-    "reads": 25,
-    "wants it whole": 15,
-    "leaves": 14,
-    "reads slowly": 8,
-    "cancels": 8,
-    "sends it again": 8,
-    "attaches": 6,
-    "resumes": 6,
-    "fetches it later": 6,
-    "delivers it twice": 4,
+EMBEDDING_MODELS: dict[str, dict[str, Any]] = {
+    "embeds": {},
+    "embeds-slowly": {"ttft_ms": 800},
+    "refuses-to-embed": {"status": 503},
 }
+EMBEDDING_WEIGHTS = [6, 3, 1]
 POOR_PART = 0.1
 CANARY = "guest-canary"
 """A word of every prompt that occurs nowhere else."""
 CLOSING_PART = 0.25
 """Of the clients send `Connection: close`; the others keep their connections."""
 TRIES = 8
+AWAY = (503, 529)
+"""The service is away for the moment, in OpenAI's protocols and in Anthropic's."""
+BACKGROUND_S = 40
+"""A response in the background has ended by then, whatever died."""
 PATIENCE_S = 40
 """Silence that a client bears: when processes start on a busy machine it takes them long."""
 
@@ -68,24 +67,32 @@ class Guest:
         chance: random.Random,
         connections: Connections | None = None,
     ) -> None:
-        """`connections` are those that this caller has kept from earlier visits."""
+        """Keep the connections of this caller's earlier visits in `connections`."""
         self._installation = installation
         self._chance = chance
-        (act,) = chance.choices(list(ACTS), list(ACTS.values()))
-        (model,) = chance.choices(list(MODELS), MODEL_WEIGHTS)
+        (protocol,) = chance.choices(list(SHARES), list(SHARES.values()))
+        self._protocol = PROTOCOLS[protocol]
+        (act,) = chance.choices(list(self._protocol.acts), list(self._protocol.acts.values()))
+        models = (
+            (EMBEDDING_MODELS, EMBEDDING_WEIGHTS) if protocol == "embeddings" else (MODELS, MODEL_WEIGHTS)
+        )
+        (model,) = chance.choices(list(models[0]), models[1])
         key = installation.keys["poor" if chance.random() < POOR_PART else "live"]
         closes = chance.random() < CLOSING_PART
         self._connections = connections or Connections()
         self._client = KeepingClient(installation.url, key, PATIENCE_S, self._connections, closes=closes)
-        self._result = Visit(act, model, f"{CANARY} {number}")
+        self._result = Visit(act, model, f"{CANARY} {number}", protocol=protocol)
         self._headers = {"Idempotency-Key": f"guest-{number}"} if self._result.is_keyed else {}
         self._acts: dict[str, Callable[[], object]] = {
             "wants it whole": lambda: self._ask(stream=False),
-            "leaves": lambda: self._ask(leave_after=self._chance.randint(0, 8)),
+            "leaves": lambda: self._ask(leave_after=self._events_borne(0, 8)),
             "sends it again": self._send_again,
             "attaches": self._attach,
             "resumes": self._resume,
             "fetches it later": self._fetch_later,
+            "continues": self._continue,
+            "runs in the background": self._run_in_background,
+            "cancels in the background": self._cancel_in_background,
         }
 
     def visit(self) -> Visit:
@@ -102,7 +109,7 @@ class Guest:
 
     def _send_again(self) -> None:
         """Leave, and come back with the same key until there is an answer."""
-        self._ask(leave_after=self._chance.randint(0, 5))
+        self._ask(leave_after=self._events_borne(0, 5))
         self._until_answered(self._ask)
 
     def _attach(self) -> None:
@@ -128,17 +135,52 @@ class Guest:
         if accepted.status == 202:
             self._pick_up(accepted.generation_id)
 
-    def _pick_up(self, generation_id: str, leave_after: int | None = None) -> None:
-        """The stream of a generation from its beginning, with as many connections as it takes; the first may
-        be left.
+    def _continue(self) -> None:
+        """Ask, and go on from the response."""
+        first = self._ask(stream=self._chance.random() < 0.5)
+        if first.usage is not None:
+            self._ask(stream=self._chance.random() < 0.5, previous_response_id=first.generation_id)
+
+    def _run_in_background(self) -> None:
+        """Ask for a response in the background, and read its events."""
+        accepted = self._until_answered(lambda: self._ask(stream=False, background=True))
+        if accepted.is_accepted:
+            self._pick_up(accepted.generation_id, by_number=True)
+
+    def _cancel_in_background(self) -> None:
+        """Ask for a response in the background, stop it, and poll it until it has ended."""
+        accepted = self._until_answered(lambda: self._ask(stream=False, background=True))
+        if not accepted.is_accepted:
+            return
+        path = f"/v1/responses/{accepted.generation_id}"
+        time.sleep(self._chance.uniform(0, 1.5))
+        self._until_answered(lambda: self._listen(*self._open("POST", f"{path}/cancel", b"", {})))
+        give_up_at = time.monotonic() + BACKGROUND_S
+        while (found := self._until_answered(lambda: self._listen(*self._open("GET", path, None, {})))) and (
+            found.is_accepted
+        ):
+            assert time.monotonic() < give_up_at, f"{path} has not ended"
+            time.sleep(0.3)
+
+    def _pick_up(
+        self, generation_id: str, leave_after: int | None = None, *, by_number: bool = False
+    ) -> None:
+        """Follow the stream of a generation from its beginning over as many connections as needed; the first
+        may be left. `by_number`: by the events' own numbers, as Responses have them.
         """
         before = Heard(time.monotonic())
 
         def go_on() -> Heard:
             nonlocal before
-            first = not before.event_id
-            headers = {} if first else {"Last-Event-ID": before.event_id}
-            heard, listening = self._open("GET", f"/v1/generations/{generation_id}/stream", None, headers)
+            if by_number:
+                first = before.number is None
+                after = "" if first else f"&starting_after={before.number}"
+                path, headers = f"/v1/responses/{generation_id}?stream=true{after}", {}
+            else:
+                first = not before.event_id
+                path = f"/v1/generations/{generation_id}/stream"
+                headers = {} if first else {"Last-Event-ID": before.event_id}
+            heard, listening = self._open("GET", path, None, headers)
             heard.go_on_behind(before)
             before = self._listen(heard, listening, leave_after if first else None)
             return heard
@@ -146,7 +188,7 @@ class Guest:
         self._until_answered(go_on)
 
     def _act(self, heard: Heard, number: int) -> None:
-        """What this guest does after so many events."""
+        """Perform this guest's act after the given number of events."""
         act = self._result.act
         if act == "reads slowly":
             time.sleep(0.05)
@@ -160,7 +202,7 @@ class Guest:
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         path = str(embedded_valkey.socket_path(self._installation.folder))
         with suppress(RedisError), Redis(unix_socket_path=path, socket_timeout=1) as redis:
-            message = queue.message(generation_id.removeprefix("chatcmpl-"))
+            message = queue.message(generation_id[-32:])
             redis.lpush(queue.key, message, message)
 
     # ---- how they ask and listen
@@ -169,40 +211,39 @@ class Guest:
         """Ask again after a while when there is no whole answer, or the service is away for the moment."""
         heard = ask()
         for _ in range(TRIES):
-            if heard.is_done and heard.status != 503:
+            if heard.is_done and heard.status not in AWAY:
                 break
             time.sleep(0.5)
             heard = ask()
         return heard
 
+    def _events_borne(self, least: int, most: int) -> int:
+        """After how many events to leave; what comes in one piece is left before it comes."""
+        return 0 if self._result.protocol == "embeddings" else self._chance.randint(least, most)
+
     def _ask(
-        self, *, stream: bool = True, headers: Mapping[str, str] | None = None, leave_after: int | None = None
+        self,
+        *,
+        stream: bool = True,
+        headers: Mapping[str, str] | None = None,
+        leave_after: int | None = None,
+        **members: Any,
     ) -> Heard:
-        heard, listening = self._asking(stream=stream, headers=headers)
+        heard, listening = self._asking(stream=stream, headers=headers, **members)
         return self._listen(heard, listening, leave_after)
 
     def _asking(
-        self, *, stream: bool = True, headers: Mapping[str, str] | None = None
+        self, *, stream: bool = True, headers: Mapping[str, str] | None = None, **members: Any
     ) -> tuple[Heard, Listening]:
         result = self._result
-        body = {
-            "model": result.model,
-            "messages": [{"role": "user", "content": result.prompt}],
-            "stream": stream,
-        }
-        if stream:
-            body["stream_options"] = {"include_usage": True}
-        return self._open(
-            "POST",
-            "/openai/v1/chat/completions",
-            json.dumps(body).encode(),
-            {**self._headers, **(headers or {})},
-        )
+        body = {"model": result.model, **self._protocol.body(result.prompt, stream), **members}
+        sent = {**self._headers, **(headers or {})}
+        return self._open("POST", self._protocol.path, json.dumps(body).encode(), sent)
 
     def _open(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[Heard, Listening]:
-        heard = Heard(time.monotonic())
+        heard = Heard(time.monotonic(), protocol=self._result.protocol)
         self._result.heard.append(heard)
         return heard, self._events(heard, method, path, body, headers)
 

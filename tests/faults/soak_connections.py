@@ -20,7 +20,7 @@ class Connections:
         self._idle: dict[str, list[HTTPConnection]] = {}
 
     def take(self, address: str, timeout_s: float) -> HTTPConnection:
-        """The connection that was used last, if the server has not closed it meanwhile; else a new one."""
+        """Return the connection that was used last, unless the server has closed it; else a new one."""
         kept = self._idle.get(address, [])
         while kept:
             connection = kept.pop()
@@ -31,7 +31,7 @@ class Connections:
         return HTTPConnection(address, timeout=timeout_s)
 
     def has_quiet(self, url: str) -> bool:
-        """Whether there is a connection to this server that it has not closed."""
+        """Return whether there is an open connection to this server."""
         return any(_is_quiet(connection) for connection in self._idle.get(urlsplit(url).netloc, ()))
 
     def give_back(self, address: str, connection: HTTPConnection) -> None:
@@ -82,7 +82,7 @@ class KeepingClient(Client):
 
 
 def _is_quiet(connection: HTTPConnection) -> bool:
-    """Whether nothing has come over an idle connection: what comes there is its end."""
+    """Return whether an idle connection is still open: only its end would arrive there."""
     if connection.sock is None:
         return False
     readable, _, _ = select.select([connection.sock], [], [], 0)

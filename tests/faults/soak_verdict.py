@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
+from tests.faults.soak_protocols import prompt_of
 from tests.faults.soak_visits import Heard, Visit
 
 FORGOTTEN_TOKENS = 75
@@ -25,6 +26,9 @@ MAX_SILENCE_S = 10.0
 NEVER_TOLD = "queue_timeout"
 """No client may be told this where workers are there: its request was lost."""
 
+NOT_COMPLETED = "response_not_completed"
+"""No client may be told this: they go on from responses whose end they have."""
+
 
 @dataclass(frozen=True)
 class Waits:
@@ -37,7 +41,7 @@ class Waits:
 
     @classmethod
     def of(cls, seconds: Iterable[float | None]) -> "Waits":
-        """Of those that there were."""
+        """Return the counts of these visits."""
         ordered = sorted(each for each in seconds if each is not None)
         if not ordered:
             return cls(0, 0.0, 0.0, 0.0)
@@ -64,8 +68,8 @@ class Outages:
     """Web processes that were told to stop, and ended otherwise than by themselves."""
 
     def explain(self, heard: Heard) -> bool:
-        """Whether the connection may have broken. Only of those that got no answer at all web may not have
-        known.
+        """Return whether a fault explains that the connection broke: a killed web process or, without any
+        answer, one that was stopping.
         """
         refusing = [] if heard.status else self.web_stops
         return any(
@@ -73,9 +77,13 @@ class Outages:
             for began, ended in [*self.web_kills, *refusing]
         )
 
+    def has_lost_data(self, since: float, until: float) -> bool:
+        """Whether Valkey has lost all that it had, some time between."""
+        return any(since <= lost_at <= until for lost_at in self.valkey_losses)
+
     def has_lost(self, visit: Visit, row: Row) -> bool:
-        """Whether Valkey has lost the log of a generation that this visit was answered by, and the last
-        heartbeat is all that is left.
+        """Return whether Valkey has lost the log of this visit's generation, so that only the last heartbeat
+        is left.
         """
         first, last = visit.heard[0].began_at, visit.heard[-1].ended_at + row.seconds + AT_ONCE_S
         return row.outcome == "worker_lost" and any(
@@ -100,12 +108,13 @@ class Verdict:
         calls: Sequence[dict[str, Any]],
         outages: Outages,
     ) -> "Verdict":
-        """Judge; nobody asks any more and no generation is open. `calls` are those of the upstream, as it
-        counted them.
+        """Judge the soak, when no client asks any more and no generation is open. `calls` are the upstream's
+        records.
         """
         sent: defaultdict[str, list[int]] = defaultdict(list)
         for call in calls:
-            sent[call["body"]["messages"][0]["content"]].append(call["tokens"])
+            has_tokens = "input" not in call["body"]  # else they are vectors
+            sent[prompt_of(call["body"])].append(call["tokens"] * has_tokens)
         by_id = {row.id: row for row in rows}
         violations = [
             *_books(report),
@@ -133,11 +142,13 @@ class Verdict:
 
     @property
     def generations(self) -> int:
-        """How many there were."""
+        """Return the number of generations."""
         return self.tables["generations"].total()
 
     def asking_at_least(self, generations: int) -> "Verdict":
-        """The same, and a violation where there were fewer: what hardly ran proves little."""
+        """Return this verdict, with a violation where there were fewer: a fault that hardly ran proves
+        little.
+        """
         if self.generations >= generations:
             return self
         return replace(
@@ -149,7 +160,7 @@ class Verdict:
         )
 
     def bearing_silence(self, max_silence_s: float = MAX_SILENCE_S) -> "Verdict":
-        """The same, and a violation for each kind of silence whose p99 is longer."""
+        """Return this verdict, with a violation for each kind of silence with a longer p99."""
         too_long = [
             f"{title}: p99 is {waits.p99_s:.1f} s, more than {max_silence_s:g} s"
             for title, waits in self.waits.items()
@@ -179,7 +190,7 @@ def _waits(heard: Sequence[Heard]) -> dict[str, Waits]:
 
 
 def _books(report: Mapping[str, Any]) -> Iterator[str]:
-    """0 differences, 0 overdrawn, pending back to 0."""
+    """Check the books: 0 differences, 0 overdrawn, pending back to 0."""
     yield from (f"books: {each}" for each in report["differences"])
     yield from (f"overdrawn: {each}" for each in report["over limit"])
     yield from (f"still pending: {each}" for each in report["pending"])
@@ -189,12 +200,15 @@ def _settled_once(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.charges != 1 or row.overages:
             yield f"{row.id}: {row.charges} charges, {row.overages} overages"
-        if (row.completion_tokens > 0) != (row.amount_nanodollars > 0):
+        has_result = row.outcome == "completed" if row.endpoint == "embeddings" else row.completion_tokens > 0
+        if has_result != (row.amount_nanodollars > 0):
             yield f"{row.id}: {row.amount_nanodollars} nanodollars for {row.completion_tokens} tokens"
 
 
 def _nobody_pays_for_nothing(rows: Sequence[Row], sent: Mapping[str, Sequence[int]]) -> Iterator[str]:
-    """Also of those whose clients never learned their id."""
+    """Check that no one is charged for an answer that was not sent, also if the client never
+    learned its id.
+    """
     charged, generated = sum(row.completion_tokens for row in rows), sum(map(sum, sent.values()))
     if charged > generated:
         yield f"{charged} tokens are charged, {generated} were sent"
@@ -211,6 +225,7 @@ def _of_visit(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int], outage
         yield from _told_in_order(heard)
         yield from _told_is_charged(heard, rows)
         yield from _seen_is_charged(visit, heard, rows, outages)
+        yield from _kept_is_found(visit, heard, outages)
     known = _known(visit, rows)
     yield from _ran_once(visit, known, sent)
     for row in known:
@@ -218,7 +233,7 @@ def _of_visit(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int], outage
 
 
 def _known(visit: Visit, rows: Mapping[str, Row]) -> list[Row]:
-    """The generations that the visit was answered by, as far as it knows them."""
+    """Return the generations that answered the visit, as far as the client knows them."""
     ids = dict.fromkeys(_id(heard) for heard in visit.heard)
     return [rows[each] for each in ids if each in rows]
 
@@ -238,7 +253,7 @@ def _told_once(heard: Heard, outages: Outages) -> Iterator[str]:
 
 
 def _told_in_order(heard: Heard) -> Iterator[str]:
-    """No gap and nothing twice, also where the client went on behind what it had."""
+    """Check that a stream has no gap and no repetition, also after a resume."""
     if heard.words != list(islice(cycle(WORDS), heard.skipped_tokens, heard.seen_tokens)):
         yield f"not the text behind its first {heard.skipped_tokens} tokens: {' '.join(heard.words)}"
 
@@ -256,7 +271,7 @@ def _told_is_charged(heard: Heard, rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> Iterator[str]:
-    """Whatever the client saw of an answer, however it ended."""
+    """Check that all text that the client saw is charged, in every kind of end."""
     row = rows.get(_id(heard))
     if row is None:
         if heard.words:
@@ -267,8 +282,16 @@ def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outage
         yield f"saw {heard.seen_tokens} tokens, charged {row.completion_tokens}"
 
 
+def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
+    """What a client goes on from, or asks for later, is there unless Valkey has lost it meanwhile."""
+    if heard.status in {404, 410} and not outages.has_lost_data(visit.heard[0].began_at, heard.ended_at):
+        yield f"{heard.status} {heard.error_codes}, and Valkey has lost nothing"
+    if NOT_COMPLETED in heard.error_codes:
+        yield f"it was told {NOT_COMPLETED}"
+
+
 def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
-    """At most what the upstream sent, and all of it where the answer came to its end."""
+    """Check that the charge is at most what the upstream sent, and all of it if the answer was completed."""
     if row.completion_tokens > max(sent, default=0):
         yield f"charged {row.completion_tokens} tokens of {sum(sent)}"
     elif row.outcome == "completed" and row.completion_tokens not in sent:
@@ -276,22 +299,23 @@ def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
 
 
 def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterator[str]:
-    """One call of the upstream. A client with a key may ask for another one when the first came to nothing,
-    and was not charged.
+    """Check that the upstream was called once. A client with a key may cause another call if the first failed
+    uncharged.
     """
     nothing = sum(row.outcome in FAILED and not row.amount_nanodollars for row in known)
     untold = sum(
         not heard.generation_id and (not heard.status or heard.status >= 500) for heard in visit.heard
     )
-    allowed = 1 + nothing + untold if visit.is_keyed else 1
+    allowed = 1 + nothing + untold if visit.is_keyed else visit.meant
     if len(sent) > allowed:
         yield f"{len(sent)} calls of the upstream"
-    if sum(row.amount_nanodollars > 0 for row in known) > 1:
-        yield "charged twice"
+    if sum(row.amount_nanodollars > 0 for row in known) > visit.meant:
+        yield "charged for nothing" if not visit.meant else "charged twice"
 
 
 def _id(heard: Heard) -> str:
-    return heard.generation_id.removeprefix("chatcmpl-")
+    """The generation's own id: the end of the public one, behind its protocol's prefix."""
+    return heard.generation_id[-32:]
 
 
 def _kind_of_charge(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> str:
@@ -308,6 +332,8 @@ def _end(heard: Heard) -> str:
         return "left"
     if heard.is_broken:
         return "web died in mid-answer" if heard.status else "web was away"
-    if heard.status == 202:
+    if heard.is_accepted:
         return "accepted"
+    if heard.is_done and not heard.error_codes and heard.usage is None:
+        return "counted"
     return "usage told" if heard.usage is not None else "error told"

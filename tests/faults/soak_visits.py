@@ -3,10 +3,21 @@
 import json
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
-from typing import Any
 
-KEYED = ("sends it again", "attaches", "resumes", "fetches it later")
+from tests.faults.soak_protocols import PROTOCOLS, Told, error_code
+
+KEYED = (
+    "sends it again",
+    "attaches",
+    "resumes",
+    "fetches it later",
+    "runs in the background",
+    "cancels in the background",
+)
 """Acts of clients that send an idempotency key."""
+MEANT = {"counts": 0, "continues": 2}
+"""The generations that a client wants, where that is not one."""
+PING = '{"type":"ping"}'
 
 
 @dataclass
@@ -34,6 +45,8 @@ class Heard:
     """It was one piece of JSON."""
     is_done: bool = False
     """The answer came to its end."""
+    is_accepted: bool = False
+    """It was one piece of JSON that promises an answer."""
     has_left: bool = False
     """The client did not wait for the end."""
     usage: dict[str, int] | None = None
@@ -41,6 +54,8 @@ class Heard:
     """What came after the end, which must be nothing."""
     event_id: str = ""
     """Of the last event, where events have one."""
+    number: int | None = None
+    """The same, where events have a number of their own."""
     error_codes: list[str] = field(default_factory=list)
     """Of the errors that came, as a status or as a frame."""
     first_byte_s: float | None = None
@@ -49,6 +64,7 @@ class Heard:
     """Within the stream, from its head to its last event."""
     error_silence_s: float | None = None
     """What passed between whatever came last, or the request, and an error."""
+    protocol: str = "chat"
     _heard_at: float = 0.0
     _next_id: str = ""
 
@@ -61,29 +77,30 @@ class Heard:
 
     @property
     def is_broken(self) -> bool:
-        """The connection ended before the answer did, and not by the client."""
+        """Return whether the connection ended before the answer did, and not by the client."""
         return not self.is_done and not self.has_left
 
     @property
     def seen_tokens(self) -> int:
-        """How much of the text the client has by now."""
+        """Return the number of tokens that the client has so far."""
         return self.skipped_tokens + len(self.words)
 
     def hear_head(self, now: float) -> None:
-        """The answer's head has come."""
+        """Note that the head of the answer has arrived."""
         self.first_byte_s = now - self.began_at
         self._heard_at = now
 
     def hear_event(self, now: float) -> None:
-        """An event has come and was taken; comments break no silence."""
+        """Note that an event has arrived; comments end no silence."""
         silence_s, self._heard_at = now - self._heard_at, now
         self.longest_silence_s = max(self.longest_silence_s, silence_s)
         if self.error_codes and self.error_silence_s is None:
             self.error_silence_s = silence_s
 
     def go_on_behind(self, before: "Heard") -> None:
-        """This connection asks for what comes behind all that the client has from that one."""
+        """Continue on this connection behind the client's last event of that one."""
         self.event_id = self._next_id = before.event_id
+        self.number = before.number
         self.skipped_tokens = before.seen_tokens
         self.had_end = before.had_end or (before.ends_with_id > 0 and not before.is_done)
 
@@ -95,25 +112,29 @@ class Heard:
             assert response.status == 200, response.status
             return True
         document = json.loads(response.read())
-        self.ends, self.is_done, self.is_document, self.usage = 1, True, True, document.get("usage")
-        if "error" in document:
-            self.error_codes.append(_code(document["error"]))
-            self.error_silence_s = self.first_byte_s
+        self.ends, self.is_done, self.is_document = 1, True, True
         if response.status == 202:
-            self.generation_id = document["id"]
-        self._read(choice["message"] for choice in document.get("choices", ()))
+            told = Told(id=document["id"], is_accepted=True)
+        else:
+            told = PROTOCOLS[self.protocol].document(document)
+        if error := document.get("error"):
+            told = told._replace(error_code=error_code(error))
+            self.error_silence_s = self.first_byte_s
+        self.is_accepted = told.is_accepted
+        self._hear(told)
         return False
 
     def take(self, line: str) -> bool:
         """Take a line of an answer in events; whether an event has come."""
         name, _, value = line.partition(": ")
-        if name == "data":
+        if name == "data" and value != PING:
             self._take_event(value)
-        elif name == "id":
+            return True
+        if name == "id":
             self._next_id = value
         else:
-            assert not name, line
-        return name == "data"
+            assert name in {"", "event", "data"}, line
+        return False
 
     def _take_event(self, data: str) -> None:
         if self.is_done:
@@ -121,23 +142,20 @@ class Heard:
         elif data == "[DONE]":
             self.is_done = True
         else:
-            chunk = json.loads(data)
-            if "error" in chunk:
-                self.error_codes.append(_code(chunk["error"]))
-            is_end = "error" in chunk or any(choice["finish_reason"] for choice in chunk["choices"])
-            self.ends += is_end
-            self.ends_with_id += is_end and self._next_id != self.event_id
-            self.usage = chunk.get("usage") or self.usage
-            self._read(choice["delta"] for choice in chunk.get("choices", ()))
+            told = PROTOCOLS[self.protocol].event(json.loads(data))
+            self.ends += told.is_end
+            self.ends_with_id += told.is_end and self._next_id != self.event_id
+            self.is_done = told.is_last
+            self.number = told.number
+            self._hear(told)
         self.event_id = self._next_id
 
-    def _read(self, messages: Any) -> None:
-        for message in messages:
-            self.words += (message.get("content") or "").split()
-
-
-def _code(error: Any) -> str:
-    return str(error.get("code") or error.get("type"))
+    def _hear(self, told: Told) -> None:
+        if told.error_code:
+            self.error_codes.append(told.error_code)
+        self.generation_id = self.generation_id or told.id
+        self.usage = told.usage or self.usage
+        self.words += told.text.split()
 
 
 @dataclass
@@ -150,16 +168,22 @@ class Visit:
     heard: list[Heard] = field(default_factory=list)
     failure: str = ""
     """What the client did not understand: the exception that ended it, which must be none."""
+    protocol: str = "chat"
 
     def __str__(self) -> str:
-        return f"{self.prompt} {self.act}, {self.model}: {'; '.join(map(str, self.heard))}"
+        return f"{self.prompt} {self.protocol} {self.act}, {self.model}: {'; '.join(map(str, self.heard))}"
 
     @property
     def is_keyed(self) -> bool:
-        """Whether its requests carry an idempotency key, and so are one."""
+        """Return whether its requests have an idempotency key, which makes them one."""
         return self.act in KEYED
 
     @property
+    def meant(self) -> int:
+        """How many generations it wants."""
+        return MEANT.get(self.act, 1)
+
+    @property
     def is_broken(self) -> bool:
-        """Its last connection broke."""
+        """Return whether its last connection broke."""
         return bool(self.heard) and self.heard[-1].is_broken

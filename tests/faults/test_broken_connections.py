@@ -30,7 +30,7 @@ HUNDRED_WORDS = (WORDS * 5)[:100]
 
 @pytest.fixture
 def to_valkey(installation: Installation) -> Iterator[ChaosProxy]:
-    """Stands between our processes and Valkey."""
+    """Stand between our processes and Valkey."""
     with ChaosProxy(embedded_valkey.socket_path(installation.folder)) as proxy:
         yield proxy
         for name in ("web", "worker"):
@@ -39,7 +39,7 @@ def to_valkey(installation: Installation) -> Iterator[ChaosProxy]:
 
 @pytest.fixture
 def worker_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosProxy:
-    """The worker publishes through it; its tasks come directly."""
+    """Have the worker publish through the proxy; its tasks come directly."""
     installation.end("worker")
     (installation.folder / "worker.alive").unlink(missing_ok=True)
     installation.run(
@@ -53,7 +53,7 @@ def worker_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosPro
 
 @pytest.fixture
 def web_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosProxy:
-    """The web process queues and reads through it."""
+    """Have the web process enqueue and read through the proxy."""
     installation.end("web")
     command = [sys.executable, "manage.py", "serve", "--only", "web", "--port", str(installation.port)]
     installation.run("web", command, REDIS_URL=to_valkey.redis_url)
@@ -63,7 +63,7 @@ def web_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosProxy:
 
 @pytest.fixture
 def to_web(installation: Installation) -> Iterator[ChaosProxy]:
-    """Stands between a client and web."""
+    """Stand between a client and the web process."""
     with ChaosProxy(installation.port) as proxy:
         yield proxy
 
@@ -73,7 +73,7 @@ def ask_through(proxy: ChaosProxy, installation: Installation, model: str) -> Li
 
 
 def assert_whole(answer: Listener, installation: Installation, calls: int) -> None:
-    """Every word once, one end, one call, one charge."""
+    """Check that there is every word once, one end, one call and one charge."""
     assert (answer.words, answer.ends, answer.is_done) == (HUNDRED_WORDS, 1, True)
     assert "error" not in answer.chunks[-1]
     assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 100
@@ -92,7 +92,7 @@ def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(
                 answers += 1
                 await asyncio.to_thread(proxy.reset)
         assert answers >= 10, "every reset costs at most a few attempts"
-        await stream.redis.aclose()
+        await stream.close()
 
     with (
         ChaosProxy(embedded_valkey.socket_path(installation.folder)) as proxy,

@@ -33,7 +33,7 @@ SLOW_PROSE = [{"role": "user", "content": "[sandbox tokens=1000 delay_ms=50]"}]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """All of it under one supervisor, as `make run` starts it."""
+    """Start all processes under one supervisor, as `make run` does."""
     serve = Serve(tmp_path, free_port())
     try:
         serve.wait_until_ready()

@@ -19,7 +19,7 @@ ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": "1000"}
 
 @contextmanager
 def limited(pid: int, what: int, most: int) -> Iterator[None]:
-    """The process gets no more of this for a while."""
+    """Limit this resource of the process inside the block."""
     before = resource.prlimit(pid, what)
     resource.prlimit(pid, what, (most, before[1]))
     try:

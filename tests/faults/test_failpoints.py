@@ -28,22 +28,14 @@ from usage import failpoints
 
 pytestmark = pytest.mark.timeout(120)
 
-LEASE_MS = 1_500
-TOLD_WITHIN_S = LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
+TOLD_WITHIN_S = armed.LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
 """How long after a death whoever waits may be left without an end."""
 ANSWER_S = 1.2
 SLACK_S = 8.0
 """For a machine that is busy with other tests."""
 STARTS_S = 15.0
 """Until a reaper that is started works."""
-ENVIRONMENT = {"CHATAPI_LEASE_MS": str(LEASE_MS), "CHATAPI_QUEUE_TTL_MS": "2500"}
-"""What is admitted and never queued is to be closed soon."""
-
-CARRIERS = {"admit": "web", "enqueue": "web", "view": "web", "reaper": "reaper"}
-"""Which process passes the failpoints of this name; the others are the worker's."""
-ACTIONS = {"kill9": "kill9", "raise": "raise", "sleep": f"sleep:{LEASE_MS / 1_000 + 1}"}
-HITS = {"delta.before_publish": 5, "delta.after_publish": 5}
-"""Which time it strikes, so that it is in mid-stream; elsewhere at the first."""
+ENVIRONMENT = armed.ENVIRONMENT
 
 
 class Run(NamedTuple):
@@ -55,18 +47,18 @@ class Run(NamedTuple):
 
     @property
     def carrier(self) -> str:
-        return CARRIERS.get(self.failpoint.partition(".")[0], "worker")
+        return armed.carrier(self.failpoint)
 
     @property
     def told_within_s(self) -> float:
-        """From when it has struck: then the answer may still have to be given, or a reaper to start."""
-        asleep_s = LEASE_MS / 1_000 + 1 if self.action == "sleep" else 0.0
+        """Return the time for the answer after the failpoint: a run may have to end, or a reaper to start."""
+        asleep_s = armed.LEASE_MS / 1_000 + 1 if self.action == "sleep" else 0.0
         starts_s = STARTS_S if self.carrier == "reaper" else 0.0
         return TOLD_WITHIN_S + ANSWER_S + asleep_s + starts_s + SLACK_S
 
     @property
     def has_second_client(self) -> bool:
-        """Whether someone attaches to the stream, once it has begun."""
+        """Return whether another client follows the stream, once it has begun."""
         return self.is_stream and self.failpoint.partition(".")[0] in {
             "delta",
             "heartbeat",
@@ -78,7 +70,7 @@ class Run(NamedTuple):
         return f"{self.failpoint}-{self.action}-{'stream' if self.is_stream else 'whole'}"
 
 
-ALL = [Run(*each) for each in product(failpoints.NAMES, ACTIONS, (True, False))]
+ALL = [Run(*each) for each in product(failpoints.NAMES, armed.ACTIONS, (True, False))]
 ALWAYS = [Run("settle.after_commit", "kill9", is_stream) for is_stream in (True, False)]
 """The only proof that web tells the end that only the books know."""
 AROUND_COMMITS = [
@@ -91,9 +83,9 @@ AROUND_COMMITS = [
 
 
 def selection(seed: int) -> list[Run]:
-    """Twelve more than always: each action twice in the worker, once in web and reaper."""
+    """Choose twelve runs beside the fixed ones: each action twice in the worker, once in web and reaper."""
     chance = random.Random(seed)
-    wanted = [*product(["worker"], ACTIONS), *product(["worker", "web", "reaper"], ACTIONS)]
+    wanted = [*product(["worker"], armed.ACTIONS), *product(["worker", "web", "reaper"], armed.ACTIONS)]
     runs = list(ALWAYS)
     for carrier, action in wanted:
         runs.append(
@@ -105,8 +97,8 @@ def selection(seed: int) -> list[Run]:
 
 
 def cases() -> Iterator[object]:
-    """The runs as parameters, each process kind in a group of its own, so that one installation serves them
-    all.
+    """Yield the runs as parameters, each process kind in a group of its own, so that one installation serves
+    them all.
     """
     wanted, seed = os.environ.get("FAULTS", ""), int(os.environ.get("FAULTS_SEED", "1"))
     fixed = {"all": ALL, "few": AROUND_COMMITS}.get(wanted)
@@ -117,7 +109,7 @@ def cases() -> Iterator[object]:
 
 @pytest.fixture(autouse=True)
 def everyone_lives(installation: Installation) -> None:
-    """All processes run, a second reaper too."""
+    """Start all processes that have died, and a second reaper."""
     installation.revive()
 
 
@@ -126,15 +118,13 @@ def test_the_books_are_right_wherever_it_strikes(
     run: Run, installation: Installation, bookkeeper: Bookkeeper, ask: Ask
 ) -> None:
     known = {row.id for row in bookkeeper.rows()}
-    strikes = armed.strikes(installation, run.carrier, run.failpoint)
-    armed.start(
-        installation, run.carrier, f"{run.failpoint}={ACTIONS[run.action]}@{HITS.get(run.failpoint, 1)}"
-    )
+    hit = armed.HITS.get(run.failpoint, 1)
+    strike = armed.Strike(installation, run.failpoint, run.action, hit)
     prompt = f"{run} {uuid4()}"
     answers = begin(run, ask, prompt)
     if run.carrier == "reaper":
         lose_the_worker(installation, prompt)
-    wait_until_it_strikes(run, installation, strikes, answers[0])
+    strike.wait(partial(getattr, answers[0], "has_ended"))
     installation.revive()
     for answer in answers:
         wait_for(partial(getattr, answer, "has_ended"), "the client to be told", run.told_within_s)
@@ -150,7 +140,7 @@ def test_the_books_are_right_wherever_it_strikes(
 
 
 def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
-    """Whoever waits for the answer."""
+    """Start the client that waits for the answer."""
     parameters: dict[str, Any] = {"stream_options": {"include_usage": True}} if run.is_stream else {}
     if run.has_second_client:
         parameters["idempotency_key"] = uuid4().hex
@@ -160,29 +150,14 @@ def begin(run: Run, ask: Ask, prompt: str) -> list[Listener]:
     return [asking().heard(1), asking()] if run.has_second_client else [asking()]
 
 
-def wait_until_it_strikes(run: Run, installation: Installation, strikes: int, answer: Listener) -> None:
-    """And, if it kills, until the process is dead."""
-    wait_for(
-        lambda: armed.strikes(installation, run.carrier, run.failpoint) > strikes or answer.has_ended,
-        f"{run} to strike",
-    )
-    assert armed.strikes(installation, run.carrier, run.failpoint) > strikes, (
-        answer.status,
-        answer.body,
-        answer.chunks,
-    )
-    if run.action == "kill9":
-        installation.processes[run.carrier].wait(5)
-
-
 def lose_the_worker(installation: Installation, prompt: str) -> None:
-    """So that there is something to close."""
+    """Kill the worker, so that the reaper has a generation to close."""
     wait_for(lambda: tokens_sent(installation, prompt) > 5, "some tokens")
     installation.end("worker")
 
 
 def tokens_sent(installation: Installation, prompt: str) -> int:
-    """The upstream's own count."""
+    """Return the number of tokens by the upstream's count."""
     return sum(
         call["tokens"]
         for call in installation.calls("a-second")
@@ -191,7 +166,7 @@ def tokens_sent(installation: Installation, prompt: str) -> int:
 
 
 def assert_told_once(answer: Listener, run: Run) -> None:
-    """One end, unless the client's own web process has died."""
+    """Check that the client got one end, unless its web process has died."""
     if answer.is_broken:
         assert (run.carrier, run.action) == ("web", "kill9"), (answer.status, answer.chunks[-2:])
         assert answer.ends == 0
@@ -200,7 +175,9 @@ def assert_told_once(answer: Listener, run: Run) -> None:
 
 
 def assert_charged_for_what_was_sent(answer: Listener, rows: Sequence[Row], sent: int) -> None:
-    """At most one generation, with one charge, of what the client was told and the upstream has sent."""
+    """Check that there is at most one generation, with one charge that matches the client's usage and the
+    upstream's count.
+    """
     assert len(rows) <= 1
     for row in rows:
         assert (row.charges, row.overages) == (1, 0)
@@ -218,7 +195,7 @@ def assert_charged_for_what_was_sent(answer: Listener, rows: Sequence[Row], sent
 
 
 def assert_kept_is_charged(installation: Installation, rows: Sequence[Row]) -> None:
-    """Whoever resumes gets from the log just what is charged, and one end."""
+    """Check that a resumed stream has exactly the charged tokens, and one end."""
     for row in rows:
         kept = resumed(installation, row.id)
         assert (kept.seen_tokens, kept.ends, kept.is_done) == (row.completion_tokens, 1, True)
@@ -227,8 +204,8 @@ def assert_kept_is_charged(installation: Installation, rows: Sequence[Row]) -> N
 
 
 def resumed(installation: Installation, generation_id: str) -> Heard:
-    """The stream of a generation that has ended, from its beginning; an error in one piece when nothing of it
-    is kept.
+    """Return the stream of a generation that has ended, from its beginning; an error in one piece when
+    nothing of it is kept.
     """
     kept, client = Heard(time.monotonic()), Client(installation.url, installation.keys["live"])
     with client.exchange("GET", f"/v1/generations/chatcmpl-{generation_id}/stream", None, {}) as exchange:

@@ -42,9 +42,7 @@ def test_who_resumed_or_attached_is_told_and_the_generations_run_on(
 
 
 def test_who_comes_between_the_commit_and_the_end_hears_the_end(installation: Installation) -> None:
-    """Its row says that it has ended, its log is still empty: that is no stream that has expired, and none
-    that is lost.
-    """
+    """The row is final and the log is still empty: this is no expired stream and no lost one."""
     armed.start(installation, "worker", "settle.after_commit=sleep:1.5")
     client, key = Client(installation.url, installation.keys["live"]), uuid4().hex
     body = json.dumps({"model": "never-begins", "messages": HELLO, "stream": True}).encode()

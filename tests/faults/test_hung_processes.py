@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Serve]]:
 
 
 def receipt(serve: Serve, client: Client, generation_id: str) -> dict[str, Any]:
-    """Of the generation, once it is settled."""
+    """Return the receipt of the generation, once it is settled."""
     found: dict[str, Any] = {}
 
     def is_settled() -> bool:

@@ -41,7 +41,9 @@ def ask_for_several(ask: Ask) -> list[Listener]:
 
 
 def assert_all_came(installation: Installation, streams: Sequence[Listener], tokens: int = TOKENS) -> None:
-    """Every word once, in order, one good end, and what the client was told is what is charged."""
+    """Check that there is every word once, in order, one good end, and that the usage in the answer is
+    charged.
+    """
     for stream in streams:
         stream.end()
         assert (stream.status, stream.ends, stream.is_done) == (200, 1, True), stream.chunks[-2:]
@@ -114,7 +116,7 @@ def test_a_blocked_loop_of_a_worker_ends_no_stream(installation: Installation, a
 def test_what_a_worker_claims_as_its_loop_is_blocked_stays_its_own(
     installation: Installation, ask: Ask
 ) -> None:
-    """The loop has yet to hear that it has the second one."""
+    """The blocked loop does not know yet that the worker has claimed the second one."""
     armed.start(installation, "worker", f"claim.after=sleep:{LATE_S}@1")
     answers = [ask("five", **WITH_USAGE), ask("five", **WITH_USAGE)]
     wait_for(lambda: armed.strikes(installation, "worker", "claim.after") == 1, "the loop to be blocked")

@@ -25,7 +25,7 @@ LIMIT += "RateLimit.objects.create(api_key=key, tokens_per_day={tokens}, concurr
 
 @pytest.fixture
 def limited(installation: Installation) -> Client:
-    """A client that may use so many tokens a day, in one request at a time."""
+    """Return a client with this number of tokens a day, and one request at a time."""
     made = json.loads(
         installation.manage("createkey", "--organization", f"Limited {uuid4().hex}", "--json").stdout
     )
@@ -46,7 +46,7 @@ def remaining_tokens(headers: HTTPMessage) -> int:
 
 
 def assert_released(installation: Installation, limited: Client, generation_id: str) -> None:
-    """Its lease is free, and so are all tokens but those that the generation has used."""
+    """Check that the lease is free, and all tokens but those that the generation has used."""
     wait_for(lambda: receipt(limited, generation_id)["state"] == "settled", "the settlement")
     left = TOKENS_PER_DAY - receipt(limited, generation_id)["usage"]["total_tokens"] - OWN_TOKENS
     wait_for(lambda: limited.complete("five", max_tokens=1).status == 200, "the lease")

@@ -54,7 +54,7 @@ def heartbeats_failed(installation: Installation) -> int:
 
 @contextmanager
 def database_locked(installation: Installation) -> Iterator[None]:
-    """Nobody else can write to the books meanwhile."""
+    """Lock the database for all other writers inside the block."""
     url = installation.environment.get("DATABASE_URL", "")
     if url.startswith("postgres"):
         import psycopg

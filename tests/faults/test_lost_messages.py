@@ -28,7 +28,7 @@ SLACK_S = 1.5
 
 @pytest.fixture
 def valkey(installation: Installation) -> Iterator[Redis]:
-    """A connection of the test's own."""
+    """Open a connection for the test."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         yield redis
 

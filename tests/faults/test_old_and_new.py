@@ -26,7 +26,7 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 
 
 def newer(message: bytes) -> bytes:
-    """The message with arguments that only a newer worker knows."""
+    """Return the message with arguments that only a newer worker reads."""
     envelope = json.loads(message)
     positional, named, options = json.loads(base64.b64decode(envelope["body"]))
     body = [positional, {**named, "v": named["v"] + 1, "urgency": "high"}, options]
@@ -37,7 +37,9 @@ def newer(message: bytes) -> bytes:
 def test_a_message_of_a_newer_version_is_as_good_as_lost_and_the_worker_lives(
     installation: Installation, ask: Ask
 ) -> None:
-    """The worker drops it, misses it, and enqueues the generation again in the words that it understands."""
+    """The worker drops the message, finds the generation missing, and enqueues it again in its own
+    version.
+    """
     queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
     calls = len(installation.calls("five"))
     installation.end("worker", signal.SIGTERM)
@@ -61,7 +63,7 @@ OURS = ("accounts", "chatapi", "usage")
 
 
 def test_migrations_leave_older_code_working_and_can_be_undone() -> None:
-    """Older code does not name a new column when it writes, and misses none that it reads."""
+    """Older code writes rows without the new columns, and reads no removed ones."""
     wrong = [
         f"{app}.{name}: {operation.describe()}"
         for (app, name), migration in MigrationLoader(None, ignore_no_migrations=True).disk_migrations.items()
@@ -72,7 +74,7 @@ def test_migrations_leave_older_code_working_and_can_be_undone() -> None:
 
 
 def is_safe(operation: Operation) -> bool:
-    """What takes something away comes in the release after the one that needs it no more."""
+    """Return whether older code survives the operation: removals come one release after their last use."""
     if isinstance(operation, RemoveField | RenameField | DeleteModel | RenameModel):
         return False
     if isinstance(operation, AddField):

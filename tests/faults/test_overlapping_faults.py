@@ -71,17 +71,17 @@ class Waiting:
 
     @property
     def listeners(self) -> list[Listener]:
-        """The clients that have sent a request of their own."""
+        """Return the clients that have sent a request of their own."""
         return [self.streaming, self.before_first_token, self.whole]
 
     def ended_at(self) -> dict[str, float]:
-        """When each client's answer ended; 0.0: it has not."""
+        """Return the time at which each client's answer ended; 0.0: it has not."""
         return {name: client.ended_at for name, client in vars(self).items()}
 
 
 @pytest.fixture
 def waiting(installation: Installation, ask: Ask) -> Waiting:
-    """All wait for the same worker."""
+    """Start clients that all wait for the same worker."""
     calls = {model: len(installation.calls(model)) for model in ("never-begins", "steady")}
     streaming = ask("steady").heard(10)
     before, whole = ask("never-begins"), ask("steady", stream=False)
@@ -128,7 +128,7 @@ FAULTS: dict[str, list[Fault]] = {
 
 @contextmanager
 def broken(installation: Installation, faults: list[Fault]) -> Iterator[float]:
-    """All these at once, until the end of the block; when the last one began."""
+    """Cause all these faults at once, until the end of the block; yield the time of the last one."""
     with ExitStack() as after:
         for fault in faults:
             began_at = time.monotonic()
@@ -138,7 +138,7 @@ def broken(installation: Installation, faults: list[Fault]) -> Iterator[float]:
 
 @pytest.fixture(autouse=True)
 def second_reaper(installation: Installation) -> None:
-    """The worker's own dies with it."""
+    """Start a second reaper, because the worker's own dies with it."""
     if "reaper" not in installation.processes:
         installation.start_reaper()
 

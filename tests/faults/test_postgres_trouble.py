@@ -30,9 +30,7 @@ ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": f"{TIMEOUT_S * 1_000:.0f}"}
 
 @pytest.fixture(autouse=True)
 def serving(installation: Installation, ask: Ask) -> None:
-    """All of it: whatever the test before has crashed has recovered, and nobody holds a connection from
-    before.
-    """
+    """Start all processes: those of the last test have recovered, and no old connection is left."""
     wait_for(
         lambda: all(answer.end().is_done for answer in [ask("five") for _ in range(4)]),
         "service",
@@ -42,7 +40,7 @@ def serving(installation: Installation, ask: Ask) -> None:
 
 @pytest.fixture
 def postgres(serving: None, installation: Installation) -> Iterator[Any]:
-    """Our own connection to it."""
+    """Open a connection of the test's own."""
     import psycopg
 
     with psycopg.connect(installation.environment["DATABASE_URL"], autocommit=True) as connection:
@@ -50,7 +48,7 @@ def postgres(serving: None, installation: Installation) -> Iterator[Any]:
 
 
 def backends(postgres: Any) -> list[int]:
-    """The processes of the server that serve the installation."""
+    """Return the server's processes that serve the installation."""
     rows = postgres.execute(
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     ).fetchall()
@@ -64,7 +62,7 @@ def crash(postgres: Any) -> None:
 
 @contextmanager
 def frozen(pids: list[int]) -> Iterator[None]:
-    """They stand still, and their time limits with them."""
+    """Stop the backends, and their time limits with them, inside the block."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:

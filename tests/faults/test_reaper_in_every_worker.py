@@ -22,14 +22,14 @@ TOLD_WITHIN_S = 3
 
 @pytest.fixture(params=[["survivor"], ["survivor", "another survivor"]], ids=["one", "two"])
 def survivors(request: pytest.FixtureRequest, installation: Installation) -> Iterator[list[str]]:
-    """Workers that the test starts beside the one that dies."""
+    """Start workers beside the one that dies."""
     yield request.param
     for name in request.param:
         installation.end(name, signal.SIGTERM)
 
 
 def workers_that_wait(installation: Installation) -> int:
-    """How many workers wait for tasks, as Valkey sees them."""
+    """Return the number of workers that wait for tasks, by Valkey's count."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         return sum(client["cmd"] == "brpop" for client in redis.client_list())
 

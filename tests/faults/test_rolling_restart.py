@@ -36,7 +36,7 @@ class LoadBalancer:
         self._thread.join()
 
     def connect(self) -> http.client.HTTPConnection:
-        """A new connection to a web process that is ready; one that refuses it is left for another."""
+        """Open a connection to a ready web process; one that refuses it is passed over."""
         for web in random.sample(self._ready, len(self._ready)) + self._webs:
             connection = http.client.HTTPConnection("127.0.0.1", web.port, timeout=30)
             try:

@@ -15,7 +15,7 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000", "CHATAPI_DRAIN_MS": "5000"}
 
 @pytest.fixture(autouse=True)
 def reaper(installation: Installation) -> None:
-    """Whoever is killed leaves work to it."""
+    """Start a reaper for the work of killed processes."""
     installation.revive()
 
 

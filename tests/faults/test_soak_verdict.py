@@ -38,7 +38,7 @@ class Garbled(BaseHTTPRequestHandler):
         self.wfile.write(b"data: {}\n\n")
 
     def log_message(self, *_: object) -> None:
-        """Nothing: nobody reads it."""
+        """Print nothing."""
 
 
 def words(tokens: int, *, behind: int = 0) -> list[str]:
@@ -46,7 +46,7 @@ def words(tokens: int, *, behind: int = 0) -> list[str]:
 
 
 def heard(tokens: int = 5, **changes: Any) -> Heard:
-    """A stream whose usage was told, between seconds 10 and 12."""
+    """Return a stream with its usage, between seconds 10 and 12."""
     usage = {"prompt_tokens": 7, "completion_tokens": tokens}
     whole = Heard(10.0, 12.0, 200, f"chatcmpl-{ID}", words=words(tokens), ends=1, is_done=True, usage=usage)
     return replace(whole, **changes)
@@ -71,7 +71,7 @@ def violations(
     act: str = "reads",
     outages: Outages | None = None,
 ) -> list[str]:
-    """What is wrong, without whom it concerns."""
+    """Return the violations without the visits that they name."""
     visit = Visit(act, "five", "guest 7", list(connections))
     calls = [{"body": {"messages": [{"content": "guest 7"}]}, "tokens": tokens} for tokens in sent]
     found = Verdict.of([visit], rows, REPORT, calls, outages or Outages()).violations
@@ -183,7 +183,7 @@ def test_who_goes_on_behind_the_end_gets_no_second_one() -> None:
 def test_an_end_that_nobody_can_go_on_behind_is_told_again(event_id: str, expected: list[str]) -> None:
     before, again = left(5, event_id="5-1"), heard(0, usage=None)
     before.take("id: 5-1")
-    before.take('data: {"choices": []}')
+    before.take('data: {"id": "c", "choices": []}')
     if event_id:
         before.take(f"id: {event_id}")
     before.take('data: {"error": {}}')
@@ -209,6 +209,81 @@ def test_a_key_whose_request_came_to_nothing_may_be_used_again() -> None:
     connections = told_an_error(0), heard(generation_id=f"chatcmpl-{second.id}")
     assert violations(*connections, rows=(LOST, second), sent=(0, 5), act="sends it again") == []
     assert violations(*connections, rows=(LOST, second), sent=(0, 5)) == ["2 calls of the upstream"]
+
+
+# ---- protocols
+
+
+@pytest.mark.parametrize(
+    ("protocol", "lines", "usage"),
+    [
+        (
+            "responses",
+            [
+                '{"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}',
+                '{"type": "response.output_text.delta", "sequence_number": 1, "delta": "the of"}',
+                '{"type": "response.completed", "sequence_number": 2, "response": {"id": "resp_1",'
+                ' "status": "completed", "error": null, "output": [],'
+                ' "usage": {"input_tokens": 7, "output_tokens": 2}}}',
+            ],
+            {"prompt_tokens": 7, "completion_tokens": 2},
+        ),
+        (
+            "messages",
+            [
+                '{"type": "message_start", "message": {"id": "msg_1"}}',
+                '{"type":"ping"}',
+                '{"type": "content_block_delta", "delta": {"type": "text_delta", "text": "the of"}}',
+                '{"type": "message_delta", "usage": {"input_tokens": 4, "cache_read_input_tokens": 2,'
+                ' "cache_creation_input_tokens": 1, "output_tokens": 2}}',
+                '{"type": "message_stop"}',
+            ],
+            {"prompt_tokens": 7, "completion_tokens": 2},
+        ),
+        ("messages", ['{"type": "error", "error": {"type": "api_error"}}'], None),
+    ],
+    ids=["a response", "a message", "an error"],
+)
+def test_the_last_event_of_each_protocol_is_its_one_end(
+    protocol: str, lines: list[str], usage: dict[str, int] | None
+) -> None:
+    told = Heard(10.0, protocol=protocol)
+    for line in lines:
+        assert not told.is_done
+        told.take("event: any")
+        told.take(f"data: {line}")
+    assert (told.ends, told.is_done, told.usage) == (1, True, usage)
+    assert told.words == (words(2) if usage else [])
+
+
+def test_who_goes_on_from_a_response_has_two_generations() -> None:
+    second = FIVE._replace(id=f"{8:032x}")
+    both = heard(), heard(generation_id=f"resp_{second.id}")
+    assert violations(*both, rows=(FIVE, second), sent=(5, 5), act="continues") == []
+    assert "charged twice" in violations(*both, rows=(FIVE, second), sent=(5, 5))
+
+
+def test_counting_tokens_is_no_generation() -> None:
+    assert violations(heard(0, generation_id="", usage=None), rows=(), sent=(), act="counts") == []
+    assert violations(heard(0, usage=None), act="counts") == [
+        "1 calls of the upstream",
+        "charged for nothing",
+    ]
+
+
+def test_vectors_are_charged_without_tokens_if_they_came() -> None:
+    row = FIVE._replace(endpoint="embeddings", completion_tokens=0)
+    assert violations(heard(0), rows=(row,), sent=(0,)) == []
+    lost = row._replace(outcome="worker_lost")
+    assert f"{ID}: 17000 nanodollars for 0 tokens" in violations(told_an_error(0), rows=(lost,), sent=(0,))
+
+
+@pytest.mark.parametrize(("status", "code"), [(404, "not_found"), (410, "stream_expired")])
+def test_what_was_kept_is_there_unless_valkey_has_lost_it(status: int, code: str) -> None:
+    gone = heard(0, usage=None, status=status, error_codes=[code], is_document=True)
+    found = violations(heard(), gone, act="resumes")
+    assert found == [f"{status} ['{code}'], and Valkey has lost nothing"]
+    assert violations(heard(), gone, act="resumes", outages=Outages(valkey_losses=[11.0])) == []
 
 
 # ---- what was away
@@ -273,7 +348,7 @@ def test_a_p99_of_silence_above_ten_seconds_is_a_violation(silences: list[float]
 def test_silence_before_an_error_begins_with_what_came_last() -> None:
     told = Heard(10.0)
     told.hear_head(11.0)
-    told.take('data: {"choices": []}')
+    told.take('data: {"id": "c", "choices": []}')
     told.hear_event(12.0)
     told.take('data: {"error": {"code": "worker_lost"}}')
     told.hear_event(12.0 + MAX_SILENCE_S)
@@ -303,7 +378,7 @@ class Counting(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: nobody reads it."""
+        """Print nothing."""
 
 
 @pytest.mark.parametrize(("closes", "ports"), [(False, 1), (True, 3)])

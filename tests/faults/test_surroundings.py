@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("faults")
 
 @pytest.fixture(autouse=True)
 def reaper(installation: Installation) -> None:
-    """A second reaper, that might take living runs for dead ones."""
+    """Start a second reaper, which might take living runs for dead ones."""
     if "reaper" not in installation.processes:
         installation.start_reaper()
 
@@ -112,14 +112,14 @@ def test_a_message_that_comes_twice_at_once_starts_one_run(installation: Install
 
 
 def held(installation: Installation) -> int:
-    """What running requests hold of the key's budgets, in nanodollars."""
+    """Return the amount that running requests hold of the key's budgets, in nanodollars."""
     _, key = installation.get("/v1/key", installation.keys["live"])
     return sum(budget["pending_nanodollars"] for budget in key["budgets"])
 
 
 @pytest.fixture
 def wrong_clocks(installation: Installation) -> Iterator[None]:
-    """Of web and worker, an hour each in opposite directions."""
+    """Set the clocks of web and worker wrong, by an hour in opposite directions."""
     skewed.start(installation, "web", +3_600)
     skewed.start(installation, "worker", -3_600)
     yield

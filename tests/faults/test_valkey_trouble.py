@@ -22,14 +22,14 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 
 @pytest.fixture
 def valkey(installation: Installation) -> Iterator[Redis]:
-    """Our own connection to it."""
+    """Open a connection of the test's own."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         yield redis
 
 
 @pytest.fixture
 def keeping_valkey(installation: Installation) -> None:
-    """One that writes down what it is told."""
+    """Start a Valkey that writes its commands to disk."""
     installation.end("valkey")
     start_keeping_valkey(installation)
 
@@ -51,7 +51,7 @@ def start_keeping_valkey(installation: Installation, how_soon: str = "always") -
 
 @contextmanager
 def full(valkey: Redis) -> Iterator[None]:
-    """It takes nothing more."""
+    """Fill Valkey, so that it accepts no more writes."""
     valkey.config_set("maxmemory", 1)
     try:
         yield

@@ -60,9 +60,7 @@ def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(
 def test_what_was_asked_with_an_idempotency_key_runs_on(
     installation: Installation, ask: Ask, how: signal.Signals, model: str, tokens_meanwhile: int
 ) -> None:
-    """Whoever sends the key comes back for the answer, and finds it whole; also when the worker takes the web
-    process for dead.
-    """
+    """A repeat with the key gets the whole answer, also if the worker takes the web process for dead."""
     key = uuid4().hex
     first = ask(model, idempotency_key=key).heard(10)
     calls = len(installation.calls(model))

@@ -18,7 +18,7 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 
 @pytest.fixture(autouse=True)
 def reaper(installation: Installation) -> None:
-    """Someone who notices: the worker's own reaper dies with it."""
+    """Start a reaper, because the worker's own dies with it."""
     if "reaper" not in installation.processes:
         installation.start_reaper()
 

@@ -1,15 +1,18 @@
 """A key of one organization, and requests of it, for the stories about money."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from usage.books import ledger
+from usage.database.group_commit import GroupCommit
 from usage.models import BudgetLimit, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 
@@ -25,7 +28,7 @@ PRICE = Price(
 
 @pytest.fixture
 def key(db: None) -> APIKey:
-    """A key in its own project and organization, in UTC."""
+    """Return a key in its own project and organization, in UTC."""
     organization = Organization.objects.create(name="Ledger stories")
     project = Project.objects.create(organization=organization)
     return APIKey.objects.create(project=project, public="storystory12", digest="0" * 64)
@@ -76,8 +79,21 @@ def run(admission: ledger.Admission, now: datetime = NOW) -> ledger.Claimed:
 def completed(
     claimed: ledger.Claimed, prompt: int = 10, completion: int = 20, **changes: Any
 ) -> ledger.Settlement:
-    """The settlement of a run that came to its end."""
+    """Return the settlement of a run that was completed."""
     usual = ledger.Settlement(
         claimed.id, claimed.fence, Outcome.COMPLETED, Tokens(prompt, completion), UsageSource.UPSTREAM
     )
     return replace(usual, **changes)
+
+
+async def admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
+    """Admit over two doors by turns, like two processes; return each result or exception."""
+    doors = [GroupCommit(), GroupCommit()]
+    try:
+        asked = [
+            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
+        ]
+        return await asyncio.gather(*asked, return_exceptions=True)
+    finally:
+        for door in doors:
+            await door.close()

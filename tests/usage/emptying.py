@@ -16,8 +16,8 @@ TABLES = ("usage_ledgerentry", "usage_ledgerseal", "usage_generation", "audit_au
 
 @contextmanager
 def without_triggers() -> Iterator[None]:
-    """The ledger, the audit log and generations can be changed and deleted inside, as by a person with the
-    database's password.
+    """Allow changes and deletions in the ledger, the audit log and generations, as with the database's
+    password.
     """
     if connection.vendor == "postgresql":
         # A table with unchecked foreign keys can't be altered.
@@ -35,7 +35,7 @@ def without_triggers() -> Iterator[None]:
 
 
 def let_tests_empty_tables(database: BaseDatabaseWrapper) -> None:
-    """Have the flush after each transactional test lay the triggers aside, in the flush's own transaction."""
+    """Disable the triggers in the transaction that empties the tables after each transactional test."""
     flush: Callable[[Iterable[str]], None] = database.ops.execute_sql_flush
 
     def flush_without_triggers(statements: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ BEFORE = TODAY - 37 * DAY
 
 
 def write(ask: Callable[..., ledger.Admission]) -> None:
-    """Six days with a request every five hours, on both sides of `BEFORE`."""
+    """Write six days with a request every five hours, on both sides of `BEFORE`."""
     with transaction.atomic():
         for hours in range(0, 6 * 24, 5):
             moment = midnight(TODAY - 40 * DAY) + timedelta(hours=hours, minutes=7)
@@ -40,7 +40,7 @@ def write(ask: Callable[..., ledger.Admission]) -> None:
 
 
 def id_of(moment: datetime) -> UUID:
-    """A UUIDv7 of that moment."""
+    """Return a UUIDv7 of that moment."""
     return UUID(int=int(moment.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
 
 

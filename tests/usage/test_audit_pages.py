@@ -13,32 +13,19 @@ from accounts.audit import recorder
 from accounts.audit.recorder import Actor
 from accounts.models import Organization
 from chatapi.models import ServedModel
+from tests.admin_pages import shown
 from tests.cast import Person, run
 from usage.models import BudgetLimit
 
 
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
 def act(name: str, changes: int = 1, organization: str = "Globex") -> Organization:
-    """Someone makes an organization and renames it so often."""
+    """Create an organization as this person, and rename it this number of times."""
     with recorder.acting(lambda: Actor(None, name)):
         row = Organization.objects.create(name=organization)
         for number in range(changes):
             row.name = f"{organization} {number}"
             row.save()
     return row
-
-
-def shown(response: Any, status: int = 200) -> str:
-    """The page, without its tags."""
-    assert response.status_code == status
-    _, _, body = response.content.decode().partition('<div class="operator')
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
 
 def test_it_says_who_did_what_before_and_after(root: Client) -> None:

@@ -12,7 +12,7 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from accounts.models import Organization
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, shown
 from tests.cast import Person, run
 from usage.books import credit
 from usage.books.credit import Note
@@ -21,27 +21,13 @@ from usage.verification import verify
 
 
 @pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-@pytest.fixture
 def charged(alice: Person) -> Generation:
-    """A request that cost $0.00024."""
+    """Return a request that cost $0.00024."""
     return run(alice)
 
 
 def address(row: Generation) -> str:
     return f"/admin/ledger/{row.ledger_entries.get(kind='charge').pk}/correct"
-
-
-def shown(response: Any, status: int = 200) -> str:
-    """The page, without its tags."""
-    assert response.status_code == status, response.status_code
-    _, _, body = response.content.decode().partition('<div class="operator')
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
 
 def token(response: Any) -> str:
@@ -50,7 +36,7 @@ def token(response: Any) -> str:
 
 
 def filled(client: Client, url: str, **values: str) -> dict[str, str]:
-    """What a person would send who has filled the form in."""
+    """Return the form as a person sends it."""
     return {
         "direction": "back",
         "amount": "0.00004",

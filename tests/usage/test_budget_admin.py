@@ -1,18 +1,17 @@
 """The operator's pages about credit, discounts and limits."""
 
-import re
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
+from tests.admin_pages import text
 from tests.cast import Person, admit, run
 from usage.books import corrections, credit
 from usage.books.credit import Note
@@ -21,19 +20,6 @@ from usage.models import Budget, BudgetLimit, Credit, Discount, LedgerEntry
 from usage.pages.budget_admin import CreditAdmin
 from usage.pages.forms import NewLimitForm
 from usage.verification import verify
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-def text(response: Any) -> str:
-    """The page, without its tags."""
-    assert response.status_code == 200
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", response.content.decode()))
 
 
 def test_grants_are_in_the_ledger_with_their_reason(root: Client, alice: Person) -> None:

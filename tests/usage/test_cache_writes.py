@@ -113,7 +113,7 @@ def test_books_of_before_stay_right_there_and_back(ask: Ask, migrate: Callable[.
 
 @pytest.mark.django_db
 def test_entries_and_hours_of_an_older_process_have_no_cache_writes(ask: Ask) -> None:
-    """An older process names the columns that it knows; a settlement of a newer one adds to its hour."""
+    """An older process names only the columns that it knows; a newer one adds to the same hour."""
     settle(ask(), Tokens(10, 20, 4))
     hour = HourlyUsage.objects.values().get()
     older = {name: value for name, value in hour.items() if name not in (*COLUMNS, "id")}

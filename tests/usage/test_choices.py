@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -17,13 +16,6 @@ REQUESTS = "/admin/requests/"
 
 
 @pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-@pytest.fixture
 def hers(alice: Person) -> Client:
     client = Client()
     client.force_login(alice.user)
@@ -32,7 +24,7 @@ def hers(alice: Person) -> Client:
 
 @pytest.fixture
 def _crowd(alice: Person, bob: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has made a request; and more of everything than a list would offer."""
+    """Make a request of each person, and more rows of every kind than a list offers."""
     for person in (alice, bob, charlie):
         run(person)
     for name in ("Cyberdyne", "Tyrell"):
@@ -41,13 +33,13 @@ def _crowd(alice: Person, bob: Person, charlie: Person, small: Any, monkeypatch:
 
 
 def field(page: str, name: str) -> dict[str, str]:
-    """The attributes of the field of that name."""
+    """Return the attributes of the field of that name."""
     (tag,) = re.findall(rf'<(?:input|select)[^>]* ?name="{name}"[^>]*>', page)
     return {key: html.unescape(value) for key, value in re.findall(r'([a-z-]+)="([^"]*)"', tag)}
 
 
 def offered(client: Client, page: str, name: str, term: str) -> list[str]:
-    """What the field offers to who types this."""
+    """Return the suggestions of the field for this term."""
     answer = client.get(field(page, name)["data-suggest"] + f"&term={term}")
     return [each["text"] for each in answer.json()["results"]]
 

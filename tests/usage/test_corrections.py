@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,10 @@ LONG_AGO = NOW - timedelta(days=30)
 
 
 def charge(admission: ledger.Admission, **changes: object) -> LedgerEntry:
-    """A charge of 20,000 n$ for 10 prompt and 5 completion tokens."""
+    """Return a charge of 20,000 n$ for 10 prompt and 5 completion tokens."""
     ledger.admit(NOW, [admission])
-    ledger.settle(NOW, [completed(run(admission), **{"prompt": 10, "completion": 5} | changes)])  # type: ignore[arg-type]
+    counts: Any = {"prompt": 10, "completion": 5} | changes
+    ledger.settle(NOW, [completed(run(admission), **counts)])
     return LedgerEntry.objects.filter(kind="charge").latest("id")
 
 
@@ -157,7 +159,7 @@ def test_what_was_waived_or_a_test_stays_free(ask: Ask) -> None:
 
 
 def test_what_was_free_can_be_charged_later(ask: Ask) -> None:
-    """Its budgets were never made: it held nothing."""
+    """A free request held nothing, so its budgets do not exist yet."""
     prices.change("story", PRICE, LONG_AGO)
     charge(ask(price=FREE))
     assert not Budget.objects.exists()

@@ -24,7 +24,7 @@ def books(ask: Callable[..., ledger.Admission]) -> None:
 
 
 def drop_elsewhere(folder: Path) -> None:
-    """Over a connection of its own."""
+    """Drop over another connection."""
     try:
         drop(folder)
     finally:

@@ -109,7 +109,9 @@ def test_requests_are_found_by_a_pair_of_their_metadata(alice: Person, charlie: 
 
 @pytest.fixture
 def counted(alice: Person) -> Client:
-    """A person whose project counts its end users: ann, bob (of another model), and requests of no one."""
+    """Return a person whose project counts its end users: ann, bob (of another model), and requests without
+    one.
+    """
     Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
     written = Tokens(1_000, 200, cached_tokens=400, cache_write_tokens=100)
     run(alice, end_user="ann", tokens=written)

@@ -30,7 +30,7 @@ EVER = ("--from", "2000-01-01", "--to", "2100-01-01")
 
 @pytest.fixture
 def books(key: APIKey, ask: Ask) -> Organization:
-    """Three charges, one corrected, a grant, and a stranger's grant."""
+    """Return three charges, one corrected, a grant, and a stranger's grant."""
     for _ in range(3):
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission), prompt=10, completion=5)])
@@ -64,7 +64,7 @@ def test_every_entry_is_exported_once(books: Organization, tmp_path: Path) -> No
 
 
 def test_pages_leave_nothing_out_and_repeat_nothing(books: Organization) -> None:
-    """Entries of one settlement have one time: a page may end between them."""
+    """Entries of one settlement have the same time, and a page may end between them."""
     entries = LedgerEntry.objects.order_by("created_at", "id")
     for size in (1, 2, 4, 6, 7):
         assert list(chain.from_iterable(pages(LedgerEntry.objects.all(), size))) == list(entries)

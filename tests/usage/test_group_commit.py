@@ -17,7 +17,7 @@ from django.db.models import F
 
 from accounts.models import APIKey
 from tests import locked_database
-from tests.usage.conftest import limit
+from tests.usage.conftest import admit_by_two, limit
 from usage.books import ledger
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
@@ -41,7 +41,7 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """A lock is waited for 0.3 s."""
+    """Limit waits for a lock to 0.3 s."""
     with locked_database.impatient():
         yield
 
@@ -121,13 +121,13 @@ async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterward
 
 
 def turn_read_only(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
-    """The server is a standby now, or was made read-only."""
+    """Make the server read-only, as a standby is."""
     execute("SET TRANSACTION READ ONLY")
     return write_limits(now, items)
 
 
 def stand_still(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
-    """This process is stopped in the middle of a transaction, until the server has given it up."""
+    """Stop this process in the middle of a transaction, until the server has ended it."""
     results = write_limits(now, items)
     execute("SET LOCAL idle_in_transaction_session_timeout = 1")
     said_goodbye, _, _ = select.select([connection.connection.fileno()], [], [], 10)
@@ -191,9 +191,9 @@ async def test_a_deadlocked_batch_is_retried() -> None:
 
 
 def test_several_processes_admit_exactly_as_many_as_fit(key: APIKey, ask: Ask) -> None:
-    """I5, the key's first requests of all included."""
+    """Check I5, the first requests of a key included."""
     limit("key", key.pk, "month", 7 * HELD + 1)
-    results = asyncio.run(_admit_by_two([ask() for _ in range(50)]))
+    results = asyncio.run(admit_by_two([ask() for _ in range(50)]))
     assert len([result for result in results if isinstance(result, UUID)]) == 7
     assert len([result for result in results if isinstance(result, BudgetExceeded)]) == 43
     assert Generation.objects.count() == 7
@@ -201,21 +201,9 @@ def test_several_processes_admit_exactly_as_many_as_fit(key: APIKey, ask: Ask) -
     assert verify().differences == []
 
 
-async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
-    doors = [GroupCommit(), GroupCommit()]
-    try:
-        asked = [
-            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
-        ]
-        return await asyncio.gather(*asked, return_exceptions=True)
-    finally:
-        for door in doors:
-            await door.close()
-
-
 @asynccontextmanager
 async def held_up(commits: GroupCommit) -> AsyncIterator[None]:
-    """The writer is busy meanwhile, so that what is asked for queues up."""
+    """Keep the writer busy inside the block, so that operations queue up."""
     is_busy, may_go_on = threading.Event(), threading.Event()
 
     def wait(now: datetime, items: Sequence[None]) -> list[None]:

@@ -4,7 +4,7 @@ costs.
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -14,11 +14,10 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey
-from tests.usage.conftest import NOW, completed, run
+from tests.usage.conftest import NOW, admit_by_two, completed, run
 from usage.books import idempotency, ledger
 from usage.books.idempotency import KEY_LIFETIME, Idempotency
 from usage.database.clock import database_now
-from usage.database.group_commit import GroupCommit
 from usage.errors import AlreadyAdmitted
 from usage.models import Generation, IdempotencyKey, Outcome, UsageSource
 from usage.pricing import FREE, Tokens
@@ -45,7 +44,7 @@ def ended(admission: ledger.Admission, outcome: Outcome, tokens: Tokens = NOTHIN
 
 
 def repeats(admission: ledger.Admission, now: datetime = NOW) -> UUID | None:
-    """The generation that it repeats, or None when it is a new one."""
+    """Return the generation that it repeats; None for a new one."""
     (result,) = admit(admission, now=now)
     return result.generation_id if isinstance(result, AlreadyAdmitted) else None
 
@@ -176,25 +175,13 @@ def test_of_many_at_once_through_two_doors_one_is_admitted(
     if age is not None:
         admit(old := ask(idempotency=SENT), now=database_now() - age)
         known = {old.id} if age < KEY_LIFETIME else set()
-    results = asyncio.run(_admit_by_two([ask(idempotency=SENT) for _ in range(40)]))
+    results = asyncio.run(admit_by_two([ask(idempotency=SENT) for _ in range(40)]))
     admitted = {result for result in results if isinstance(result, UUID)}
     assert {
         result.generation_id for result in results if isinstance(result, AlreadyAdmitted)
     } == admitted | known
     assert len(admitted | known) == 1
     assert Generation.objects.filter(id__in=admitted).count() == len(admitted)
-
-
-async def _admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
-    doors = [GroupCommit(), GroupCommit()]
-    try:
-        asked = [
-            doors[number % 2].write(ledger.admit, admission) for number, admission in enumerate(admissions)
-        ]
-        return await asyncio.gather(*asked, return_exceptions=True)
-    finally:
-        for door in doors:
-            await door.close()
 
 
 # ---- what it costs

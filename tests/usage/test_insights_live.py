@@ -134,7 +134,7 @@ def spend(
     time_zone: str = "UTC",
     days_ago: int = 0,
 ) -> None:
-    """A limit, and its budget of the current period or of an earlier one."""
+    """Create a limit, and its budget of the current period or of an earlier one."""
     day = local_day(database_now() - timedelta(days=days_ago), time_zone)
     start = {"day": str(day), "month": str(day.replace(day=1)), "ever": "1970-01-01"}[period]
     BudgetLimit.objects.get_or_create(scope=scope, scope_id=scope_id, period=period, limit_nanodollars=limit)
@@ -167,7 +167,7 @@ def test_a_period_that_is_over_does_not_count(alice: Person) -> None:
 
 @pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
 def test_days_are_those_of_the_owners_time_zone(alice: Person, time_zone: str) -> None:
-    """One of these is never on UTC's day."""
+    """At any time, one of these zones has another day than UTC."""
     far = join("moana", Role.OWNER, Organization.objects.create(name="Far", time_zone=time_zone), "default")
     spend("key", far.api_key.pk, "day", limit=100, posted=50, time_zone=time_zone)
     spend("project", far.project.pk, "day", limit=100, posted=60, time_zone=time_zone, days_ago=2)

@@ -23,7 +23,9 @@ DAY = {"since": BEGIN, "until": BEGIN + timedelta(days=1)}
 
 
 def at(person: Person, minute: int, **changes: Any) -> Generation:
-    """A settled generation admitted that many minutes after `BEGIN`, one hundred nanodollars a minute."""
+    """Settle a generation that was admitted this many minutes after `BEGIN`, at one hundred nanodollars a
+    minute.
+    """
     admitted_at = BEGIN + timedelta(minutes=minute)
     then = UUID(int=int(admitted_at.timestamp() * 1_000) << 80 | identity.new_id().int & (1 << 80) - 1)
     row = admit(person, id=then)
@@ -41,7 +43,7 @@ def at(person: Person, minute: int, **changes: Any) -> Generation:
 
 
 def walk(filters: RequestFilters, limit: int = 2) -> list[UUID]:
-    """The ids of all pages."""
+    """Return the ids of all pages."""
     ids, cursor = [], None
     while True:
         page = requests_page(filters, cursor, limit)
@@ -190,7 +192,7 @@ def test_an_invalid_cursor_is_refused(db: None, cursor: str) -> None:
 
 @pytest.fixture
 def plans(alice: Person) -> Iterator[list[str]]:
-    """How the database would find the rows of generations that the test asks for."""
+    """Yield the database's plans for the queries of generations in the block."""
     at(alice, 0)
     found: list[str] = []
     with CaptureQueriesContext(connection) as queries:
@@ -235,7 +237,7 @@ def test_no_page_looks_through_all_requests(
 
 
 def percentiles(over: Range, filters: Filters | None = None) -> list[object]:
-    """The 50th and the 95th, and of how many; as exact as the buckets that times are counted in."""
+    """Return the 50th and the 95th percentile and the count, as exact as the buckets of times."""
     found = first_token_ms(over, filters)
     assert found is not None
     return [pytest.approx(found.p50, rel=0.045), pytest.approx(found.p95, rel=0.045), found.sample_size]

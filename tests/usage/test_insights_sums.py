@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -25,7 +26,7 @@ def today() -> Range:
 def hour(
     key: APIKey, at: datetime, nanodollars: int, *, model: str = "small", outcome: Outcome = Outcome.COMPLETED
 ) -> None:
-    """One hour's row of the rollup, of one request."""
+    """Add an hour of the rollup, with one request."""
     HourlyUsage.objects.create(
         organization=key.project.organization,
         project=key.project,
@@ -75,7 +76,8 @@ def test_filters_leave_matching_rows(
         "outcome": "completed",
     }
     assert totals(today(), Filters(**{name: mine[name]})).requests == expected  # type: ignore[arg-type]
-    assert totals(today(), Filters(**{name: -1 if name.endswith("_id") else "nothing"})) == Totals()  # type: ignore[arg-type]
+    nothing: Any = {name: -1 if name.endswith("_id") else "nothing"}
+    assert totals(today(), Filters(**nothing)) == Totals()
 
 
 def test_a_range_begins_with_its_first_hour_and_ends_before_its_last(key: APIKey) -> None:

@@ -61,7 +61,7 @@ def test_no_sum_grows_beyond_its_column(key: APIKey, dear: Ask, batches: Sequenc
 
 
 def test_a_budget_that_is_below_zero_takes_what_any_other_takes(key: APIKey, ask: Ask) -> None:
-    """No booking makes it so; and no statement may fail over it."""
+    """No booking makes a budget negative, but no statement may fail over one."""
     limit("key", key.pk, "day", NANODOLLARS)
     ledger.admit(NOW, [ask()])
     Budget.objects.update(posted_nanodollars=-(2**40))

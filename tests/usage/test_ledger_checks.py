@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from itertools import chain
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.db.models import Sum
@@ -30,12 +29,12 @@ LONG = timedelta(days=36_500)
 
 
 def set_budget(posted_nanodollars: int) -> None:
-    """What the budget of alice's key says of today, right or wrong."""
+    """Set today's budget of alice's key, right or wrong."""
     assert Budget.objects.filter(scope="key", period="day").update(posted_nanodollars=posted_nanodollars) == 1
 
 
 def record(*differences: Difference, hours: float | None = None, age: timedelta = timedelta()) -> None:
-    """A check of the last so many hours, or of everything."""
+    """Record a check of the last hours, or of everything."""
     now = database_now() - age
     ledger_checks.record(
         now,
@@ -44,7 +43,7 @@ def record(*differences: Difference, hours: float | None = None, age: timedelta 
 
 
 def found() -> tuple[int, str] | None:
-    """What the Overview is told."""
+    """Return the result that the Overview gets."""
     last = insights.health().last_check
     return (last.differences, last.first_difference) if last else None
 
@@ -190,7 +189,7 @@ def test_a_check_that_was_given_up_says_nothing(db: None) -> None:
 
 
 def keep_house(times: int = 2) -> None:
-    """So many processes keep the house at once, until the hour's check is done."""
+    """Run the housekeeping of this number of processes at once, until the hour's check is done."""
 
     async def until_checked() -> None:
         commits = [GroupCommit() for _ in range(times)]
@@ -286,13 +285,6 @@ def test_a_check_takes_no_longer_than_reads_may(
 
 
 # ---- the Overview
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 @pytest.mark.parametrize(

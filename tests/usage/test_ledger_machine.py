@@ -36,6 +36,7 @@ from usage.books.settlement import MAY_FARE_BETTER
 from usage.database.clock import local_day
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
 from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
+from usage.models.budgets import BudgetOwners
 from usage.pricing import FREE, Price, Tokens
 from usage.verification import seals, verify
 
@@ -100,7 +101,7 @@ class Ledger(RuleBasedStateMachine):
         self.is_credit_required = False
 
     def teardown(self) -> None:
-        """Nothing of an example is left for the next one."""
+        """Empty the books for the next example."""
         transaction.set_rollback(True)
         self.example.__exit__(None, None, None)
 
@@ -132,7 +133,8 @@ class Ledger(RuleBasedStateMachine):
     def admit(self, key: int, size: int, price: Price, sent: Idempotency | None = None) -> UUID:
         wish = self._admission(self.keys[key], size, price, sent)
         day = local_day(self.now, wish.time_zone)
-        ids = budgets.ids_for(self.organization.pk, self.keys[key].project_id, self.keys[key].pk, day)
+        owners = BudgetOwners(self.organization.pk, self.keys[key].project_id, self.keys[key].pk)
+        ids = budgets.ids_for(owners, day)
         known = self._known(wish)
         (result,) = ledger.admit(self.now, [wish])
         if known is not None and sent is not None:
@@ -210,7 +212,7 @@ class Ledger(RuleBasedStateMachine):
         what=st.sampled_from(["admit", "claim", "settle", "withdraw", "take over"]),
     )
     def die_before_the_commit(self, one: UUID, key: int, used: Tokens, what: str) -> None:
-        """As if it had never begun: what follows finds all as it was."""
+        """Roll back, so that the next steps find everything as it was."""
         fence = self.rows[one].fence if one in self.rows else 0
         with suppress(Died), transaction.atomic():
             if what == "admit":
@@ -300,7 +302,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(one=consumes(generations))
     def forget(self, one: UUID) -> None:
-        """So that later rules meet newer generations."""
+        """Forget a generation, so that later rules meet newer ones."""
 
     # ---- what must hold
 
@@ -328,11 +330,11 @@ class Ledger(RuleBasedStateMachine):
 
     @property
     def running(self) -> list[UUID]:
-        """Those that a worker has."""
+        """Return the generations of a worker."""
         return [one for one, row in self.rows.items() if row.state == "running"]
 
     def _known(self, wish: ledger.Admission) -> Kept | None:
-        """What the request's key stands for; one that is too old is forgotten."""
+        """Return the entry of the request's idempotency key; None if there is none or it is too old."""
         if wish.idempotency is None:
             return None
         name = (wish.api_key_id, wish.idempotency.digest)
@@ -390,7 +392,7 @@ class Ledger(RuleBasedStateMachine):
 
 @pytest.mark.timeout(240)
 def test_the_ledger_does_what_its_model_does(db: None) -> None:
-    """Some 4 s: each step is followed by a whole verification. Every run takes other steps."""
+    """Take about 4 s: each step is followed by a whole verification. Every run takes other steps."""
     run_state_machine_as_test(
         Ledger,
         settings=settings(

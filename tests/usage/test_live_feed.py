@@ -27,7 +27,7 @@ TICK_S = 0.05
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks that are short, and snapshots that belong to this test's event loop."""
+    """Shorten the ticks, and give this test's event loop its own snapshots."""
     live_feed.snapshots_of.cache_clear()
     monkeypatch.setattr(live_feed.Snapshots.__init__, "__defaults__", (TICK_S,))
     monkeypatch.setattr(live_feed, "OPEN_PAGES", live_feed.OpenPages(live_feed._see, TICK_S))
@@ -50,7 +50,7 @@ async def feed() -> AsyncIterator[Callable[[Client], Any]]:
 
 
 async def end_of(feed: WebsocketCommunicator) -> int:
-    """The code with which it is closed, after what it still tells."""
+    """Return the code that closes it, after its last messages."""
     while True:
         message = await feed.receive_output(timeout=5)
         if message["type"] == "websocket.close":

@@ -52,7 +52,7 @@ usages = st.builds(
 
 @pytest.fixture
 def keys(key: APIKey) -> list[APIKey]:
-    """Two keys of one project."""
+    """Return two keys of one project."""
     return [key, APIKey.objects.create(project=key.project, public="storystory34", digest="0" * 64)]
 
 

@@ -51,7 +51,7 @@ ENDS = [
 
 
 def use(chance: random.Random, person: Person, moment: datetime) -> None:
-    """A random request of that person, settled at that moment; Acme has a discount, test keys are free."""
+    """Settle a random request of that person at that moment; Acme has a discount, test keys are free."""
     caller = person.caller
     price = (
         pricing.FREE
@@ -95,7 +95,7 @@ def correct_some(chance: random.Random) -> None:
 
 
 def numbers(rows: Iterable[Mapping[str, Any]]) -> Numbers:
-    """The sums of ledger entries or of an export's lines."""
+    """Return the sums of ledger entries or of an export's lines."""
     found = Numbers()
     for row in rows:
         found["requests"] += row["kind"] == "charge"
@@ -105,7 +105,7 @@ def numbers(rows: Iterable[Mapping[str, Any]]) -> Numbers:
 
 
 def told_by_the_api(secret: str, start: datetime) -> Numbers:
-    """The sums over all buckets and groups of both routes."""
+    """Return the sums over all buckets and groups of both routes."""
     client, found = Client(headers={"authorization": f"Bearer {secret}"}), Numbers()
     query = f"start_time={int(start.timestamp())}&limit=31&group_by=api_key_id"
     for bucket in client.get(f"/v1/organization/usage/completions?{query}&group_by=model").json()["data"]:
@@ -123,7 +123,7 @@ def told_by_the_api(secret: str, start: datetime) -> Numbers:
 
 @pytest.fixture
 def people(alice: Person, bob: Person, charlie: Person) -> list[Person]:
-    """With a test key of Alice's project among them, and a discount for one of the organizations."""
+    """Return the people, one with a test key of Alice's project; one organization has a discount."""
     row, key = keys.create_key(alice.project, name="test", is_test=True)
     return [alice, bob, charlie, replace(alice, api_key=row, key=key)]
 
@@ -161,7 +161,7 @@ def test_all_tell_the_same(people: list[Person], seed: int, tmp_path: Path) -> N
 
 
 def shown_on_the_page(root: User) -> list[str]:
-    """What the Overview's first cards say, to the last digit."""
+    """Return the numbers of the Overview's first cards, to the last digit."""
     return [card.exact for card in client_of(root).get("/admin/?days=6").context["cards"][:3]]
 
 
@@ -171,7 +171,7 @@ def page_of(expected: Numbers) -> list[str]:
 
 
 def summed_on_the_page(root: User) -> Numbers:
-    """The sums of the Overview's CSV."""
+    """Return the sums of the Overview's CSV."""
     found = Numbers()
     for row in csv.DictReader(
         downloaded(client_of(root), "/admin/overview.csv?days=6&group=key").splitlines()
@@ -182,9 +182,7 @@ def summed_on_the_page(root: User) -> Numbers:
 
 
 def requested_on_the_page(root: User) -> Numbers:
-    """The sums of the requests that the Overview's numbers lead to; what was corrected later is not theirs to
-    say.
-    """
+    """Return the sums of the requests that the Overview's numbers link to, without later corrections."""
     found = Numbers()
     for line in downloaded(client_of(root), "/admin/requests/export.ndjson?days=6&time=settled").splitlines():
         row = {"requests": 1, **json.loads(line)}
@@ -193,14 +191,14 @@ def requested_on_the_page(root: User) -> Numbers:
 
 
 def exported(over: Range, folder: Path) -> list[dict[str, Any]]:
-    """The lines of `exportusage`."""
+    """Return the lines of `exportusage`."""
     period = [f"--from={over.start.isoformat()}", f"--to={over.end.isoformat()}"]
     call_command("exportusage", *period, f"--output={folder / 'export'}", "--format=ndjson")
     return [json.loads(line) for line in (folder / "export" / "usage.ndjson").read_text().splitlines()]
 
 
 def groups_add_up(over: Range, expected: Numbers) -> bool:
-    """By every dimension and every day it is the same money."""
+    """Check that each dimension and the days add up to the same amount."""
     for group_by in ("organization", "project", "key", "model", "outcome"):
         by_day = sum(point.totals.amount_nanodollars for point in series(over, group_by))
         assert (

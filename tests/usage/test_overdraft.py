@@ -33,7 +33,9 @@ def test_of_two_that_find_the_same_room_one_gets_it(key: APIKey, ask: Ask) -> No
 
 
 async def _admit_at_once(admissions: Sequence[ledger.Admission]) -> list[UUID | BaseException]:
-    """Each in a transaction of its own, that commits when the others have admitted too, or wait for it."""
+    """Admit each in a transaction of its own, which commits when the others have admitted too, or wait for
+    it.
+    """
     have_begun, have_admitted = threading.Barrier(len(admissions)), threading.Barrier(len(admissions))
 
     def admit(now: datetime, items: Sequence[ledger.Admission]) -> Sequence[UUID | UsageError]:

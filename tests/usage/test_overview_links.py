@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -21,19 +20,13 @@ from usage.formatting import Change
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 
 
-@pytest.fixture
-def root(db: None) -> Client:
-    """Allowed everything."""
-    return client_of(User.objects.create_superuser("root"))
-
-
 def listed(client: Client, url: str) -> set[Any]:
-    """The ids of the requests that stand there."""
+    """Return the ids of the listed requests."""
     return {row.pk for row in client.get(url).context["page"].rows}
 
 
 def card(client: Client, title: str, query: str = "") -> Any:
-    """One of the Overview's cards."""
+    """Return one of the Overview's cards."""
     return next(
         each for each in client.get(f"/admin/{query}").context["cards"] if each.title.startswith(title)
     )
@@ -122,7 +115,7 @@ def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Perso
 
 
 def begin(person: Person, deployment: str) -> Generation:
-    """A request that runs there, by its last heartbeat."""
+    """Return a request that runs at this deployment, by its last heartbeat."""
     row = admit(person)
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
     ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, 5, deployment)], 6_000)])
@@ -221,7 +214,7 @@ def test_both_percentiles_are_compared_with_the_period_before(root: Client, alic
 
 
 def choices(client: Client, query: str) -> dict[str, bool]:
-    """What the chart's columns can be, and which they are."""
+    """Return the possible columns of the chart, and the chosen ones."""
     return {
         choice.text: choice.is_chosen
         for choice in client.get(f"/admin/{query}").context["form"].bucket_links()

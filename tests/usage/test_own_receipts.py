@@ -53,7 +53,7 @@ def test_the_api_tells_a_key_no_more_than_a_person(alice: Person) -> None:
 
 
 def read(answer: Any) -> str:
-    """A streamed file."""
+    """Return the content of a streamed file."""
 
     async def gather() -> bytes:
         return b"".join([part async for part in answer.streaming_content])
@@ -88,7 +88,7 @@ def test_nothing_is_found_by_what_ran_it(alice: Person, query: str) -> None:
 
 @pytest.fixture
 def running(alice: Person) -> Generation:
-    """One that runs, and has beaten."""
+    """Return a running request with a heartbeat."""
     row = admit(alice)
     ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
     ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, 5, "azure-east-7")], 6_000)])

@@ -9,6 +9,7 @@ from django.test import Client
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
+from tests.admin_pages import shown
 from tests.cast import Person, admit, run
 from usage import formatting
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome, UsageSource
@@ -18,16 +19,8 @@ PAGES = ["/admin/", "/admin/live/", "/admin/requests/"]
 
 
 @pytest.fixture
-def root(db: None) -> Client:
-    """Logged in, and allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-@pytest.fixture
 def house(alice: Person, bob: Person, charlie: Person, small: Any) -> Generation:
-    """Something of every kind; the one that still waits."""
+    """Make rows of every kind, and return the generation that still waits."""
     for person in (alice, bob, charlie):
         run(person)
     run(
@@ -44,15 +37,8 @@ def house(alice: Person, bob: Person, charlie: Person, small: Any) -> Generation
     return admit(bob)
 
 
-def shown(response: Any, status: int = 200) -> str:
-    """The page, without its tags and its head."""
-    assert response.status_code == status
-    _, _, body = response.content.decode().partition('<div class="operator')
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
-
-
 def links(response: Any) -> list[str]:
-    """The addresses of requests that the page links to."""
+    """Return the URLs of requests that the page links to."""
     found: list[str] = re.findall(
         r'href="(/admin/requests/[^"]*)"', response.content.decode().replace("&amp;", "&")
     )

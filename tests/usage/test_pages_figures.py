@@ -95,7 +95,7 @@ def test_a_chart_of_nothing_is_drawn() -> None:
 
 
 def generation(**times: object) -> Generation:
-    """One that was admitted at noon."""
+    """Return a generation that was admitted at noon."""
     return Generation(admitted_at=NOW, **times)
 
 

@@ -22,7 +22,9 @@ RIGHT = f"{HEADER}\n2026-11-21,story,2,20,0,10,0.00004\n2026-11-22,story,1,10,0,
 
 @pytest.fixture(autouse=True)
 def books(ask: Ask) -> None:
-    """Two requests on one day, one on the next: 10 prompt and 5 completion tokens for 20,000 n$ each."""
+    """Settle two requests on one day and one on the next: 10 prompt and 5 completion tokens for 20,000 n$
+    each.
+    """
     for hours, source in ((0, UsageSource.UPSTREAM), (11, UsageSource.COUNTED), (12, UsageSource.UPSTREAM)):
         now = NOW + timedelta(hours=hours)
         ledger.admit(now, [admission := ask()])
@@ -125,7 +127,7 @@ def test_only_one_deployment_is_compared(reconcile: Reconcile, ask: Ask) -> None
 
 
 def lose(ask: Ask, deployment: str = "", *, completion: int = 5, **changes: Any) -> None:
-    """A request at noon whose worker was lost, and which the reaper has settled by its own count."""
+    """Settle a request of noon, whose worker was lost, by the reaper's own count."""
     ledger.admit(NOW, [admission := ask(**changes)])
     claimed = run(admission)
     ledger.beat(NOW, [ledger.Beat([ledger.Pulse(claimed.id, claimed.fence, completion, deployment)], 6_000)])
@@ -172,7 +174,7 @@ def test_with_a_deployment_it_is_said_how_much_ran_nobody_knows_where(reconcile:
 
 
 def costs(*results: dict[str, Any], has_more: bool = False) -> str:
-    """An answer of OpenAI's `GET /v1/organization/costs`, of 2026-11-21 and 22."""
+    """Return an answer of OpenAI's `GET /v1/organization/costs`, of 2026-11-21 and 22."""
     buckets = [
         {"object": "bucket", "start_time": 1_795_219_200 + 86_400 * day, "results": [each]}
         for day, each in enumerate(results)
@@ -209,7 +211,7 @@ def test_openais_line_items_tell_models_and_tokens(reconcile: Reconcile) -> None
 def test_what_a_line_item_does_not_tell_is_not_compared_on_that_day(
     reconcile: Reconcile, untold: dict[str, Any]
 ) -> None:
-    """Its cost is, and so are the tokens of the other days, also of one without any."""
+    """The day's cost is compared, and so are the tokens of the other days, also of days without any."""
     tokens = {"line_item": "story, output", "quantity": 10, "quantity_unit": "tokens"}
     assert reconcile(costs(cost(0.00004, **tokens), cost(0.00002, **tokens | untold))) == []
     assert reconcile(costs(cost(0.00004, **tokens | {"quantity": 9}), cost(0.00003, **tokens | untold))) == [

@@ -18,7 +18,7 @@ HELD = 50_000
 
 @pytest.fixture
 def held(key: APIKey, ask: Ask) -> None:
-    """The key's day, the first budget that is looked at, is full by what a running request holds."""
+    """Fill the key's day, the first budget in order, with the hold of a running request."""
     limit("key", key.pk, "day", HELD)
     ledger.admit(NOW, [ask()])
 

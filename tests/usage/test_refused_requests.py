@@ -38,7 +38,7 @@ def rows() -> list[tuple[int, int, str, int]]:
 
 
 def refuse(alice: Person, charlie: Person) -> None:
-    """Requests of a key of each organization."""
+    """Count refused requests of a key of each organization."""
     counts = {
         Refusal(alice.api_key.pk, 429, "of_acme"): 3,
         Refusal(charlie.api_key.pk, 402, "of_umbrella"): 4,

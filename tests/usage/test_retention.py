@@ -53,21 +53,21 @@ Ask = Callable[..., ledger.Admission]
 
 @pytest.fixture
 def books(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old books, to be dropped in several batches."""
+    """Write the old books, and make a drop take several batches."""
     monkeypatch.setattr(dropping, "BATCH", 4)
     write(ask)
 
 
 @pytest.fixture
 def seeded_books(db: None) -> None:
-    """A month of all that there is: overages, discounts, test keys, failures."""
+    """Seed a month with overages, discounts, test keys and failures."""
     with transaction.atomic():
         seeding.seed(Plan(400, 30, 1, midnight(TODAY - 30 * DAY)), lambda done: None)
     tidy_up()
 
 
 def tables() -> list[object]:
-    """All that a rebuild makes anew, and how soon requests began."""
+    """Return all rows that a rebuild makes anew, and the times to first token."""
     found: list[object] = []
     for table in (HourlyUsage, DailyUsage, DailyTotals, DailyFirstTokens, ClosedDay):
         names = [field.attname for field in table._meta.concrete_fields if field.name != "id"]
@@ -76,7 +76,7 @@ def tables() -> list[object]:
 
 
 def told() -> list[object]:
-    """What pages, the usage API and the books say of those days."""
+    """Return those days as pages, the usage API and the books show them."""
     over = Range(midnight(TODAY - 61 * DAY), midnight(TODAY - 30 * DAY), "day")
     found: list[object] = [
         insights.totals(over),
@@ -129,7 +129,7 @@ def test_times_of_days_that_are_counted_while_they_are_dropped_stay(
     ask = retention_horizon.horizon
 
     def ask_and_drop() -> datetime | None:
-        """With the drop between the question and what is done then."""
+        """Drop rows between a question and its use."""
         monkeypatch.setattr(retention_horizon, "horizon", ask)
         horizon = ask()
         dropping.drop(dropping.record(job, ready.spec, manifest), lambda done: None)

@@ -30,7 +30,7 @@ def migrate(*to: str) -> None:
 
 @pytest.fixture
 def books(ask: Ask) -> Iterator[None]:
-    """A charge, corrected and sealed; whatever happens, the schema is the newest one afterwards."""
+    """Write a charge, correct and seal it; restore the newest schema at the end."""
     with transaction.atomic():
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission))])
@@ -58,7 +58,7 @@ def ledger_is_immutable() -> bool:
 
 
 def schema() -> list[tuple[str, str]]:
-    """The ledger's triggers, indexes and, on SQLite, its columns."""
+    """Return the ledger's triggers, indexes and, on SQLite, its columns."""
     found = {
         "sqlite": "SELECT name, sql FROM sqlite_master WHERE tbl_name = 'usage_ledgerentry' ORDER BY name",
         "postgresql": """SELECT indexname, indexdef FROM pg_indexes WHERE tablename = 'usage_ledgerentry'
@@ -71,7 +71,7 @@ def schema() -> list[tuple[str, str]]:
 
 
 def written() -> list[tuple[Any, ...]]:
-    """The sealed columns of all entries: an older schema lacks later ones."""
+    """Return the sealed columns of all entries; an older schema lacks later ones."""
     return list(LedgerEntry.objects.order_by("id").values_list(*seals.COLUMNS))
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -21,15 +20,8 @@ from usage.rollups.closed_days import DAY, midnight
 
 @pytest.fixture
 def books(ask: Callable[..., ledger.Admission]) -> None:
-    """The old books, some of which are to be dropped."""
+    """Write the old books, some of which are to be dropped."""
     write(ask)
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
 
 
 def test_pages_name_the_dropped_period(books: None, tmp_path: Path, root: Client) -> None:

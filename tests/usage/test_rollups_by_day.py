@@ -53,7 +53,7 @@ def used(key: APIKey, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> Callable[[da
 
 @pytest.fixture
 def busy(used: Callable[..., None]) -> None:
-    """Four days with requests every other hour; every third of them fails."""
+    """Write four days with requests every other hour; every third of them fails."""
     for hours in range(0, 76, 2):
         outcome = Outcome.FAILED if hours % 6 == 0 else Outcome.COMPLETED
         used(FIRST + timedelta(hours=hours, minutes=20), outcome=outcome, first_token_ms=10 * (hours + 1))
@@ -64,7 +64,7 @@ def close() -> list[date]:
 
 
 def read() -> list[object]:
-    """What pages and the usage API read, over several ranges."""
+    """Return the numbers of pages and the usage API, over several ranges."""
     found: list[object] = []
     for over in RANGES:
         found.append(insights.totals(over))
@@ -212,7 +212,7 @@ def test_the_housekeeping_closes_days(transactional_db: None, busy: None) -> Non
 def test_a_day_with_more_charges_than_a_read_has_time_for_is_closed(
     transactional_db: None, busy: None, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read has three times the time of a statement; then PostgreSQL's connection is cut."""
+    """A read has three times the time of a statement; then PostgreSQL's connection is closed."""
 
     def slow_bucket_of(ms: int) -> int:
         time.sleep(0.1)  # 1.2 s a day
@@ -249,8 +249,10 @@ def test_percentiles_of_closed_days_are_close_to_the_measured_ones(counted: None
 
 @pytest.mark.parametrize("filters", [{"model": "model-1"}, {"outcome": "failed"}, {"model": "nothing"}])
 def test_percentiles_are_of_those_that_fit(counted: None, filters: dict[str, str]) -> None:
-    found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"), Filters(**filters))  # type: ignore[arg-type]
-    requests = insights.totals(Range(FIRST, FIRST + timedelta(days=3), "day"), Filters(**filters)).requests  # type: ignore[arg-type]
+    days = Range(FIRST, FIRST + timedelta(days=3), "day")
+    chosen = Filters(**filters)  # type: ignore[arg-type]
+    found = insights.first_token_ms(days, chosen)
+    requests = insights.totals(days, chosen).requests
     assert (found.sample_size if found else 0) == requests
 
 

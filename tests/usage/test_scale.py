@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -29,16 +28,8 @@ TABLES = ("usage_generation", "usage_ledgerentry")
 
 
 @pytest.fixture
-def root(db: None) -> Client:
-    """Allowed everything."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client
-
-
-@pytest.fixture
 def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyPatch) -> Generation:
-    """Requests of two organizations, of which those of a day count as closed."""
+    """Make requests of two organizations, one day of which counts as closed."""
     for person in (alice, alice, charlie):
         run(person)
     run(alice, outcome=Outcome.FAILED)
@@ -51,7 +42,7 @@ def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyP
 
 @contextmanager
 def never_all_rows() -> Iterator[None]:
-    """What is asked inside is answered through an index, or by the first rows of one."""
+    """Check that the queries of the block use an index, or only its first rows."""
     with CaptureQueriesContext(connection) as queries:
         yield
     asked = {
@@ -80,8 +71,8 @@ def _plan(sql: str) -> list[str]:
 
 
 def _is_scan(sql: str, step: str) -> bool:
-    """Whether the step reads a whole table; along an index, or the ids of a ledger, it may, if it stops after
-    some rows.
+    """Return whether the step reads a whole table; a scan along an index is allowed if it stops after some
+    rows.
     """
     for table in TABLES:
         if f"Seq Scan on {table}" in step:
@@ -94,7 +85,7 @@ def _is_scan(sql: str, step: str) -> bool:
 
 
 def pages(row: Generation) -> list[str]:
-    """The addresses of all lists and reports, with each filter that they have."""
+    """Return the URLs of all lists and reports, with each of their filters."""
     own = {
         "organization": row.organization_id,
         "project": row.project_id,

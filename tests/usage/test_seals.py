@@ -230,7 +230,7 @@ def test_only_seals_since_then_are_recomputed(charge: Callable[[int], Sequence[i
 
 
 def test_the_hashed_bytes_are_the_same_on_every_database() -> None:
-    """The bytes are a promise: a seal of today must be right in ten years."""
+    """The bytes never change: a seal of today must be right in ten years."""
     from datetime import UTC, date
     from uuid import UUID
 

@@ -10,7 +10,7 @@ from usage.database.snapshot import snapshot
 
 
 def rename(name: str) -> None:
-    """As another process would."""
+    """Rename it over another connection, like another process."""
     try:
         Organization.objects.update(name=name)
     finally:

@@ -30,7 +30,7 @@ from chatapi.wire.deltas import (
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.protocols.chat.openai import CompletionFolder, OpenAI
-from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.protocol import Answer, Dialect
 from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
@@ -74,20 +74,25 @@ class Case:
         return kind(Answer(**given))
 
     def stream(self, dialect: str) -> bytes:
-        """The answer as a stream, its deltas having crossed Redis."""
+        """Return the answer as a stream, after its deltas have crossed Redis."""
         return self.encoder(dialect).encode(decode(encode(self.deltas)))
 
     def body(self, dialect: str) -> bytes:
-        """The answer in one piece."""
+        """Return the answer in one piece."""
         return folded(self.encoder(dialect), self.deltas)
 
 
 def folded(encoder: OpenAI, deltas: Iterable[AnyDelta]) -> bytes:
-    """The deltas as the encoder's answer in one piece."""
+    """Return the deltas as the encoder's answer in one piece."""
     folder = CompletionFolder(encoder)
     for delta in deltas:
         folder.add(delta)
     return folder.body()
+
+
+def refused(folder: Path, dialect: Dialect, failure: Failed) -> tuple[Path, bytes]:
+    """The golden file of a failure before the answer, and the body that it has to be."""
+    return folder / "refused.json", dialect.envelope(failure, request_id="req_1").body + b"\n"
 
 
 def logprob(token: str, value: float, *others: tuple[str, float]) -> TokenLogprob:
@@ -108,6 +113,8 @@ CHATS = {
         ]
     ),
     "content-filter": Case([Started(), Text("Once"), Finished("content_filter"), Usage(12, 18)]),
+    "cancelled": Case([Started(), Text("Once"), Finished("stop", is_cancelled=True), Usage(12, 18)]),
+    "tool-call": Case([Started(), *WEATHER, Finished("tool_calls"), Usage(12, 18)]),
     "tool-calls": Case(
         [
             Started(),
@@ -266,12 +273,13 @@ SEEDS: dict[str, dict[str, Case]] = {
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:
-    """Every golden file and what has to be in it."""
+    """Yield each golden file and its content."""
     for dialect in DIALECTS:
         for name, case in (CASES | SEEDS.get(dialect, {})).items():
             yield TRANSCRIPTS / dialect / f"{name}.sse", case.stream(dialect)
             if not case.has_failed:
                 yield TRANSCRIPTS / dialect / f"{name}.json", case.body(dialect) + b"\n"
+        yield refused(TRANSCRIPTS / dialect, chat.CHAT.dialect(dialect), FAILURE)
 
 
 if __name__ == "__main__":

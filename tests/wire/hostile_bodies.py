@@ -10,14 +10,14 @@ UNKNOWN = HEAD + b',"x":['
 
 
 def repeated(head: bytes, unit: bytes, tail: bytes) -> Body:
-    """As many units between head and tail as fit, with commas."""
+    """Return as many units between head and tail as fit, with commas."""
     return lambda n_bytes: (
         head + b",".join([unit] * ((n_bytes - len(head) - len(tail)) // (len(unit) + 1))) + tail
     )
 
 
 def named(head: bytes, member: bytes, tail: bytes) -> Body:
-    """As many members as fit, each with a name of its own."""
+    """Return as many members as fit, each with another name."""
 
     def body(n_bytes: int) -> bytes:
         members: list[bytes] = []
@@ -31,13 +31,13 @@ def named(head: bytes, member: bytes, tail: bytes) -> Body:
 
 
 def text(unit: bytes, tail: bytes = b'"}]}') -> Body:
-    """One message whose content is a unit again and again, as it stands in the JSON text."""
+    """Return one message whose content repeats a unit of JSON text."""
     head = MESSAGES + b'{"role":"user","content":"'
     return lambda n_bytes: head + unit * ((n_bytes - len(head) - len(tail)) // len(unit)) + tail
 
 
 def parts(part: bytes) -> Body:
-    """One message of many parts."""
+    """Return one message of many parts."""
     return repeated(MESSAGES + b'{"role":"user","content":[', part, b"]}]}")
 
 
@@ -139,7 +139,7 @@ _USE = b'{"role":"assistant","content":[{"type":"tool_use","id":"%x","name":"f",
 
 
 def turn(role: bytes, block: bytes) -> Body:
-    """One turn of many blocks."""
+    """Return one turn of many blocks."""
     return repeated(_TURNS + b'{"role":"' + role + b'","content":[', block, b"]}]}")
 
 

@@ -22,7 +22,7 @@ from chatapi.wire.deltas import (
 )
 from chatapi.wire.protocols import Answer
 from chatapi.wire.protocols.messages import MESSAGES
-from tests.wire.dialect_cases import TRANSCRIPTS
+from tests.wire.dialect_cases import TRANSCRIPTS, refused
 
 FOLDER = TRANSCRIPTS / "messages"
 ANSWER = Answer("0193ba5e0a7c7d1e8c3b5f2a9d4e6c80", 1_700_000_000, "claude-like", request_id="req_1")
@@ -73,6 +73,7 @@ CASES: dict[str, list[AnyDelta]] = {
     ],
     "failure": [STARTED, Text("Packets "), FAILURE],
     "failure-in-a-tool-call": [STARTED, *WEATHER[:2], TIME[0], FAILURE],
+    "failure-behind-a-tool-call": [STARTED, *WEATHER[:2], *TIME, Text("Wait."), FAILURE],
 }
 
 
@@ -81,14 +82,14 @@ def has_failed(deltas: list[AnyDelta]) -> bool:
 
 
 def stream(deltas: list[AnyDelta]) -> bytes:
-    """The answer as a stream, its deltas having crossed Redis."""
+    """Return the answer as a stream, after its deltas have crossed Redis."""
     encoder = MESSAGES.dialect("").encoder
     assert encoder is not None
     return encoder(ANSWER).encode(decode(encode(deltas)))
 
 
 def body(deltas: list[AnyDelta]) -> bytes:
-    """The answer in one piece."""
+    """Return the answer in one piece."""
     folder = MESSAGES.dialect("").folder(ANSWER)
     for delta in decode(encode(deltas)):
         folder.add(delta)
@@ -97,11 +98,12 @@ def body(deltas: list[AnyDelta]) -> bytes:
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:
-    """Every golden file and what has to be in it."""
+    """Yield each golden file and its content."""
     for name, deltas in CASES.items():
         yield FOLDER / f"{name}.sse", stream(deltas)
         if not has_failed(deltas):
             yield FOLDER / f"{name}.json", body(deltas) + b"\n"
+    yield refused(FOLDER, MESSAGES.dialect(""), FAILURE)
 
 
 if __name__ == "__main__":

@@ -22,12 +22,12 @@ CUSTOM = {"type": "custom", "custom": {"name": "run_code"}}
 
 
 def chat_body(**members: Any) -> bytes:
-    """A chat request with these members beside `model` and `messages`."""
+    """Return a chat request with these members beside `model` and `messages`."""
     return json.dumps({"model": "m", "messages": [HELLO]} | members).encode()
 
 
 def text_body(**members: Any) -> bytes:
-    """A text request with these members beside `model` and `prompt`."""
+    """Return a text request with these members beside `model` and `prompt`."""
     return json.dumps({"model": "m", "prompt": "Once"} | members).encode()
 
 
@@ -40,7 +40,9 @@ def text(**members: Any) -> GenerationRequest:
 
 
 def summary(**members: Any) -> RequestSummary:
-    """What a web process keeps of a request: a text's if there is a `prompt`, else a chat's."""
+    """Return the web process's summary of a request: a text request if there is a `prompt`, else a chat
+    request.
+    """
     if "prompt" in members:
         return parse(text_body(**members), TEXT, None).summary
     return parse(chat_body(**members), CHAT, None).summary
@@ -57,28 +59,28 @@ def prompts_of(request: GenerationRequest) -> list[str | list[int]]:
 
 
 def parse_for_careful_deployments(body: bytes) -> GenerationRequest:
-    """The chat request, for a model none of whose deployments may receive remote pictures."""
+    """Return the chat request, for a model none of whose deployments may receive remote pictures."""
     request = parse_chat(body)
     refuse_remote_media(request)
     return request
 
 
 def refusal(body: bytes, parse: Callable[[bytes], Any] = parse_for_careful_deployments) -> InvalidRequest:
-    """The error that this body meets."""
+    """Return the error that refuses this body."""
     with pytest.raises(InvalidRequest) as caught:
         parse(body)
     return caught.value
 
 
 def chat_refusal(**members: Any) -> tuple[str | None, str | None]:
-    """Which parameter of this chat request is refused, and with which code."""
+    """Return the parameter of this chat request that is refused, and the code."""
     error = refusal(chat_body(**members))
     assert error.status == 400
     return error.param, error.code
 
 
 def text_refusal(**members: Any) -> tuple[str | None, str | None]:
-    """Which parameter of this text request is refused, and with which code."""
+    """Return the parameter of this text request that is refused, and the code."""
     error = refusal(text_body(**members), parse_text)
     assert error.status == 400
     return error.param, error.code

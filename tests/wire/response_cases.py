@@ -32,7 +32,7 @@ from chatapi.wire.deltas import (
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols import PROTOCOLS, Answer
 from chatapi.wire.sse import Event, Parser
-from tests.wire.dialect_cases import CITATION, FAILURE, TRANSCRIPTS, WEATHER, logprob
+from tests.wire.dialect_cases import CITATION, FAILURE, TRANSCRIPTS, WEATHER, logprob, refused
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
 ANSWER = Answer(ID, 1_700_000_000, "m", request_id="req_1")
@@ -40,7 +40,7 @@ FOLDER = TRANSCRIPTS / "responses"
 DIALECT = PROTOCOLS["responses"].dialect("")
 FUNCTION = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": False}
 SPACE = {"type": "namespace", "name": "town", "tools": [FUNCTION]}
-END: list[AnyDelta] = [Finished("stop"), Usage(12, 18)]
+END: list[AnyDelta] = [Finished("stop"), Usage(12, 18, completed_at=ANSWER.created + 2)]
 TIME = ToolCall(1, "{}", "call_2", "get_time")
 PATCH = ToolCall(0, "*** Begin", "call_1", "apply_patch", kind="custom")
 
@@ -70,6 +70,7 @@ CASES: dict[str, list[AnyDelta]] = {
     "cache": [Started(), Text("Hi"), Finished("stop"), Usage(12, 18, 4, 6, cache_write_tokens=5)],
     "failure": [Started(), Text("Packets "), FAILURE],
     "failure-in-a-call": [Started(), *WEATHER[:2], FAILURE],
+    "failure-behind-a-call": [Started(), *WEATHER[:2], TIME, Text("Wait."), FAILURE],
 }
 ASKED: dict[str, dict[str, Any]] = {
     "tool-call": {
@@ -85,13 +86,15 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 def asked(**members: Any) -> Any:
-    """The generation request of a body with these members."""
+    """Return the generation request of a body with these members."""
     body = {"model": "m", "input": "hi"} | members
     return requests.from_bytes(parse(json.dumps(body).encode(), "responses", None).content)
 
 
 def deltas(name: str) -> list[AnyDelta]:
-    """The case's deltas as they cross Redis: the first has what the response repeats of its request."""
+    """Return the case's deltas after they have crossed Redis; the first has the repeated parameters of its
+    request.
+    """
     (first, *rest) = CASES[name]
     assert isinstance(first, Started)
     context = asked(**ASKED.get(name, {})).context
@@ -121,7 +124,7 @@ def frames(data: bytes) -> list[Event]:
 
 
 def read_by_sdk(data: bytes) -> Any:
-    """What openai-python's accumulator makes of a stream."""
+    """Return the result of openai-python's accumulator."""
     state: ResponseStreamState[object] = ResponseStreamState(input_tools=[], text_format=Omit())
     for event in events(data):
         state.handle_event(construct_type(type_=ResponseStreamEvent, value=event))  # type: ignore[arg-type]
@@ -133,11 +136,12 @@ def has_failed(name: str) -> bool:
 
 
 def transcripts() -> Iterator[tuple[Path, bytes]]:
-    """Every golden file and what has to be in it."""
+    """Yield each golden file and its content."""
     for name in CASES:
         yield FOLDER / f"{name}.sse", stream(deltas(name))
         if not has_failed(name):
             yield FOLDER / f"{name}.json", body(deltas(name)) + b"\n"
+    yield refused(FOLDER, DIALECT, FAILURE)
 
 
 if __name__ == "__main__":

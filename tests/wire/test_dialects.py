@@ -28,7 +28,7 @@ def test_every_transcript_is_some_cases() -> None:
 
 
 def frames(stream: bytes) -> list[dict[str, Any]]:
-    """The JSON documents of a stream."""
+    """Return the JSON documents of a stream."""
     return [json.loads(line[6:]) for line in stream.decode().split("\n") if line.startswith("data: {")]
 
 

@@ -68,7 +68,9 @@ def token_logprobs(draw: st.DrawFn, text: str) -> list[TokenLogprob] | None:
 
 @st.composite
 def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
-    """None, a deprecated one, or up to three, of which one may go on after the next has begun."""
+    """Generate no call, a deprecated one, or up to three, one of which may continue after the next
+    has begun.
+    """
     if draw(st.integers(0, 4)) == 4:
         first, rest = draw(texts), draw(texts)
         return [
@@ -85,7 +87,7 @@ def calls(draw: st.DrawFn, index: int) -> list[ToolCall]:
 
 
 def attachments(index: int) -> st.SearchStrategy[AnyDelta]:
-    """A piece of speech, or citations."""
+    """Generate a piece of speech, or citations."""
     sounds = st.binary(max_size=5).map(lambda sound: b64encode(sound).decode())
     speech = st.builds(
         Audio, sounds, texts, st.just(index), st.none() | words, st.none() | st.integers(1, 2**40)
@@ -96,7 +98,7 @@ def attachments(index: int) -> st.SearchStrategy[AnyDelta]:
 
 @st.composite
 def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
-    """The deltas of one choice, in order."""
+    """Generate the deltas of one choice, in order."""
     said: list[AnyDelta] = []
     for kind in draw(st.lists(st.sampled_from([Text, Reasoning, Refusal]), max_size=4)):
         text = draw(texts)
@@ -113,7 +115,7 @@ def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
 
 @st.composite
 def generations(draw: st.DrawFn) -> list[AnyDelta]:
-    """A whole generation of up to three choices, told in turns."""
+    """Generate a whole generation of up to three interleaved choices."""
     told = [draw(choices(index)) for index in range(draw(st.integers(1, 3)))]
     turns = draw(st.permutations([index for index, deltas in enumerate(told) for _ in deltas]))
     queues = [iter(deltas) for deltas in told]
@@ -142,21 +144,21 @@ def new_reader(choices: int) -> ChunkReader:
 
 
 def read_back(stream: bytes, reader: ChunkReader, size: int) -> list[AnyDelta]:
-    """The deltas of a stream that arrives in reads of `size` bytes."""
+    """Return the deltas of a stream that arrives in reads of `size` bytes."""
     parser = Parser()
     parts = [parser.feed(stream[start : start + size]) for start in range(0, len(stream), size)]
     return [delta for events in [*parts, parser.close()] for delta in reader.read(events)]
 
 
 def documents(stream: bytes) -> Iterator[Any]:
-    """The JSON of each event, which is one line whatever the line breaks of the texts in it."""
+    """Return the JSON of each event, which is one line even if its texts contain line breaks."""
     text = stream.decode()
     assert EVENTS.fullmatch(text)
     return (json.loads(data) for data in re.findall(r"^data: (?!\[DONE])(.*)\n$", text, re.MULTILINE))
 
 
 def summary(choice: Choice) -> dict[str, Any]:
-    """What of a choice has to come back; a text that was never said is the same as an empty one."""
+    """Return the parts of a choice that must come back; a missing text equals an empty one."""
     found = said(choice)
     return found | {name: found[name] or "" for name in ("text", "reasoning", "refusal")}
 
@@ -166,7 +168,7 @@ def summaries(completion: Completion, count: int) -> list[dict[str, Any]]:
 
 
 def as_chat(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
-    """What a chat dialect can say of these deltas."""
+    """Return the part of these deltas that a chat dialect can express."""
     reasons = CHAT_REASONS[dialect]
     return collect(
         Finished(reasons.get(delta.finish_reason, delta.finish_reason), delta.index)
@@ -177,7 +179,9 @@ def as_chat(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
 
 
 def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
-    """What a text completion can say of them: a refusal is text, there is nothing else."""
+    """Return the part of these deltas that a text completion can express: a refusal is text, all else is left
+    out.
+    """
     told: list[AnyDelta] = []
     for delta in deltas:
         match delta:

@@ -105,7 +105,7 @@ def without_time_and_id(stream: str) -> str:
 
 
 def is_part_of(theirs: Any, whole: Any) -> bool:
-    """Whether each member that the document shows is in ours; `…` at a text's end abbreviates it."""
+    """Return whether each member that the document shows is in ours; `…` at a text's end abbreviates it."""
     if isinstance(theirs, dict):
         return isinstance(whole, dict) and all(
             name in whole and is_part_of(value, whole[name]) for name, value in theirs.items()
@@ -158,7 +158,7 @@ def test_llamas_error_event_is_part_of_ours() -> None:
 
 
 def test_bitseeks_own_parser_reads_the_whole_text() -> None:
-    """The document's recipe: split at `data:`, add up the content, stop at `stop`."""
+    """Follow the document's recipe: split at `data:`, add up the content, stop at `stop`."""
     content = ""
     for data in ours("bitseek", "seed-002").split("data:")[1:]:
         choice = json.loads(data)["choices"][0]

@@ -20,10 +20,11 @@ from chatapi.wire.sse import Event
 from chatapi.wire.upstream_errors import UpstreamError
 from chatapi.wire.upstream_kinds import UPSTREAM_KINDS
 from chatapi.wire.upstream_vectors import TOO_LARGE, VectorReader
+from tests.wire.embedding_cases import FOLDER, transcripts
 
 
 def asked(**members: Any) -> GenerationRequest:
-    """The request as a worker reads it."""
+    """Return the request as a worker reads it."""
     request = parse(json.dumps({"model": "m", "input": "hi"} | members).encode())
     return requests.from_bytes(requests.to_bytes(request))
 
@@ -101,7 +102,7 @@ BOTH = [Started(), Vector(ONE, 0), Vector(TWO, 1)]
 
 
 def read(document: Any, inputs: int = 2) -> list[AnyDelta]:
-    """The deltas of an answer; raises `UpstreamError`."""
+    """Return the deltas of an answer; raises `UpstreamError`."""
     reader = VectorReader(inputs)
     found = reader.read_answer(document if isinstance(document, bytes) else json.dumps(document).encode())
     return found + reader.end()
@@ -214,6 +215,10 @@ def test_the_object_is_openais(encoding_format: str, vectors: list[Any]) -> None
     assert json.loads(body) == answer(*vectors, model="m", **TOLD)
     if encoding_format == "float":
         CreateEmbeddingResponse.model_validate_json(body, strict=True, extra="forbid")
+
+
+def test_answers_are_the_golden_transcripts() -> None:
+    assert {path: path.read_bytes() for path in FOLDER.iterdir()} == dict(transcripts())
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64"])

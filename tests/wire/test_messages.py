@@ -15,6 +15,7 @@ from anthropic.types import Message, MessageParam
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chatapi.wire.completion import collect
 from chatapi.wire.deltas import (
     AnyDelta,
     Failed,
@@ -28,7 +29,18 @@ from chatapi.wire.deltas import (
     Usage,
 )
 from chatapi.wire.protocols.messages import MESSAGES
-from tests.wire.messages_cases import CASES, FOLDER, STARTED, body, has_failed, stream, transcripts
+from chatapi.wire.sse import Parser
+from tests.wire.messages_cases import (
+    ANSWER,
+    CASES,
+    FAILURE,
+    FOLDER,
+    STARTED,
+    body,
+    has_failed,
+    stream,
+    transcripts,
+)
 
 GOLDEN = dict(transcripts())
 WHOLE = [name for name, deltas in CASES.items() if not has_failed(deltas)]
@@ -36,7 +48,7 @@ HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
 
 
 def sdk(answer: bytes, content_type: str, size: int) -> Anthropic:
-    """The SDK, before a server whose answer arrives in reads of `size` bytes."""
+    """Return the SDK with a server whose answer arrives in reads of `size` bytes."""
 
     def pieces() -> Iterator[bytes]:
         return (answer[start : start + size] for start in range(0, len(answer), size))
@@ -62,9 +74,11 @@ def whole(deltas: list[AnyDelta]) -> Message:
 
 
 def said(message: Message) -> dict[str, Any]:
-    """What a message says, however it is cut into blocks; `cache_creation` has no place in a stream's end."""
-    found = message.to_dict()
-    usage = {name: value for name, value in found["usage"].items() if name != "cache_creation"}  # type: ignore[attr-defined]
+    """Return the content of a message, however it is cut into blocks; a stream's end has no
+    `cache_creation`.
+    """
+    found: dict[str, Any] = message.to_dict()
+    usage = {name: value for name, value in found["usage"].items() if name != "cache_creation"}
     return {
         "text": "".join(block.text for block in message.content if block.type == "text"),
         "thinking": "".join(block.thinking for block in message.content if block.type == "thinking"),
@@ -116,7 +130,7 @@ def test_the_sdk_raises_what_breaks_a_stream(case: str) -> None:
 def test_a_call_is_told_while_it_comes_unless_another_is_incomplete() -> None:
     encoder = MESSAGES.dialect("").encoder
     assert encoder is not None
-    from tests.wire.messages_cases import ANSWER, TIME, WEATHER
+    from tests.wire.messages_cases import TIME, WEATHER
 
     writing = encoder(ANSWER)
     writing.encode([STARTED])
@@ -136,7 +150,7 @@ inputs = st.dictionaries(texts, texts | st.integers(-5, 5) | st.dictionaries(tex
 
 @st.composite
 def calls(draw: st.DrawFn, number: int) -> list[AnyDelta]:
-    """A call whose arguments come in pieces."""
+    """Generate a call whose arguments come in pieces."""
     arguments = json.dumps(draw(inputs))
     cuts = sorted(draw(st.lists(st.integers(0, len(arguments)), max_size=4)))
     ends = [*cuts, len(arguments)]
@@ -150,7 +164,7 @@ def calls(draw: st.DrawFn, number: int) -> list[AnyDelta]:
 
 @st.composite
 def answers(draw: st.DrawFn) -> list[AnyDelta]:
-    """A whole answer: texts and up to three calls, all interleaved."""
+    """Generate a whole answer: texts and up to three calls, interleaved."""
     kinds = st.sampled_from([Text, Reasoning, Refusal])
     told: list[list[AnyDelta]] = [[draw(kinds)(draw(texts))] for _ in range(draw(st.integers(0, 5)))]
     told += [draw(calls(number)) for number in range(draw(st.integers(0, 3)))]
@@ -168,6 +182,34 @@ def answers(draw: st.DrawFn) -> list[AnyDelta]:
             prompt, draw(st.integers(0, 99)), read, draw(st.none() | st.just(0)), cache_write_tokens=written
         ),
     ]
+
+
+@given(answers())
+def test_a_stream_that_breaks_off_says_all_that_the_deltas_say(deltas: list[AnyDelta]) -> None:
+    """It is charged, though some of it was held back."""
+    *content, _, _ = deltas
+    encoder = MESSAGES.dialect("").encoder
+    assert encoder is not None
+    events = [json.loads(each.data) for each in Parser().feed(encoder(ANSWER).encode([*content, FAILURE]))]
+    assert events[-1]["type"] == "error"
+    said: dict[str, str] = {}
+    names: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "content_block_start":
+            assert event["index"] == len(names)
+            block = event["content_block"]
+            names[event["index"]] = block.get("id", block["type"])
+        elif event["type"] == "content_block_delta":
+            assert event["index"] == len(names) - 1
+            piece = next(value for name, value in event["delta"].items() if name != "type")
+            said[names[event["index"]]] = said.get(names[event["index"]], "") + piece
+    texts = [Text(delta.text) if isinstance(delta, Refusal) else delta for delta in content]
+    choice = collect(texts).choice(0)
+    expected = {"text": choice.text or "", "thinking": choice.reasoning or ""}
+    expected |= {call.id: call.arguments for call in choice.tool_calls.values()}
+    assert {key: text for key, text in said.items() if text} == {
+        key: text for key, text in expected.items() if text
+    }
 
 
 @settings(max_examples=150)

@@ -36,7 +36,7 @@ def asked(**members: Any) -> GenerationRequest:
 
 
 def upstream_messages(request: GenerationRequest, *extra_parameters: str) -> Any:
-    """What an OpenAI-compatible upstream gets of the conversation."""
+    """Return the conversation as an OpenAI-compatible upstream gets it."""
     body = upstream_body(
         request, model="up", max_output_tokens=9, extra_parameters=frozenset(extra_parameters)
     )

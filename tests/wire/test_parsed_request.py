@@ -30,9 +30,9 @@ def test_its_content_is_the_request(body: bytes, endpoint: str) -> None:
 
 
 CHAT_DIGESTED = (
-    b'chat.completions\n{"request":"chat","model":"m","stream":true,"max_tokens":5,"temperature":0.5,"user":"u",'
-    b'"extras":{"top_k":5},"ignored":["dream"],"messages":[{"role":"user","content":"Hello!"}],"logprobs":true,'
-    b'"metadata":{"a":"b"}}'
+    b'chat.completions\n{"request":"chat","model":"m","stream":true,"max_tokens":5,"temperature":0.5,'
+    b'"user":"u","extras":{"top_k":5},"ignored":["dream"],"messages":[{"role":"user","content":"Hello!"}],'
+    b'"logprobs":true,"metadata":{"a":"b"}}'
 )
 TEXT_DIGESTED = (
     b'completions\n{"request":"text","model":"m","seed":1,"prompt":["a","b"],"logprobs":false,"best_of":2}'
@@ -41,7 +41,7 @@ SENT_CHAT = {"top_k": 5, "max_tokens": 5, "user": "u", "temperature": 0.5, "drea
 
 
 def test_its_digest_is_that_of_the_protocol_and_what_was_sent() -> None:
-    """The books remember it for a day, so it may not change from one version to the next."""
+    """The books store the digest for a day, so it may not change from one version to the next."""
     chat = summary(**SENT_CHAT, stream=True, logprobs=True)
     assert chat.digest == hashlib.sha256(CHAT_DIGESTED).hexdigest()
     text = summary(prompt=["a", "b"], seed=1, logprobs=False, best_of=2)

@@ -341,4 +341,5 @@ def test_all_text_of_a_chat_is_part_of_the_prompt() -> None:
             "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "cu", "input": "stom"}}],
         }
     )
-    assert chat(messages=legacy).prompt_text.split("\n") == ["Never", "f", "args", "No", "cu", "stom"]
+    texts = ["Never", "f", "args", "No", "cu", '{"input":"stom"}']
+    assert chat(messages=legacy).prompt_text.split("\n") == texts

@@ -21,8 +21,8 @@ CASES |= {name: (MESSAGES, body) for name, body in MESSAGES_BODIES.items()}
 
 
 def cpu_s(body: bytes, endpoint: str, tries: int) -> float:
-    """The CPU time that it takes to parse the body, at best: what else happens on the machine is not its
-    fault.
+    """Return the least CPU time that parsing the body takes, so that other load on the machine does not
+    count.
     """
     found = []
     for _ in range(tries):

@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 
 
 def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
-    """A chat request whose deepest value is `levels` deep, inside a tool's schema."""
+    """Return a chat request whose deepest value is `levels` deep, inside a tool's schema."""
     inner = levels - 5  # body, tools, tool, function, parameters
     value = opening * inner + closing * inner
     return (

@@ -39,20 +39,23 @@ REMOTE = [
     "http://a.b-c.example:8080",
     "https://example.com/@me",
 ]
-INNER = """http://127.0.0.1/ http://127.0.0.1:6379 http://127.1/ http://0/ http://0.0.0.0/ http://0x7f.1/ http://0x7f000001/
-    http://0177.0.0.1/ http://2130706433/ http://[::1]/ http://[::]/ http://[::ffff:127.0.0.1]/ http://[::ffff:7f00:1]/
-    http://[fe80::1%25eth0]/ http://169.254.169.254/latest/meta-data/ http://10.0.0.1/ http://192.168.1.1/ http://localhost/
-    http://localhost. http://localhost./ http://LOCALHOST/ http://redis:6379/ http://web.localhost/ http://db.internal/
-    http://metadata.google.internal/computeMetadata/v1/ http://nas.local/ http://db.default.svc/ http://db.default.svc.cluster.local/
-    http://router.lan:80/ http://1.0.0.127.in-addr.arpa/ http://good@evil.example/ http://user:pass@example.com/
+INNER = """
+    http://127.0.0.1/ http://127.0.0.1:6379 http://127.1/ http://0/ http://0.0.0.0/ http://0x7f.1/
+    http://0x7f000001/ http://0177.0.0.1/ http://2130706433/ http://[::1]/ http://[::]/
+    http://[::ffff:127.0.0.1]/ http://[::ffff:7f00:1]/ http://[fe80::1%25eth0]/
+    http://169.254.169.254/latest/meta-data/ http://10.0.0.1/ http://192.168.1.1/ http://localhost/
+    http://localhost. http://localhost./ http://LOCALHOST/ http://redis:6379/ http://web.localhost/
+    http://db.internal/ http://metadata.google.internal/computeMetadata/v1/ http://nas.local/
+    http://db.default.svc/ http://db.default.svc.cluster.local/ http://router.lan:80/
+    http://1.0.0.127.in-addr.arpa/ http://good@evil.example/ http://user:pass@example.com/
     http://good.example\\@evil.example/ http://example.com\\@10.0.0.1/ http://good.example#@evil.example/
     http://example.com?@10.0.0.1/ http://example.com:80:80/ http://example.com:x/ http:example.com
-    http:/example.com http:///example.com http://.example.com/
-    http://example..com/ http://example.com./ http://ex%61mple.com/ http://exämple.com/
-    http://１２７.０.０.１/ http://①②⑦.example/
-    http://example.com/ä HTTP://EXAMPLE.COM/ //example.com/cat.png file:///etc/passwd FILE:///etc/passwd ftp://example.com/cat.png
-    gopher://example.com:6379/_SET dict://example.com/ ldap://example.com/ jar:http://example.com!/ blob:https://example.com/1
-    javascript:alert(1) cat.png /etc/passwd""".split()  # noqa: SIM905  # as sixty quoted lines nobody reads it
+    http:/example.com http:///example.com http://.example.com/ http://example..com/ http://example.com./
+    http://ex%61mple.com/ http://exämple.com/ http://１２７.０.０.１/ http://①②⑦.example/ http://example.com/ä
+    HTTP://EXAMPLE.COM/ //example.com/cat.png file:///etc/passwd FILE:///etc/passwd
+    ftp://example.com/cat.png gopher://example.com:6379/_SET dict://example.com/ ldap://example.com/
+    jar:http://example.com!/ blob:https://example.com/1 javascript:alert(1) cat.png /etc/passwd
+""".split()  # noqa: SIM905  sixty quoted lines would be hard to read
 INNER += [
     "",
     "http://example.com/ x",

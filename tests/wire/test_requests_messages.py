@@ -134,7 +134,10 @@ def test_it_names_what_is_wrong_with_a_message(message: Any, param: str, code: s
         ({"type": "image_url", "image_url": "data:image/png;base64,AAAA"}, ".image_url", "invalid_type"),
         ({"type": "image_url", "image_url": {}}, ".image_url.url", "missing_required_parameter"),
         (
-            {"type": "image_url", "image_url": PICTURE["image_url"] | {"detail": "x"}},  # type: ignore[operator]
+            {
+                "type": "image_url",
+                "image_url": PICTURE["image_url"] | {"detail": "x"},  # type: ignore[operator]
+            },
             ".image_url.detail",
             "invalid_value",
         ),

@@ -45,8 +45,8 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 
 def examples(hint: Any) -> Iterator[Any]:
-    """Values of a type: every alternative of every union, every word of every literal, every member of every
-    object.
+    """Yield values of a type: each alternative of a union, each word of a literal, each member of
+    an object.
     """
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in SCALARS:
@@ -65,7 +65,7 @@ def examples(hint: Any) -> Iterator[Any]:
 
 
 def objects(hint: Any) -> Iterator[dict[str, Any]]:
-    """The object with what is required, then with each value of each member in turn."""
+    """Yield the object with its required members, then with each value of each member in turn."""
     members = get_type_hints(hint, include_extras=True)
     least = {name: next(values(name, inner)) for name, inner in members.items() if is_required(inner)}
     least |= NEEDED.get(hint.__name__, {})

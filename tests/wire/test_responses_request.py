@@ -11,6 +11,7 @@ from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
 from chatapi.wire.parsed_request import parse
+from chatapi.wire.protocols.responses.items import BUILT_IN
 from chatapi.wire.upstream_request import REASONING, upstream_body
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
@@ -30,7 +31,7 @@ def request(protocol: str, **members: Any) -> GenerationRequest:
 
 
 def sent(protocol: str, *extra: str, **members: Any) -> dict[str, Any]:
-    """What an upstream gets."""
+    """Return the request that an upstream gets."""
     asked = request(protocol, **members)
     body = upstream_body(asked, model="up", max_output_tokens=9, extra_parameters=frozenset(extra))
     found: dict[str, Any] = json.loads(msgspec.json.encode(body))
@@ -299,6 +300,54 @@ def test_a_search_that_agents_always_offer_is_left_out_and_named() -> None:
     assert sent("responses", input="hi", tools=offered)["tools"] == [CHAT_FUNCTION]
 
 
+@pytest.mark.parametrize(
+    "kind", ["web_search_preview", "web_search_2025_08_26", "web_search_preview_2025_03_11"]
+)
+def test_other_versions_of_the_search_are_left_out_too(kind: str) -> None:
+    assert request("responses", input="hi", tools=[{"type": kind}]).ignored == ("tools[0]",)
+
+
+@pytest.mark.parametrize(
+    ("choice", "plain"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "required"}, "required"),
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "f"}, {"type": "function", "name": "f"}),
+    ],
+)
+def test_choices_in_the_words_of_other_clients(choice: Any, plain: Any) -> None:
+    members: dict[str, Any] = {"input": "hi", "tools": [FUNCTION]}
+    assert sent("responses", **members, tool_choice=choice) == sent("responses", **members, tool_choice=plain)
+
+
+# ---- items of OpenAI's own tools
+
+
+def test_a_search_in_an_old_conversation_is_left_out_and_named() -> None:
+    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
+    items = [{"role": "user", "content": "hi"}, search, {"role": "assistant", "content": "a"}, CALL, OUTPUT]
+    assert messages(items) == messages([items[0], *items[2:]])
+    assert request("responses", input=items).ignored == ("input[1]",)
+    body = json.dumps({"model": "m", "input": items}).encode()
+    assert b"web_search_call" not in parse(body, "responses", None).state
+    wrong = [*items[:2], OUTPUT]
+    assert refusal(input=wrong).param == "input[2].call_id"
+
+
+@pytest.mark.parametrize("kind", sorted(BUILT_IN))
+def test_items_of_other_tools_are_refused_by_name(kind: str) -> None:
+    refused = refusal(input=[{"role": "user", "content": "hi"}, {"type": kind, "id": "x", "output": "y"}])
+    assert (refused.status, refused.code, refused.param) == (400, "unsupported_value", "input[1].type")
+    assert f"'{kind}'" in refused.message
+
+
+@pytest.mark.parametrize("item", [{"type": "web_search_call"}, {"type": "reasoning", "summary": []}])
+def test_an_input_that_says_nothing_is_refused(item: dict[str, Any]) -> None:
+    assert refusal(input=[item]).param == "input"
+
+
 # ---- earlier responses
 
 
@@ -324,7 +373,7 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
 @pytest.mark.parametrize("protocol", ["responses", "responses.input_tokens"])
 @pytest.mark.parametrize("resolved", [{}, {"previous": []}, {"items": {"msg_1": CALL}}])
 def test_no_client_resolves_its_own_references(protocol: str, resolved: dict[str, Any]) -> None:
-    """Nothing would check that the earlier responses are the caller's."""
+    """Otherwise a caller could name the responses of another one."""
     body = {"previous_response_id": "resp_1", "input": [{"id": "msg_1"}], "resolved": resolved}
     with pytest.raises(InvalidRequest) as refused:
         request(protocol, **body)
@@ -356,7 +405,7 @@ def test_what_is_not_kept_is_told_as_not_stored(members: dict[str, Any]) -> None
         ({"input": None}, "input"),
         ({"input": []}, "input"),
         ({"input": [5]}, "input[0]"),
-        ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type"),
+        ({"input": [{"type": "hologram_call", "id": "h_1"}]}, "input[0].type"),
         ({"input": [{"type": "message", "role": "tool", "content": ""}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": []}]}, "input[0].content"),

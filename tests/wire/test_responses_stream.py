@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,9 @@ from pydantic import TypeAdapter
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
 from chatapi.wire.protocols.responses.response import MAX_PARTS
+from tests.wire.dialect_cases import FAILURE
 from tests.wire.response_cases import (
     ANSWER,
     CASES,
@@ -84,18 +87,29 @@ def test_items_and_parts_open_one_at_a_time_in_order(name: str) -> None:
     for event in told(name):
         kind = event["type"]
         if kind == "response.output_item.added":
-            assert not open_items
+            assert not open_items or has_failed(name)  # what is broken never ends
             assert event["output_index"] == count
             open_items.append(event["item"])
             count += 1
         elif kind == "response.output_item.done":
-            (opened,) = open_items
-            open_items.clear()
+            opened = open_items.pop()
             assert {**event["item"], **opened}.keys() == event["item"].keys()
             assert [event["item"][key] for key in ("id", "type")] == [opened["id"], opened["type"]]
         elif "item_id" in event:
-            assert (event["item_id"], event["output_index"]) == (open_items[0]["id"], count - 1)
+            assert (event["item_id"], event["output_index"]) == (open_items[-1]["id"], count - 1)
     assert not open_items or has_failed(name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_item_of_an_answer_can_be_sent_back(name: str) -> None:
+    for item in told(name)[-1]["response"]["output"]:
+        msgspec.convert(item, type=WholeItem)
+        assert item["id"].startswith(f"{ID_PREFIXES[item['type']]}_")
+
+
+def test_the_cases_have_every_type_of_item_that_answers_have() -> None:
+    items = [item for name in CASES for item in told(name)[-1]["response"]["output"]]
+    assert {item["type"] for item in items} == {kind for kind in ID_PREFIXES if not kind.endswith("_output")}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not has_failed(name)])
@@ -188,7 +202,7 @@ def test_interleaved_calls_are_told_one_after_the_other() -> None:
     ids=["calls", "reasoning", "refusals"],
 )
 def test_pieces_that_alternate_make_few_events(content: list[AnyDelta]) -> None:
-    """What is held back is joined: its events are all made in one turn of the event loop."""
+    """Held-back pieces are joined: their events are all made in one turn of the event loop."""
     all_deltas = [Started(), *content, Finished("stop"), Usage(1, 1)]
     found = events(stream(all_deltas))
     assert kinds(found).count("output_item.added") < MAX_PARTS + 3
@@ -205,7 +219,7 @@ def test_pieces_that_alternate_make_few_events(content: list[AnyDelta]) -> None:
 
 
 def test_a_call_that_is_whole_ends_when_the_next_begins() -> None:
-    """Otherwise nothing would be sent while the next one comes."""
+    """Otherwise the stream would be silent while the next call arrives."""
     encoder = DIALECT.encoder and DIALECT.encoder(ANSWER)
     assert encoder is not None
     encoder.encode([Started(), ToolCall(0, '{"a":1}', "c1", "f")])
@@ -235,6 +249,25 @@ def test_repeated_call_ids_become_unique() -> None:
     assert len({call["call_id"] for call in found["output"]}) == 2
 
 
+def test_only_a_completed_response_has_the_time_of_its_end() -> None:
+    first, *_, last = told("text")
+    times = [event["response"]["completed_at"] for event in (first, last)]
+    assert times == [None, ANSWER.created + 2]
+    for finish in (Finished("length"), Finished("stop", is_cancelled=True)):
+        cut: list[AnyDelta] = [Started(), Text("a"), finish, Usage(1, 1, completed_at=ANSWER.created + 2)]
+        assert json.loads(body(cut))["completed_at"] is None
+
+
+def test_it_never_completes_before_it_was_created() -> None:
+    early: list[AnyDelta] = [
+        Started(),
+        Text("a"),
+        Finished("stop"),
+        Usage(1, 1, completed_at=ANSWER.created - 1),
+    ]
+    assert json.loads(body(early))["completed_at"] == ANSWER.created
+
+
 def test_all_usage_numbers_are_told() -> None:
     assert told("cache")[-1]["response"]["usage"] == {
         "input_tokens": 12,
@@ -251,6 +284,26 @@ def test_a_failure_is_told_in_both_shapes_and_leaves_no_item_whole() -> None:
     assert isinstance(error["code"], str)
     assert failed["response"]["usage"] is None
     assert "response.output_item.done" not in {event["type"] for event in told("failure-in-a-call")}
+
+
+def test_what_was_held_back_comes_before_the_failure() -> None:
+    """It is charged. The broken call has no end, and the whole one does."""
+    found = told("failure-behind-a-call")
+    assert kinds(found)[2:] == [
+        *("output_item.added", "function_call_arguments.delta"),
+        *("output_item.added", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "error", "failed"),
+    ]
+    items = found[-1]["response"]["output"]
+    assert [item["status"] for item in items] == ["incomplete", "completed", "incomplete"]
+
+
+def test_a_stream_that_may_go_on_keeps_what_is_held_back() -> None:
+    assert DIALECT.encoder is not None
+    encoder = DIALECT.encoder(ANSWER)
+    encoder.encode(deltas("failure-behind-a-call")[:-1])
+    assert kinds(events(encoder.failed(FAILURE))) == ["error", "failed"]
 
 
 def test_a_background_response_was_queued() -> None:
@@ -286,6 +339,21 @@ def well_formed(content: Sequence[AnyDelta]) -> list[AnyDelta]:
         else:
             found.append(delta)
     return found
+
+
+@given(_content)
+def test_a_stream_that_breaks_off_says_all_that_the_deltas_say(content: list[AnyDelta]) -> None:
+    all_deltas = [Started(), *well_formed(content), FAILURE]
+    choice = collect(all_deltas).choice(0)
+    said: dict[str, str] = {}
+    for event in events(stream(all_deltas)):
+        kind, _, what = event["type"].removeprefix("response.").partition(".")
+        if what == "delta":
+            key = event["item_id"] if kind == "function_call_arguments" else kind
+            said[key] = said.get(key, "") + event["delta"]
+    calls = [call.arguments for call in choice.tool_calls.values() if call.arguments]
+    texts = [text for text in (choice.text, choice.reasoning, choice.refusal) if text]
+    assert sorted(said.values()) == sorted(calls + texts)
 
 
 @settings(deadline=None)  # the SDK's first event takes a second

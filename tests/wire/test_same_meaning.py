@@ -1,15 +1,27 @@
-"""A conversation means the same in every protocol: an upstream gets the same messages."""
+"""A conversation means the same in every protocol: an upstream gets the same messages, and its answer is read
+by each protocol's SDK as the same text, calls and usage.
+"""
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from hypothesis import given
+from anthropic.lib.streaming._messages import accumulate_event
+from anthropic.types import Message, RawMessageStreamEvent
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from openai.lib.streaming.chat._completions import ChatCompletionStreamState
+from openai.types.chat import ChatCompletionChunk
+from pydantic import TypeAdapter
 
 from chatapi.wire import requests
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Started, Text, ToolCall, Usage, decode, encode
 from chatapi.wire.parsed_request import parse
+from chatapi.wire.protocols import PROTOCOLS, Answer
+from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_request import upstream_body
+from tests.wire.response_cases import read_by_sdk
 
 _texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
 
@@ -94,7 +106,7 @@ def messages(system: str, turns: list[Turn], last: str) -> dict[str, Any]:
 
 
 def sent(protocol: str, body: dict[str, Any]) -> Any:
-    """The messages that an upstream gets."""
+    """Return the messages that an upstream gets."""
     content = parse(json.dumps({"model": "m"} | body).encode(), protocol, None).content
     asked = upstream_body(
         requests.from_bytes(content), model="up", max_output_tokens=9, extra_parameters=frozenset()
@@ -107,3 +119,124 @@ def test_a_conversation_is_the_same_for_an_upstream(system: str, turns: list[Tur
     expected = sent("chat.completions", chat(system, turns, last))
     assert sent("responses", responses(system, turns, last)) == expected
     assert sent("messages", messages(system, turns, last)) == expected
+
+
+# ---- answers
+
+
+class Read(NamedTuple):
+    """What a client has of an answer."""
+
+    text: str
+    calls: dict[str, tuple[str, Any]]
+    """The name and the arguments of each call, by its id."""
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+def read_chat(data: bytes) -> Read:
+    """What openai-python's accumulator makes of a stream of chunks."""
+    state: ChatCompletionStreamState[object] = ChatCompletionStreamState()
+    for event in Parser().feed(data):
+        if event.data != b"[DONE]":
+            state.handle_chunk(ChatCompletionChunk.model_validate_json(event.data))
+    completion = state.get_final_completion()
+    message, usage = completion.choices[0].message, completion.usage
+    assert usage is not None
+    calls: Any = message.tool_calls or ()
+    details = usage.prompt_tokens_details
+    return Read(
+        message.content or "",
+        {call.id: (call.function.name, json.loads(call.function.arguments)) for call in calls},
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        (details and details.cached_tokens) or 0,
+    )
+
+
+def read_response(data: bytes) -> Read:
+    """What openai-python's accumulator makes of a stream of a response's events."""
+    response = read_by_sdk(data)
+    calls = [item for item in response.output if item.type == "function_call"]
+    usage = response.usage
+    return Read(
+        response.output_text,
+        {call.call_id: (call.name, json.loads(call.arguments)) for call in calls},
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.input_tokens_details.cached_tokens,
+    )
+
+
+_message_event: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+
+def read_message(data: bytes) -> Read:
+    """What Anthropic's accumulator makes of a stream of a message's events."""
+    message: Any = None
+    buffers: dict[int, bytes] = {}
+    for event in Parser().feed(data):
+        message = accumulate_event(
+            event=_message_event.validate_json(event.data), current_snapshot=message, json_bufs=buffers
+        )
+    assert isinstance(message, Message)
+    usage = message.usage
+    read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
+    return Read(
+        "".join(block.text for block in message.content if block.type == "text"),
+        {block.id: (block.name, block.input) for block in message.content if block.type == "tool_use"},
+        usage.input_tokens + read + written,
+        usage.output_tokens,
+        read,
+    )
+
+
+READERS: dict[str, Callable[[bytes], Read]] = {
+    "chat.completions": read_chat,
+    "responses": read_response,
+    "messages": read_message,
+}
+
+
+@st.composite
+def _answers(draw: st.DrawFn) -> tuple[list[AnyDelta], Read]:
+    """Texts, thoughts and calls in any order, the calls' pieces interleaved; and what they say."""
+    calls = draw(st.lists(_calls, max_size=3))
+    said = draw(st.lists(st.builds(Text, _texts) | st.builds(Reasoning, _texts), max_size=5))
+    order = draw(st.permutations([*range(len(calls)), *range(len(calls)), *(None for _ in said)]))
+    texts, begun, content = iter(said), list[int](), list[AnyDelta]()
+    for turn in order:
+        if turn is None:
+            content.append(next(texts))
+        elif turn in begun:
+            arguments = calls[turn].arguments
+            content.append(ToolCall(begun.index(turn), arguments[len(arguments) // 2 :]))
+        else:  # calls are numbered as they begin
+            arguments = calls[turn].arguments
+            content.append(
+                ToolCall(len(begun), arguments[: len(arguments) // 2], f"call_{turn}", calls[turn].name)
+            )
+            begun.append(turn)
+    prompt, completion = draw(st.integers(0, 10**6)), draw(st.integers(0, 10**6))
+    cached = draw(st.integers(0, prompt))
+    end = [Finished("tool_calls" if calls else "stop"), Usage(prompt, completion, cached)]
+    told = {f"call_{number}": (call.name, call.input) for number, call in enumerate(calls)}
+    text = "".join(delta.text for delta in content if isinstance(delta, Text))
+    return [Started(), *content, *end], Read(text, told, prompt, completion, cached)
+
+
+def streamed(protocol: str, deltas: Sequence[AnyDelta]) -> bytes:
+    """The stream of these deltas, which have crossed Redis."""
+    encoder = PROTOCOLS[protocol].dialect("openai").encoder
+    assert encoder is not None
+    answer = Answer("0193ba5e0a7c7d1e8c3b5f2a9d4e6c80", 1_700_000_000, "m", include_usage=True)
+    return encoder(answer).encode(decode(encode(deltas)))
+
+
+@settings(deadline=None, max_examples=50)  # the first event of each SDK takes a second
+@given(_answers())
+def test_an_answer_is_the_same_for_each_sdk(answer: tuple[list[AnyDelta], Read]) -> None:
+    deltas, expected = answer
+    for protocol, read in READERS.items():
+        assert read(streamed(protocol, deltas)) == expected, protocol

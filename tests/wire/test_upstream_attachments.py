@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chatapi.wire.deltas import Annotations, Audio, Finished, Started, Text
-from tests.wire.test_upstream_chunks import STOP, chunk, event, failure_code, new_reader, read
+from tests.wire.upstream_events import STOP, chunk, event, failure_code, new_reader, read
 
 
 def test_speech_and_citations_are_read() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import (
-    AnyDelta,
     Finished,
     Reasoning,
     Refusal,
@@ -21,38 +20,9 @@ from chatapi.wire.deltas import (
     Usage,
 )
 from chatapi.wire.sse import Event, Parser
-from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
 from chatapi.wire.upstream_logprobs import MAX_ALTERNATIVES, UNKNOWN_LOGPROB
-from chatapi.wire.upstream_tool_calls import MAX_CALLS
-
-
-def new_reader(choices: int = 1, max_chunks: int = 1000) -> ChunkReader:
-    return ChunkReader(choices=choices, max_chunks=max_chunks)
-
-
-def event(document: Any, event_type: str = "message") -> Event:
-    return Event(json.dumps(document).encode(), event_type)
-
-
-def chunk(delta: dict[str, Any] | None = None, finish_reason: str | None = None, **more: Any) -> Event:
-    return event({"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish_reason}], **more})
-
-
-DONE = Event(b"[DONE]")
-STOP = chunk(finish_reason="stop")
-
-
-def read(*events: Event, reader: ChunkReader | None = None) -> list[AnyDelta]:
-    """All deltas of a whole stream; raises what makes it not whole."""
-    reader = reader or new_reader()
-    return [delta for one in events for delta in reader.read([one])] + reader.end()
-
-
-def failure_code(*events: Event) -> str | None:
-    with pytest.raises(UpstreamError) as raised:
-        read(*events)
-    return raised.value.failure.code
+from tests.wire.upstream_events import DONE, STOP, call, chunk, event, failure_code, new_reader, read, tools
 
 
 def test_a_plain_stream_starts_speaks_and_ends() -> None:
@@ -128,147 +98,6 @@ def test_an_unknown_finish_reason_is_an_error_and_no_silent_stop() -> None:
 
 
 # Tool calls
-
-
-def tools(*fragments: dict[str, Any]) -> Event:
-    return chunk({"tool_calls": list(fragments)})
-
-
-def call(arguments: str = "", name: str | None = None, **more: Any) -> dict[str, Any]:
-    return {"function": {"arguments": arguments, **({"name": name} if name else {})}, **more}
-
-
-def collected(*events: Event) -> list[tuple[int, str, str, str]]:
-    calls = collect(read(*events, chunk(finish_reason="tool_calls"))).choice(0).tool_calls
-    return [(number, one.id, one.name, one.arguments) for number, one in calls.items()]
-
-
-def test_tool_call_fragments_carry_id_and_name_once() -> None:
-    events = [
-        tools(call("", "f", index=0, id="c1")),
-        tools(call("{", "f", index=0, id="c1")),
-        tools(call("}", index=0)),
-    ]
-    assert new_reader().read(events) == [
-        Started(),
-        ToolCall(0, "", "c1", "f"),
-        ToolCall(0, "{"),
-        ToolCall(0, "}"),
-    ]
-
-
-@pytest.mark.parametrize("index", [{"index": 0}, {}])
-def test_calls_that_share_an_index_are_told_apart_by_id_and_name(index: dict[str, Any]) -> None:
-    events = [
-        tools(call("{", "f", id="a", **index)),
-        tools(call("}", **index)),
-        tools(call("{}", "f", id="b", **index)),
-    ]
-    assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "f", "{}")]
-
-
-def test_calls_get_ids_and_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
-    fragments = [
-        call("{", "f", index=0),
-        call("}", "f", index=0),
-        call("{}", "f", index=0),
-        call("[]", "g", index=0),
-    ]
-    assert collected(*map(tools, fragments)) == [
-        (0, "call_0", "f", "{}"),
-        (1, "call_1", "f", "{}"),
-        (2, "call_2", "g", "[]"),
-    ]
-
-
-@pytest.mark.parametrize("index", [{"index": 0}, {}])
-@pytest.mark.parametrize("name", [None, "f"])
-def test_calls_that_share_an_index_go_on_by_their_ids(index: dict[str, Any], name: str | None) -> None:
-    begun = tools(call("{", "f", id="a", **index), call("[", "g", id="b", **index))
-    assert collected(begun, tools(call("}", name, id="a", **index)), tools(call("]", id="b", **index))) == [
-        (0, "a", "f", "{}"),
-        (1, "b", "g", "[]"),
-    ]
-
-
-def test_a_fragment_without_an_id_goes_on_where_its_index_was_last() -> None:
-    begun = tools(call("{", "f", index=0, id="a"), call("[]", "g", index=0, id="b"))
-    assert collected(begun, tools(call("1", index=0, id="a")), tools(call("}", index=0))) == [
-        (0, "a", "f", "{1}"),
-        (1, "b", "g", "[]"),
-    ]
-
-
-def test_calls_that_share_an_id_are_told_apart_by_index() -> None:
-    assert collected(tools(call("{}", "f", index=0, id="a"), call("[]", "g", index=1, id="a"))) == [
-        (0, "a", "f", "{}"),
-        (1, "a", "g", "[]"),
-    ]
-
-
-NOTHING = [
-    {},
-    {"function": {}},
-    {"function": {"name": None, "arguments": None}},
-    {"id": "", "function": {"name": "", "arguments": ""}},
-]
-
-
-@pytest.mark.parametrize("nothing", NOTHING)
-def test_a_fragment_that_says_nothing_is_no_call(nothing: dict[str, Any]) -> None:
-    said = [Started(), Text("a"), Finished("stop")]
-    assert (
-        read(
-            chunk({"content": "a", "tool_calls": [{"index": 0, **nothing}]}),
-            chunk({"tool_calls": [nothing]}),
-            STOP,
-        )
-        == said
-    )
-    assert read(chunk({"content": "a", "function_call": nothing.get("function", {})}), STOP) == said
-    assert collected(tools(call("{}", "f", index=0, id="a"), {"index": 1, **nothing})) == [
-        (0, "a", "f", "{}")
-    ]
-
-
-def test_an_id_made_up_for_every_fragment_starts_no_call() -> None:
-    events = [tools(call("{", "f", index=0, id="r1")), tools(call("}", index=0, id="r2"))]
-    assert collected(*events) == [(0, "r1", "f", "{}")]
-
-
-def test_interleaved_calls_with_gaps_in_their_numbers_become_contiguous() -> None:
-    events = [
-        tools(call("{", "f", index=1, id="a")),
-        tools(call("[", "g", index=4, id="b")),
-        tools(call("}", index=1), call("]", index=4)),
-    ]
-    assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "g", "[]")]
-
-
-def test_a_call_waits_for_its_name() -> None:
-    assert new_reader().read(
-        [tools({"index": 0, "id": "a"}), tools(call("{", index=0)), tools(call("}", "f", index=0))]
-    ) == [Started(), ToolCall(0, "{}", "a", "f")]
-
-
-def test_a_call_without_a_name_is_an_error() -> None:
-    assert (
-        failure_code(tools(call("{}", index=0, id="a")), chunk(finish_reason="tool_calls"))
-        == "upstream_invalid_response"
-    )
-
-
-def test_custom_tools_and_arguments_as_objects_are_read() -> None:
-    custom = {"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}}
-    function = {"index": 1, "id": "b", "function": {"name": "f", "arguments": {"x": 1}}}
-    assert new_reader().read([tools(custom, function)]) == [
-        Started(),
-        ToolCall(0, "ls", "a", "sh", kind="custom"),
-        ToolCall(1, '{"x":1}', "b", "f"),
-    ]
-
-
-# Log probabilities
 
 
 def test_chat_logprobs_stay_with_their_text() -> None:
@@ -413,8 +242,8 @@ TEN = " the of and to in is that for it as"
 
 
 def test_tokens_that_come_together_count_as_many() -> None:
-    """Five chunks of ten tokens where five tokens were asked for: beyond twice as many it is sure to ignore
-    its limit.
+    """Five chunks of ten tokens answer a request for five: beyond twice the limit, the upstream surely
+    ignores it.
     """
     reader = new_reader(max_chunks=5)
     assert reader.read([chunk({"content": TEN})] * 5) == [Started(), Text(TEN), Finished("length")]
@@ -493,15 +322,6 @@ def test_any_text_in_any_framing_arrives_whole(
         for delta in reader.read(parser.feed(stream[start : start + size]))
     ]
     assert deltas == [Started(), *map(Text, texts), Finished("stop")]
-
-
-def test_a_choice_has_a_bounded_number_of_tool_calls() -> None:
-    calls = [call("{}", "f", index=number, id=f"c{number}") for number in range(MAX_CALLS)]
-    assert len(collected(tools(*calls))) == MAX_CALLS
-    assert (
-        failure_code(tools(*calls, call("{}", "f", index=MAX_CALLS, id="more")))
-        == "upstream_invalid_response"
-    )
 
 
 def test_alternatives_beyond_openais_limit_are_left_out() -> None:

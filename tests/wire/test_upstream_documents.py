@@ -17,8 +17,8 @@ from chatapi.wire.upstream_errors import UpstreamError
 def read(
     stream: bytes, size: int = 1 << 30, *, choices: int = 1, max_chunks: int = 1000, is_text: bool = False
 ) -> list[AnyDelta]:
-    """All deltas of a stream that comes in reads of `size` bytes and then ends; raises what makes it not
-    whole.
+    """Return all deltas of a stream that comes in reads of `size` bytes; raises the error of an incomplete
+    one.
     """
     parser, reader = Parser(), ChunkReader(choices=choices, max_chunks=max_chunks, is_text=is_text)
     parts = [parser.feed(stream[start : start + size]) for start in range(0, len(stream), size)]
@@ -36,7 +36,7 @@ def failure_code(stream: bytes, **how: Any) -> str | None:
 
 
 def frames(*documents: Any) -> bytes:
-    """The documents as events; bytes are sent as they are."""
+    """Return the documents as events; bytes are sent unchanged."""
     return b"".join(
         part if isinstance(part, bytes) else b"data: " + json.dumps(part).encode() + b"\n\n"
         for part in documents

@@ -29,7 +29,7 @@ SCHEMA = {"type": "object"}
 
 
 def read(body: bytes, size: int = 100_000) -> list[AnyDelta]:
-    """The deltas of a stream that arrives in reads of `size` bytes."""
+    """Return the deltas of a stream that arrives in reads of `size` bytes."""
     parser, reader = ANTHROPIC.parser(), ChunkReader(choices=1, max_chunks=1_000, stop_sequences=["3"])
     deltas: list[AnyDelta] = []
     for start in range(0, len(body), size):
@@ -157,7 +157,7 @@ def test_calls_and_thinking() -> None:
 
 @pytest.mark.parametrize("case", [name for name in CONVERSATIONS if name != "nothing"])
 def test_a_conversation_comes_through(case: str) -> None:
-    """What a client of Messages asks is asked of an Anthropic upstream again."""
+    """The request of a Messages client reaches an Anthropic upstream unchanged."""
     asked = {"model": "m", "max_tokens": 9, "messages": CONVERSATIONS[case][0]}
     once = parse_messages(json.dumps(asked).encode())
     again = parse_messages(msgspec.json.encode(messages_body(once, **OPTIONS)))

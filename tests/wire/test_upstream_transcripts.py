@@ -31,7 +31,7 @@ Outcome = tuple[list[AnyDelta], str | None]
 
 
 def new_reader(stream: bytes) -> ChunkReader:
-    """A reader as for the request that the stream answers."""
+    """Return a reader for the request that the stream answers."""
     choices = 1 + max(
         [int(index) for index in re.findall(rb'"index":(\d+),"(?:delta|logprobs)"', stream)], default=0
     )
@@ -39,9 +39,7 @@ def new_reader(stream: bytes) -> ChunkReader:
 
 
 def outcome(pieces: Sequence[bytes]) -> Outcome:
-    """What a stream that comes in these pieces says until it ends or breaks, and the code of what is wrong
-    with it.
-    """
+    """Return the deltas of a stream in these pieces until it ends or breaks, and the code of its error."""
     parser, reader, deltas = Parser(), new_reader(b"".join(pieces)), list[AnyDelta]()
     try:
         for piece in pieces:

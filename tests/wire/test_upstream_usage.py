@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_chunks import ChunkReader
-from tests.wire.test_upstream_chunks import DONE, STOP, chunk, event, new_reader, read
+from tests.wire.upstream_events import DONE, STOP, chunk, event, new_reader, read
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_usage_told_of_all_choices_is_not_added(events: list[Event]) -> None:
 
 
 def test_a_usage_with_every_chunk_is_of_its_choice_and_the_whole_comes_last() -> None:
-    """vLLM with `continuous_usage_stats`."""
+    """vLLM sends such usage with `continuous_usage_stats`."""
     said = [of(index, {"content": " the"}, usage=told(9, n)) for n in range(1, 4) for index in (0, 1)]
     events = [*said, ends(0, told(9, 4)), ends(1, told(9, 4))]
     assert heard(*events, alone(told(9, 8)), DONE) == Usage(9, 8)

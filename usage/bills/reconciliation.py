@@ -84,6 +84,7 @@ def compare(bill: Bill, spec: ReconciliationSpec) -> Iterator[Discrepancy]:
             name for name in (*COUNTS, COST) if name in bill.reported and (*group, name) not in bill.missing
         ]:
             discrepancy = Discrepancy(*group, name, us.amounts.get(name, 0), them.get(name, 0), us.counted)
+            # Multiplied, not divided: the bill's amount may be zero, and integers and Decimal stay exact.
             if abs(discrepancy.ours - discrepancy.theirs) * 100 > spec.tolerance_percent * discrepancy.theirs:
                 yield discrepancy
 

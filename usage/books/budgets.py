@@ -14,7 +14,7 @@ from django.db import connection
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.errors import BudgetExceeded
 from usage.models import Budget, Period, Scope
-from usage.models.budgets import BudgetKey
+from usage.models.budgets import BudgetKey, BudgetOwners
 
 EVER = date(1970, 1, 1)
 # The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
@@ -22,19 +22,24 @@ EVER = date(1970, 1, 1)
 MAX_NANODOLLARS = 2**63 - 1
 
 
-def ids_for(
-    organization_id: int, project_id: int, api_key_id: int, day: date, end_user_id: int | None = None
-) -> tuple[str, ...]:
+def ids_for(owners: BudgetOwners, day: date) -> tuple[str, ...]:
     """Return the nine budgets in which a request that is admitted on that day counts, and the three of its
     end user, if the project counts them.
     """
-    own = _of_key(organization_id, project_id, api_key_id, day)
+    end_user_id = owners.end_user_id
+    # Cached without the end user: a key has few owners, and any number of end users.
+    own = _of_key(owners if end_user_id is None else owners._replace(end_user_id=None), day)
     return own if end_user_id is None else own + _of(Scope.END_USER, end_user_id, day)
 
 
+# Each admission and each settlement asks for the same ids; building nine strings costs more than a look-up.
 @lru_cache(maxsize=4_096)
-def _of_key(organization_id: int, project_id: int, api_key_id: int, day: date) -> tuple[str, ...]:
-    scopes = ((Scope.ORGANIZATION, organization_id), (Scope.PROJECT, project_id), (Scope.API_KEY, api_key_id))
+def _of_key(owners: BudgetOwners, day: date) -> tuple[str, ...]:
+    scopes = (
+        (Scope.ORGANIZATION, owners.organization_id),
+        (Scope.PROJECT, owners.project_id),
+        (Scope.API_KEY, owners.api_key_id),
+    )
     return tuple(budget_id for scope, scope_id in scopes for budget_id in _of(scope, scope_id, day))
 
 
@@ -43,6 +48,7 @@ def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
     return tuple(str(BudgetKey(scope.value, scope_id, period.value, start)) for period, start in periods)
 
 
+# Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
 _OWN_LIMIT = """FROM usage_budgetlimit AS l
     WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"""
 _NEAREST_LIMIT = """FROM (
@@ -70,6 +76,7 @@ def hold(amounts: Mapping[str, int]) -> bool:
     Return False if a budget has no room or no row yet (`read_headroom` creates it). Must run in a
     transaction.
     """
+    # A batch can add up to more than a column holds, though each of its requests fits.
     if max(amounts.values()) > MAX_NANODOLLARS:
         return False
     _lock(amounts)
@@ -138,6 +145,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
     ensure(ids)
     _lock(ids)
+    placeholders = ", ".join(["%s"] * len(ids))
     rows = fetch_all(
         f"""SELECT
             b.id, b.posted_nanodollars, b.pending_nanodollars,
@@ -146,7 +154,7 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
         LEFT JOIN usage_credit AS c
             ON b.scope = 'organization' AND b.period = 'ever'
             AND c.organization_id = b.scope_id AND c.is_required
-        WHERE b.id IN ({", ".join(["%s"] * len(ids))})""",  # noqa: S608  the text is ours, the values are parameters
+        WHERE b.id IN ({placeholders})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
     found: dict[str, Headroom] = {}
@@ -161,6 +169,7 @@ def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> B
     """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
     if not amount:
         return None
+    # Sorted, so that the same request names the same budget in its refusal whenever it is repeated.
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
     if refusing:
         return _refusal(known, refusing, amount)
@@ -205,6 +214,8 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
 
 def ensure(ids: Iterable[str]) -> None:
     """Create the budgets that do not exist yet, such as those of a new period or key."""
+    # Sorted, because two transactions that insert the same rows in different orders would deadlock.
+    # Conflicts are ignored: another admission may create the same budget now.
     rows = [Budget(id=each, **BudgetKey.parse(each)._asdict()) for each in sorted(ids)]
     Budget.objects.bulk_create(rows, ignore_conflicts=True)
 
@@ -212,4 +223,4 @@ def ensure(ids: Iterable[str]) -> None:
 def _lock(ids: Iterable[str]) -> None:
     """Lock the rows in id order; SQLite's IMMEDIATE transaction already holds the whole database."""
     if connection.features.has_select_for_update:
-        list(Budget.objects.select_for_update().filter(id__in=list(ids)).order_by("id").values_list("id"))
+        execute("SELECT FROM usage_budget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)])

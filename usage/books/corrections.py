@@ -20,6 +20,7 @@ from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
+from usage.models.budgets import BudgetOwners
 from usage.pricing import TOKEN_COLUMNS
 from usage.rollups import Entry
 
@@ -86,14 +87,17 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
     ]
     columns = (*Entry._fields, "corrects_id", "is_rerating", "reason", "recorded_by", "reference")
     insert("usage_ledgerentry", columns, [(*row, *values) for row, values in zip(rows, more, strict=True)])
+    # Added up first: one statement must change each budget once, or only one of its changes would apply.
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:
-        owners = (row.organization_id, row.project_id, row.api_key_id)
-        for budget_id in budgets.ids_for(*owners, row.budget_day, row.end_user_id):
+        owners = BudgetOwners(row.organization_id, row.project_id, row.api_key_id, row.end_user_id)
+        for budget_id in budgets.ids_for(owners, row.budget_day):
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)
     budgets.post(now, changes)
+    # The hour of the correction gets the amount. The hour of the charge may be in a closed day, or in a
+    # report that was already sent.
     rollups.add(rows)
 
 
@@ -113,6 +117,7 @@ def _row(now: datetime, correction: Correction) -> Entry:
         outcome=entry.outcome,
         budget_day=entry.budget_day,
         created_at=now,
+        # A correction moves money only: the tokens that were generated stay what they were.
         **dict.fromkeys(TOKEN_COLUMNS, 0),
         amount_nanodollars=correction.amount_nanodollars,
     )

@@ -101,11 +101,15 @@ def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) 
 
 
 def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
+    # The lock on this row makes bookings of one organization run one after the other, so that the look for
+    # a known reference and the balance below hold until the commit. It must exist to be locked.
     Credit.objects.get_or_create(organization=organization)
     credit = Credit.objects.select_for_update().get(organization=organization)
     owed = -nanodollars if kind == Kind.GRANT else nanodollars
     known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
     if known is not None:
+        # A repetition is answered with the first entry; a reference that was used for something else is a
+        # mistake of the caller, and silence would hide it.
         if (known.organization_id, known.kind, known.amount_nanodollars) != (organization.pk, kind, owed):
             raise NotBooked(f"The reference {note.reference!r} belongs to something else: {describe(known)}.")
         return Booking(known, is_new=False)
@@ -117,6 +121,7 @@ def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: N
         if nanodollars > available:
             raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
     credit.credited_nanodollars -= owed
+    # Only this column: `is_required` may be changed by a request that holds no lock.
     credit.save(update_fields=["credited_nanodollars"])
     return Booking(_entry(organization, kind, owed, note), is_new=True)
 
@@ -126,6 +131,7 @@ def _entry(organization: Organization, kind: Kind, owed_nanodollars: int, note: 
     return LedgerEntry.objects.create(
         kind=kind,
         organization=organization,
+        # Credit is in no daily budget, but each entry has a day for exports.
         budget_day=local_day(now, organization.time_zone),
         created_at=now,
         amount_nanodollars=owed_nanodollars,

@@ -32,15 +32,15 @@ class Keyed(Protocol):
 
     @property
     def id(self) -> UUID:
-        """The id of its generation."""
+        """Return the id of its generation."""
 
     @property
     def api_key_id(self) -> int:
-        """The API key that sent it."""
+        """Return the id of the API key that sent it."""
 
     @property
     def idempotency(self) -> Idempotency | None:
-        """Its idempotency key, if any."""
+        """Return its idempotency key, if any."""
 
 
 def claim(now: datetime, items: Sequence[Keyed]) -> dict[UUID, AlreadyAdmitted]:
@@ -90,7 +90,8 @@ def release(generation_ids: Iterable[UUID]) -> None:
     ids = [db_value(generation_id) for generation_id in generation_ids]
     if ids:
         placeholders = ", ".join(["%s"] * len(ids))
-        execute(f"DELETE FROM usage_idempotencykey WHERE generation_id IN ({placeholders})", ids)  # noqa: S608  the text is ours
+        sql = f"DELETE FROM usage_idempotencykey WHERE generation_id IN ({placeholders})"  # noqa: S608  our text
+        execute(sql, ids)
 
 
 def delete_expired(now: datetime, items: Sequence[None]) -> list[None]:

@@ -29,6 +29,7 @@ from usage.database.sql import db_value, fetch_all, insert, rows_of_values, to_u
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State, UsageSource
+from usage.models.budgets import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
@@ -138,6 +139,7 @@ def _hold(now: datetime, items: Sequence[Admission]) -> bool:
     """Hold the upper bounds of all items, or nothing. Return whether they are held."""
     amounts: defaultdict[str, int] = defaultdict(int)
     for item in items:
+        # Free requests hold nothing, so a batch of them locks no budget.
         if reserved := item.reserved_nanodollars:
             for budget_id in _budget_ids(now, item):
                 amounts[budget_id] += reserved
@@ -146,6 +148,7 @@ def _hold(now: datetime, items: Sequence[Admission]) -> bool:
 
 def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
     """Decide in memory which requests fit: a batch of refusals costs a constant number of statements."""
+    # In order of arrival: an earlier request of the batch gets the room that a later one then lacks.
     headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
     results: list[UUID | BudgetExceeded] = []
     for item in items:
@@ -157,8 +160,8 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
-    day = local_day(now, item.time_zone)
-    return budgets.ids_for(item.organization_id, item.project_id, item.api_key_id, day, item.end_user_id)
+    owners = BudgetOwners(item.organization_id, item.project_id, item.api_key_id, item.end_user_id)
+    return budgets.ids_for(owners, local_day(now, item.time_zone))
 
 
 _COLUMNS = (
@@ -192,6 +195,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.max_prompt_tokens,
         *item.price.columns().values(),
         item.reserved_nanodollars,
+        # Kept in the row, because a request that ends after midnight is charged to the day that held it.
         local_day(now, item.time_zone),
         now + timedelta(milliseconds=item.queue_ttl_ms),
         now,
@@ -218,6 +222,7 @@ class Claimed:
     choices_count: int
     is_test: bool
     organization_id: int
+    is_stream: bool = True
     sampled_count: int | None = None
     max_prompt_tokens: int | None = None
     """This and `sampled_count` are None in rows that older versions wrote."""
@@ -229,12 +234,13 @@ class Claimed:
         """Return the values of `_CLAIMED`, converted from the database's types."""
         known = dict(zip(_CLAIMED, row, strict=True))
         price = Price(*(known.pop(name) for name in PRICE_COLUMNS))
-        return cls(**known | {"id": to_uuid(known["id"]), "is_test": bool(known["is_test"]), "price": price})
+        known |= {name: bool(known[name]) for name in ("is_test", "is_stream")}
+        return cls(**known | {"id": to_uuid(known["id"]), "price": price})
 
 
 _CLAIMED = (
     "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id",
-    "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
+    "is_stream", "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
 )  # fmt: skip
 
 
@@ -307,7 +313,8 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g
         SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
-        FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running' RETURNING id""",  # noqa: S608
+        FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running'
+        RETURNING id""",  # noqa: S608  the text is ours
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )
     return {to_uuid(row[0]) for row in rows}
@@ -375,6 +382,7 @@ class Withdrawal:
 
 def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | AlreadyResolved]:
     """Settle admitted generations that never ran at nothing; `AlreadyResolved` for a claimed one."""
+    # Raised fences, as by a claim: `settle` accepts this process, and a worker finds nothing to claim.
     rows = Generation.objects.filter(id__in=[item.id for item in items], state=State.ADMITTED)
     fences = dict(rows.order_by("id").values_list("id", "fence"))
     changed = {
@@ -384,16 +392,12 @@ def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | Alread
             state=State.RUNNING, fence=fence + 1
         )
     }
-    return settle(now, [_void(item, changed.get(item.id, 0)) for item in items])
-
-
-def _void(item: Withdrawal, fence: int) -> Settlement:
-    return Settlement(
-        item.id,
-        fence,
-        Outcome.NOT_STARTED,
-        Tokens(),
-        UsageSource.NONE,
-        error_code=item.error_code,
-        error_message=item.error_message,
-    )
+    # No row has fence 0 and runs, so `settle` answers `AlreadyResolved` for those that a worker has claimed.
+    voids = [
+        Settlement(
+            item.id, changed.get(item.id, 0), Outcome.NOT_STARTED, Tokens(), UsageSource.NONE,
+            error_code=item.error_code, error_message=item.error_message,
+        )
+        for item in items
+    ]  # fmt: skip
+    return settle(now, voids)

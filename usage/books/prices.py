@@ -3,25 +3,37 @@
 from bisect import bisect_right
 from collections import defaultdict
 from datetime import datetime
+from typing import TypeVar
+
+from django.db.models import Exists, OuterRef, QuerySet
 
 from accounts.models import Organization
 from usage import pricing
 from usage.database.clock import database_now
 from usage.models import Discount, Price
+from usage.pricing import PRICE_COLUMNS
+
+Row = TypeVar("Row", Price, Discount)
 
 
 def current() -> dict[str, pricing.Price]:
     """Return the price in effect of each priced model, before any discount."""
-    rows = Price.objects.filter(effective_from__lte=database_now()).order_by("model", "effective_from")
-    return {row.model: row.value for row in rows}  # the latest one of a model comes last and stays
+    rows = _in_effect(Price.objects.all(), "model").values_list("model", *PRICE_COLUMNS)
+    return {model: pricing.Price(*columns) for model, *columns in rows}
 
 
 def current_discounts() -> dict[int, int]:
     """Return the discounts in effect, in basis points by organization id (`pricing.discounted`)."""
-    rows = Discount.objects.filter(effective_from__lte=database_now()).order_by(
-        "organization_id", "effective_from"
+    return dict(
+        _in_effect(Discount.objects.all(), "organization").values_list("organization", "basis_points")
     )
-    return {row.organization_id: row.basis_points for row in rows}
+
+
+def _in_effect(rows: QuerySet[Row], owner: str) -> QuerySet[Row]:
+    """Return each owner's latest row that has begun; the database leaves out the many others."""
+    begun = rows.filter(effective_from__lte=database_now())
+    later = begun.filter(**{owner: OuterRef(owner)}, effective_from__gt=OuterRef("effective_from"))
+    return begun.exclude(Exists(later)).order_by()
 
 
 def change(model: str, price: pricing.Price, effective_from: datetime | None = None) -> bool:
@@ -63,6 +75,7 @@ class History:
 
     def at(self, moment: datetime, organization_id: int) -> pricing.Price | None:
         """Return the organization's price at that time; None before the model's first price."""
+        # "Right", because a price is in effect from its very first moment on.
         position = bisect_right(self._prices, moment, key=lambda row: row[0])
         if not position:
             return None

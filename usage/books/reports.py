@@ -26,6 +26,7 @@ class End:
     has_finished: bool
     """Whether a finish was sent to the stream; not if the client had left."""
     tokens: Tokens
+    settled_at: datetime
     settled_ms_ago: int
 
 
@@ -112,6 +113,7 @@ def end_of(generation_id: UUID) -> End | None:
         row.finish_reasons,
         bool(row.finish_reason),
         tokens,
+        row.settled_at,
         age_ms,
     )
 

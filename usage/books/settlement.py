@@ -28,6 +28,7 @@ from usage.database.sql import (
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
+from usage.models.budgets import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
@@ -76,6 +77,7 @@ class Charge:
     id: UUID
     tokens: Tokens
     amount_nanodollars: int
+    settled_at: datetime
     model: str
     api_key: str
     """The public part of the key's current secret."""
@@ -98,7 +100,7 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         posting = _Posting.of(row, item)
         postings.append(posting)
         amount = posting.amount_nanodollars
-        results.append(Charge(item.id, item.tokens, amount, row.model, row.api_key, item, row.queued_ms))
+        results.append(Charge(item.id, item.tokens, amount, now, row.model, row.api_key, item, row.queued_ms))
     if not postings:
         return results
     _update_generations(now, postings)
@@ -137,8 +139,8 @@ class _Open(NamedTuple):
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
-        owners = (self.organization_id, self.project_id, self.api_key_id)
-        return budgets.ids_for(*owners, self.budget_day, self.end_user_id)
+        owners = BudgetOwners(self.organization_id, self.project_id, self.api_key_id, self.end_user_id)
+        return budgets.ids_for(owners, self.budget_day)
 
 
 # The public part of the key, for the log.
@@ -236,6 +238,7 @@ def _values(posting: _Posting) -> list[object]:
         item.usage_source.value,
         item.usage_note and item.usage_note.value,
         item.finish_reason,
+        # Cut here, because SQLite would store longer texts whole.
         item.error_code[:64],
         item.error_message[:500],
         item.deployment,
@@ -250,6 +253,8 @@ def _values(posting: _Posting) -> list[object]:
 
 def _entries(now: datetime, posting: _Posting) -> list[Entry]:
     """Return the charge up to the hold, and an overage for the amount beyond it."""
+    # Two entries, so that a charge never exceeds its hold (I4), and what an upstream generated beyond its
+    # cap can be found.
     covered = min(posting.amount_nanodollars, posting.row.reserved_nanodollars)
     entries = [_entry(now, posting, Kind.CHARGE, covered, posting.item.tokens)]
     if posting.amount_nanodollars > covered:
@@ -276,6 +281,7 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
 
 
 def _update_budgets(now: datetime, postings: Sequence[_Posting]) -> None:
+    # Rows of free requests are left alone: their budgets would only be locked.
     moving = [
         posting for posting in postings if posting.row.reserved_nanodollars or posting.amount_nanodollars
     ]

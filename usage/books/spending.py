@@ -8,9 +8,7 @@ from django.db.models import Q
 from usage.books import budgets
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Scope
-from usage.models.budgets import BudgetKey
-
-_Group = tuple[str, int, str]
+from usage.models.budgets import BudgetKey, BudgetOwners, LimitKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,33 +28,34 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
 
     Spending of others in the organization appears only where it limits this key.
     """
-    ids = budgets.ids_for(organization_id, project_id, api_key_id, local_day(database_now(), time_zone))
+    owners = BudgetOwners(organization_id, project_id, api_key_id)
+    # The day of the database's clock, as in admissions: the process may run on a machine whose clock is
+    # off.
+    ids = budgets.ids_for(owners, local_day(database_now(), time_zone))
+    # A budget has a row from its first request on; without a row it is at zero.
     known = Budget.objects.in_bulk(ids)
-    limits = _limits(organization_id, project_id, api_key_id)
+    limits = _limits(owners)
     found = [_spending(budget_id, known.get(budget_id), limits) for budget_id in ids]
     return [each for each in found if each.scope == Scope.API_KEY or each.limit_nanodollars is not None]
 
 
-def _limits(organization_id: int, project_id: int, api_key_id: int) -> dict[_Group, int]:
+def _limits(owners: BudgetOwners) -> dict[LimitKey, int]:
     rows = BudgetLimit.objects.filter(
-        Q(scope=Scope.ORGANIZATION, scope_id=organization_id)
-        | Q(scope=Scope.PROJECT, scope_id=project_id)
-        | Q(scope=Scope.API_KEY, scope_id=api_key_id)
+        Q(scope=Scope.ORGANIZATION, scope_id=owners.organization_id)
+        | Q(scope=Scope.PROJECT, scope_id=owners.project_id)
+        | Q(scope=Scope.API_KEY, scope_id=owners.api_key_id)
     )
-    return {
-        (row.scope, row.scope_id, row.period): row.limit_nanodollars
-        for row in rows
-        if row.limit_nanodollars is not None
-    }
+    return {row.key: row.limit_nanodollars for row in rows if row.limit_nanodollars is not None}
 
 
-def _spending(budget_id: str, row: Budget | None, limits: dict[_Group, int]) -> Spending:
+def _spending(budget_id: str, row: Budget | None, limits: dict[LimitKey, int]) -> Spending:
     key = BudgetKey.parse(budget_id)
     return Spending(
         scope=key.scope,
         period=key.period,
         period_start=key.period_start,
-        limit_nanodollars=limits.get(key[:3]),
+        # A limit belongs to an owner and a kind of period; the start of the period is not a part of it.
+        limit_nanodollars=limits.get(key.limit_key),
         posted_nanodollars=row.posted_nanodollars if row else 0,
         pending_nanodollars=row.pending_nanodollars if row else 0,
     )

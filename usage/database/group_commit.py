@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
-from functools import partial
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
@@ -43,8 +42,7 @@ _last_use = threading.local()
 class _Waiting(NamedTuple):
     operation: Operation[Any, Any]
     item: Any
-    resolve: Callable[[Any], object]
-    """Called in the writer's thread with the result."""
+    future: asyncio.Future[Any] | Future[Any]
 
 
 class GroupCommit:
@@ -66,17 +64,14 @@ class GroupCommit:
         Raises the `UsageError` that the operation returned for the item, or `DatabaseUnavailable` when the
         transaction could not be committed and nothing was written.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-        self._queue.put(
-            _Waiting(operation, item, lambda result: loop.call_soon_threadsafe(_resolve, future, result))
-        )
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._queue.put(_Waiting(operation, item, future))
         return await future
 
     def write_from_thread(self, operation: Operation[Item, Result], item: Item) -> Result:
         """Run `write` from a thread without an event loop; blocks until the commit."""
         future: Future[Result] = Future()
-        self._queue.put(_Waiting(operation, item, partial(_resolve, future)))
+        self._queue.put(_Waiting(operation, item, future))
         return future.result()
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
@@ -107,8 +102,7 @@ class GroupCommit:
     def _run(self) -> None:
         try:
             while batch := self._next_batch():
-                for waiting, result in self._commit(batch):
-                    waiting.resolve(result)
+                _resolve(self._commit(batch))
         finally:
             connection.close()
             self._write_lock.close()
@@ -194,9 +188,25 @@ def _close_if_dead() -> None:
             own.close()
 
 
-def _resolve(future: asyncio.Future[Any] | Future[Any], result: Any) -> None:
-    if future.done():  # the caller was cancelled; the write is committed all the same
-        return
+def _resolve(results: Sequence[tuple[_Waiting, Any]]) -> None:
+    """Resolve the futures from the writer's thread: those of an event loop together, which wakes it once."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+    for waiting, result in results:
+        if isinstance(waiting.future, asyncio.Future):
+            by_loop.setdefault(waiting.future.get_loop(), []).append((waiting.future, result))
+        else:
+            _set(waiting.future, result)
+    for loop, pairs in by_loop.items():
+        loop.call_soon_threadsafe(_set_all, pairs)
+
+
+def _set_all(pairs: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    for future, result in pairs:
+        if not future.done():  # else the caller was cancelled; the write is committed all the same
+            _set(future, result)
+
+
+def _set(future: asyncio.Future[Any] | Future[Any], result: Any) -> None:
     if isinstance(result, Exception):
         future.set_exception(result)
     else:

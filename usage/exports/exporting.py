@@ -110,6 +110,8 @@ def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
     except OSError as error:
         raise InvalidExport(f"can't read {error.filename}: {error.strerror}") from error
     name = manifest["file"]["name"]
+    # The hashes prove that the files are those that were signed; recounting proves that they agree with
+    # each other.
     counts, sums = _recount(folder / name)
     if (dict(counts), dict(sums)) != (manifest["entries"], manifest["amount_nanodollars"]):
         raise InvalidExport(

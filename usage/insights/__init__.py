@@ -13,7 +13,7 @@ from usage.insights.range import Bucket, Range, parse_range
 from usage.insights.service_health import Health, health
 from usage.insights.sources import Filters, GroupBy
 from usage.insights.sums import Point, Row, Totals, series, top, totals
-from usage.models.outcomes import FAILED
+from usage.models.generations import FAILED
 
 __all__ = [
     "FAILED", "NEAR_LIMIT", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy", "Health",

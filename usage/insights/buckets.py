@@ -93,6 +93,8 @@ def buckets(query: BucketQuery) -> list[Bucket]:
     Raises `TooManyEndUsers`.
     """
     is_bounded = query.width == "minute" or query.is_by_end_user
+    # Minutes and end users have as many rows as there are requests or people; hours and days by key are
+    # few.
     end = _readable_end(query) if is_bounded else query.end
     found: defaultdict[datetime, list[Sums]] = defaultdict(list)
     for rows in _rows(query, end):
@@ -102,6 +104,7 @@ def buckets(query: BucketQuery) -> list[Bucket]:
             numbers = {name: row[f"sum_{name}"] for name in ("requests", *_TOKENS_AND_MONEY)}
             found[moment].append(Sums({column: row[column] for column in query.group_by}, **numbers))
     width = WIDTHS[query.width]
+    # Every bucket is there, also without usage: clients draw charts from them.
     starts = [query.start + number * width for number in range((end - query.start) // width)]
     return [Bucket(start, start + width, found.get(start, [])) for start in starts]
 
@@ -143,6 +146,8 @@ def _readable_end(query: BucketQuery) -> datetime:
     """
     if query.is_by_end_user:
         rows = _fitting(_days_of_end_users(query, query.end), query).order_by("day")
+        # The day of the first entry too many: it is left out as a whole, because half a day would look like
+        # a whole one.
         day = rows.values_list("day", flat=True)[MAX_ENTRIES:].first()
         if day == query.start.date():
             raise TooManyEndUsers

@@ -19,7 +19,7 @@ from usage.insights.range import HOUR, Range
 from usage.insights.sources import Filters
 from usage.insights.sums import Totals, sums_by_group
 from usage.models import DailyUsage, HourlyUsage, Kind, LedgerEntry, Outcome
-from usage.models.outcomes import FAILED
+from usage.models.generations import FAILED
 from usage.rollups import closed_days
 
 _COUNTS = closed_days.SUMS[:-1]
@@ -53,8 +53,8 @@ class ModelCounters:
 
     @property
     def charged_nanodollars(self) -> int:
-        """All charges and overages as they were settled. Corrections lower the totals' amount, but not this
-        one, so it only grows.
+        """Return all charges and overages as they were settled. Corrections lower the totals' amount, but not
+        this one, so it only grows.
         """
         corrected = self.corrections.raised_nanodollars - self.corrections.lowered_nanodollars
         return self.totals.amount_nanodollars - corrected

@@ -35,7 +35,7 @@ class BudgetUse:
 
     @property
     def last_day(self) -> date | None:
-        """The last day of the period; None if it has no end."""
+        """Return the last day of the period; None if it has no end."""
         match Period(self.period):
             case Period.DAY:
                 return self.first_day
@@ -46,7 +46,7 @@ class BudgetUse:
 
     @property
     def share(self) -> float:
-        """The share of the limit that is spent or held; above 1 after the limit was lowered."""
+        """Return the share of the limit that is spent or held; above 1 after the limit was lowered."""
         return (self.posted_nanodollars + self.pending_nanodollars) / self.limit_nanodollars
 
 

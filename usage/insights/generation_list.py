@@ -21,7 +21,7 @@ from usage.database.time_limit import time_limit
 from usage.insights.range import Range
 from usage.insights.sources import Filters
 from usage.models import Generation
-from usage.models.outcomes import ANY_ERROR, FAILED
+from usage.models.generations import ANY_ERROR, FAILED
 
 MAX_LIMIT = 500
 # Rows that one page looks at to apply filters without an index; the next page continues there.
@@ -58,12 +58,12 @@ class RequestFilters(Filters):
 
     @property
     def is_search(self) -> bool:
-        """Whether rows that match may be far apart in the index."""
+        """Return whether rows that match may be far apart in the index."""
         return self.id is None and bool(_unindexed(self) or self.metadata)
 
     @property
     def admitted_since(self) -> datetime | None:
-        """The earliest admission that can match, in UTC, where computing with times is safe."""
+        """Return the earliest admission that can match, in UTC, where computing with times is safe."""
         since = self.since and self.since.astimezone(UTC)
         return since - _OPEN_AT_MOST if since and self.time == "settled" else since
 
@@ -240,7 +240,8 @@ def _with_stored_name(filters: RequestFilters) -> RequestFilters:
 def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
     rows = rows.filter(**_unindexed(filters))
     if filters.metadata is not None:
-        rows = rows.filter(RawSQL(_HAS_PAIR[connection.vendor], filters.metadata, BooleanField()))  # noqa: S611
+        has_pair = RawSQL(_HAS_PAIR[connection.vendor], filters.metadata, BooleanField())  # noqa: S611
+        rows = rows.filter(has_pair)
     return rows if filters.id is None else rows.filter(id=filters.id)
 
 

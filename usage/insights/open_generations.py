@@ -66,6 +66,7 @@ def _oldest(limit: int, organizations: Collection[int] | None) -> list[UUID]:
 
 
 def _running(row: Generation, now: datetime) -> RunningGeneration:
+    # A claim can be later than `now`, which was read first; the quotient below needs a positive time.
     running_s = max((now - row.claimed_at).total_seconds(), 0.001) if row.claimed_at else None
     return RunningGeneration(
         id=row.id,

@@ -50,7 +50,9 @@ class Range:
 
     @property
     def before(self) -> "Range":
-        """The range of equal length to compare with; if this one begins with a day, whole days earlier."""
+        """Return the range of equal length to compare with; if this one begins with a day, whole days
+        earlier.
+        """
         if self.start.time() == time():
             # At least one day: where midnight comes twice, the clock shows no time between the two.
             shift = max(-(-(self.end - self.start) // DAY), 1) * DAY
@@ -65,7 +67,7 @@ class Range:
 
     @property
     def has_utc_days(self) -> bool:
-        """Whether the buckets are UTC days."""
+        """Return whether the buckets are UTC days."""
         return self.bucket == "day" and not any(each.utcoffset() for each in self.starts())
 
     def starts(self) -> list[datetime]:

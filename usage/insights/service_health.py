@@ -61,7 +61,9 @@ def health() -> Health:
         lease=Min("lease_expires_at"),
     )
     seal = LedgerSeal.objects.order_by("-id").only("last_id", "sealed_at").first()
+    # Counted up to a bound only: without it a long pause of the sealing would make this page slow.
     unsealed = LedgerEntry.objects.filter(id__gt=seal.last_id if seal else 0).order_by("id")
+    # Full hours, because the rollup has no shorter ones.
     closed_since = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=1) + HOUR
     closed = _closed_by_outcome(closed_since)
     return Health(
@@ -95,6 +97,7 @@ def _last_check() -> LastCheck | None:
     newest = done.first()
     if newest is None:
         return None
+    # An old difference stays on the page, because later checks look at recent days only and can't see it.
     unresolved = done.filter(differences__gt=0, resolved_at__isnull=True).first()
     if unresolved is None:
         return LastCheck(newest.checked_at, 0, "")

@@ -18,7 +18,7 @@ from accounts.models import EndUser, Organization, Project
 from usage.database.clock import TruncUTC
 from usage.insights.range import Range
 from usage.models import DailyEndUserUsage, DailyTotals, DailyUsage, Dimension, HourlyUsage
-from usage.models.outcomes import FAILED
+from usage.models.generations import FAILED
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 
@@ -72,10 +72,6 @@ class Source:
     max_groups: int | None = None
     """How many groups are read at most, the most expensive ones; None: all."""
 
-    def group_in_rows(self, member: Any) -> Any:
-        """Return a group's value as these rows store it."""
-        return str(member) if self.is_text else member
-
 
 def sources(
     over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
@@ -84,6 +80,7 @@ def sources(
     if group_by == "end_user" or filters.end_user is not None:
         yield _days_of_end_users(over, group_by, filters)
         return
+    # A day of another zone, and an hour, can't be told from rows of UTC days.
     if by_start and not over.has_utc_days:
         yield _hours(over, over.start, over.end, group_by, filters)
         return
@@ -114,10 +111,12 @@ def _days(first: date, last: date, group_by: GroupBy | None, filters: Filters) -
 
 def _days_of_end_users(over: Range, group_by: GroupBy | None, filters: Filters) -> Source:
     """Return the full UTC days of the range. They don't know which requests failed."""
+    # The end is not included: a range that ends at midnight does not contain the day that begins then.
     first, last = (moment.astimezone(UTC).date() for moment in (over.start, over.end - timedelta.resolution))
     rows = DailyEndUserUsage.objects.filter(day__gte=first, day__lte=last)
     rows = _by_index(rows, replace(filters, end_user=None))
     if (name := filters.end_user) is not None:
+        # Both forms, because a project may have begun or stopped to hash its end users in between.
         same = EndUser.objects.filter(project=filters.project_id, name__in=[name, end_users.digest(name)])
         rows = rows.filter(end_user__in=same)
     group = "end_user__name" if group_by == "end_user" else _column(group_by)
@@ -153,5 +152,7 @@ def _by_index(rows: QuerySet[Rows], filters: Filters) -> QuerySet[Rows]:
     elif filters.project_id is not None:
         owners = Project.objects.filter(pk=filters.project_id).values("organization_id")
     else:
+        # All organizations, as a list that the index can be searched by. Without it, the database would
+        # read the whole table.
         owners = Organization.objects.order_by().values("id")
     return rows.filter(organization_id__in=owners)

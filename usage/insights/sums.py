@@ -55,12 +55,12 @@ class Totals:
 
     @property
     def uncached_tokens(self) -> int:
-        """The prompt's tokens that were neither read from a cache nor written to one."""
+        """Return the prompt's tokens that were neither read from a cache nor written to one."""
         return self.prompt_tokens - self.cached_tokens - self.cache_write_tokens
 
     @property
     def error_rate(self) -> float:
-        """The share of failed requests, from 0 to 1; 0 without requests."""
+        """Return the share of failed requests, from 0 to 1; 0 without requests."""
         return self.failed_requests / self.requests if self.requests else 0.0
 
 
@@ -136,6 +136,7 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
 
 def _by_amount(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
     found = sums_by_group(over, group_by, filters)
+    # The id decides last, so that equal groups keep their colours from one view of the page to the next.
     return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
@@ -155,7 +156,9 @@ def _sums_by_bucket(
             rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
         for row in rows.order_by().values_list(*groups).annotate(**source.sums):
             group = row[1] if group_by is not None else None
+            # Sources of days yield dates, those of hours moments.
             moment = row[0] if isinstance(row[0], datetime) else closed_days.midnight(row[0])
+            # The UTC day of an end user may begin before the range does; it counts in the first bucket.
             bucket = max(bisect_right(starts, moment) - 1, 0)
             key = (bucket, int(group) if source.is_text and group is not None else group)
             sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
@@ -165,7 +168,8 @@ def _sums_by_bucket(
 def _group(source: Source, named: list[Any]) -> Combinable:
     if None not in named:
         return F(source.group)  # which costs the database much less
-    members = [source.group_in_rows(member) for member in named if member is not None]
+    chosen = [member for member in named if member is not None]
+    members = list(map(str, chosen)) if source.is_text else chosen
     return Case(When(**{f"{source.group}__in": members}, then=F(source.group)), default=None)
 
 

@@ -45,6 +45,7 @@ def text(max_chars: int) -> Callable[[str], str]:
             raise ArgumentTypeError(
                 f"{value[:20]!r}… has {len(value)} characters; at most {max_chars} are stored"
             )
+        # Python decodes bad bytes of the command line as half surrogates, and PostgreSQL stores no NUL.
         if (not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value)) or "\0" in value:
             raise ArgumentTypeError(f"{value!r} is not UTF-8 text")
         return value

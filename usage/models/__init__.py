@@ -5,9 +5,18 @@ Rows keep names and prices as values, so that history survives renames and price
 """
 
 from usage.models.budgets import Budget, BudgetLimit, Credit, Period, Scope
-from usage.models.generations import OPEN, Generation, IdempotencyKey, State, UsageNote, UsageSource
+from usage.models.generations import (
+    ANY_ERROR,
+    FAILED,
+    OPEN,
+    Generation,
+    IdempotencyKey,
+    Outcome,
+    State,
+    UsageNote,
+    UsageSource,
+)
 from usage.models.ledger import CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
-from usage.models.outcomes import ANY_ERROR, FAILED, Outcome
 from usage.models.prices import Discount, Price
 from usage.models.refused_requests import RefusedRequests
 from usage.models.retention import RetentionHorizon

@@ -49,6 +49,10 @@ class Period(models.TextChoices):
     EVER = "ever"
 
 
+# What identifies a limit: scope, scope_id and period.
+LimitKey = tuple[str, int, str]
+
+
 class BudgetLimit(models.Model):
     """The most that an organization, project, key or end user may spend in each day, each month or ever.
 
@@ -77,8 +81,13 @@ class BudgetLimit(models.Model):
         return f"{self.owner_name}, {self.period}"
 
     @property
+    def key(self) -> LimitKey:
+        """What `BudgetKey.limit_key` is for the budgets that it limits."""
+        return self.scope, self.scope_id, self.period
+
+    @property
     def owner_name(self) -> str:
-        """The owner's current name. Costs a query, unless the row was annotated with `subject_name`."""
+        """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
             return str(known)
         model, path = _OWNERS[Scope(self.scope)]
@@ -97,6 +106,16 @@ _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
 }
 
 
+class BudgetOwners(NamedTuple):
+    """Those in whose budgets a request counts."""
+
+    organization_id: int
+    project_id: int
+    api_key_id: int
+    end_user_id: int | None = None
+    """None if the project does not count its end users."""
+
+
 class BudgetKey(NamedTuple):
     """What identifies a budget: whose money, and which period. Its text is the row's id."""
 
@@ -107,6 +126,11 @@ class BudgetKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+
+    @property
+    def limit_key(self) -> LimitKey:
+        """The key of the owner's own limit of this period."""
+        return self.scope, self.scope_id, self.period
 
     @classmethod
     def parse(cls, budget_id: str) -> "BudgetKey":
@@ -124,6 +148,7 @@ class Budget(models.Model):
     The period is part of the id, `key/7/month/2026-11-01`: a new period is a new row, and nothing is reset.
     """
 
+    # Text, so that an admission knows the ids of its budgets without reading any row.
     id = models.CharField(primary_key=True, max_length=64)
     scope = models.CharField(max_length=12, choices=Scope.choices)
     scope_id = models.BigIntegerField()

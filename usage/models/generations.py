@@ -1,12 +1,32 @@
-"""Generations, one row for each request, and the idempotency keys that name them."""
+"""Generations, one row for each request, with their outcomes, public ids and idempotency keys."""
 
+from collections.abc import Callable
+from functools import cache
+from uuid import UUID
+
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
+from django.utils.module_loading import import_string
 
 from accounts.models import MAX_END_USER_CHARS, APIKey, Organization, Project
-from usage.models.outcomes import Outcome
 from usage.pricing import Price as PriceValue
-from usage.public_ids import public_id
+
+
+class Outcome(models.TextChoices):
+    """Outcome of a generation."""
+
+    COMPLETED = "completed"
+    CLIENT_CANCELLED = "client_cancelled"
+    FAILED = "failed"
+    WORKER_LOST = "worker_lost"
+    NOT_STARTED = "not_started"
+
+
+# The outcomes that count as errors; a client that left does not.
+FAILED = (Outcome.FAILED, Outcome.WORKER_LOST, Outcome.NOT_STARTED)
+# As a filter of requests: any of `FAILED`.
+ANY_ERROR = "any_error"
 
 
 class State(models.TextChoices):
@@ -154,13 +174,13 @@ class Generation(models.Model):
 
     @property
     def finish_reasons(self) -> list[str]:
-        """The finish reason of each choice, by its index."""
+        """Return the finish reason of each choice, by its index."""
         known = self.finish_reason.split(",")
         return known if len(known) == self.choices_count else [known[0] or "stop"] * self.choices_count
 
     @property
     def price(self) -> PriceValue:
-        """The price at its admission, less the organization's discount."""
+        """Return the price at its admission, less the organization's discount."""
         return PriceValue.of(self)
 
 
@@ -183,3 +203,15 @@ class IdempotencyKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.digest[:8]}… of key {self.api_key_id}"
+
+
+def public_id(generation_id: UUID, endpoint: str, dialect: str) -> str:
+    """Return the id that the client of a generation with this endpoint and dialect saw."""
+    return _public_id_writer()(generation_id, endpoint, dialect)
+
+
+# The form of an id belongs to the protocol of the request, and this package knows no protocol.
+@cache
+def _public_id_writer() -> Callable[[UUID, str, str], str]:
+    writer: Callable[[UUID, str, str], str] = import_string(settings.PUBLIC_ID)
+    return writer

@@ -4,8 +4,7 @@ from django.db import models
 from django.db.models import Q, Value
 
 from accounts.models import APIKey, Organization, Project
-from usage.models.generations import Generation
-from usage.models.outcomes import Outcome
+from usage.models.generations import Generation, Outcome
 
 
 class Kind(models.TextChoices):
@@ -135,7 +134,7 @@ class LedgerEntry(models.Model):
 
     @property
     def request_id(self) -> str | None:
-        """The public id of its request, without a prefix if that was dropped; None for credit."""
+        """Return the public id of its request, without a prefix if that was dropped; None for credit."""
         if self.generation_id is None:
             return None
         try:

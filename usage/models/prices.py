@@ -60,7 +60,7 @@ class Price(models.Model):
 
     @property
     def value(self) -> PriceValue:
-        """The price as a pure value."""
+        """Return the price as a pure value."""
         return PriceValue.of(self)
 
 

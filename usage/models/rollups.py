@@ -8,7 +8,7 @@ from django.db import models
 from django.db.models import Value
 
 from accounts.models import APIKey, EndUser, Organization, Project
-from usage.models.outcomes import Outcome
+from usage.models.generations import Outcome
 
 
 class _Sums(models.Model):
@@ -28,8 +28,8 @@ class _Sums(models.Model):
         abstract = True
 
 
-class _Group(_Sums):
-    """Usage of one key, model and outcome."""
+class _Group(models.Model):
+    """The columns that name a group: one key, model and outcome."""
 
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -41,7 +41,7 @@ class _Group(_Sums):
         abstract = True
 
 
-class HourlyUsage(_Group):
+class HourlyUsage(_Group, _Sums):
     """The ledger summed by hour, key, model and outcome."""
 
     hour = models.DateTimeField()
@@ -71,7 +71,7 @@ class ClosedDay(models.Model):
         return f"{self.day}"
 
 
-class DailyUsage(_Group):
+class DailyUsage(_Group, _Sums):
     """The hours of closed days summed by day, key, model and outcome."""
 
     day = models.DateField()

@@ -159,6 +159,7 @@ def _page(
     request: HttpRequest, form: BookingForm, context: dict[str, Any], action_of: Callable[[], BookingAction]
 ) -> HttpResponse:
     step = request.POST.get("step")
+    # Back to the form: the typed values become its initial ones, and are not validated yet.
     if step == "edit":
         form.is_bound, form.initial = False, request.POST.dict()
     elif form.is_valid():
@@ -182,6 +183,7 @@ def _booked(request: HttpRequest, action: BookingAction) -> HttpResponse:
     with transaction.atomic():
         booking = action.book()
         if booking.is_new:
+            # In the booking's transaction: there is no booking without its entry in the audit log.
             recorder.record(action.verb, action.row(), _changes(action, booking.entry), booking.entry.reason)
     entry = booking.entry
     booked = f"{entry.kind.capitalize()} of {usd(_as_typed(entry))}, ledger entry {entry.pk}"
@@ -214,6 +216,7 @@ def _preview(action: BookingAction) -> list[Effect]:
         before = action.amounts()
         action.book()
         after = action.amounts()
+        # The booking was real until here, with its locks, so the effect that is shown is exact.
         transaction.set_rollback(True)
     return [Effect(name, usd(before[name]), usd(after[name])) for name in before]
 

@@ -57,7 +57,7 @@ class CorrectionForm(BookingForm):
 
     @property
     def amount_nanodollars(self) -> int:
-        """The amount that the organization owes because of it."""
+        """Return the amount that the organization owes because of it."""
         amount: int = self.cleaned_data["amount"]
         return -amount if self.cleaned_data["direction"] == "back" else amount
 

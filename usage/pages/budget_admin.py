@@ -17,7 +17,7 @@ from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
 from accounts.models import APIKey, EndUser, Organization, Project
-from accounts.pages.admin_mixins import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ChoosesRows, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
 from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
@@ -39,7 +39,9 @@ class BudgetScopeFilter(ScopeFilter):
 
     def queryset(self, request: HttpRequest, rows: QuerySet[Any]) -> QuerySet[Any]:
         found: Any = super().queryset(request, rows)
-        return found if self.used_parameters else found.exclude(scope=Scope.END_USER)  # type: ignore[no-any-return]
+        if not self.used_parameters:
+            found = found.exclude(scope=Scope.END_USER)
+        return found  # type: ignore[no-any-return]
 
 
 def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
@@ -318,7 +320,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
 
 @admin.register(Discount)
-class DiscountAdmin(TenantAdmin, ModelAdmin):
+class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
     nothing_yet = "No discounts: every organization pays the full price."

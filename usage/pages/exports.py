@@ -31,7 +31,7 @@ from usage.database.time_limit import time_limit
 from usage.exports.exporting import without_formula
 from usage.insights import Filters, Range, RequestFilters
 from usage.models import Generation, State
-from usage.models.outcomes import ANY_ERROR
+from usage.models.generations import ANY_ERROR
 from usage.pages import request_list
 from usage.pages.overview_form import OverviewForm
 from usage.pages.requests_form import RequestsForm

@@ -23,7 +23,7 @@ from accounts.models import APIKey, Organization, Project
 from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
-from usage.models.outcomes import ANY_ERROR
+from usage.models.generations import ANY_ERROR
 
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 200
@@ -57,6 +57,7 @@ def words(name: object) -> str:
 
 def is_id(text: str) -> bool:
     """Return whether the text is a decimal number that a database id can be."""
+    # ASCII, because `isdecimal` also accepts the digits of other scripts; a longer number is no id.
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= MAX_ID
 
 
@@ -115,8 +116,10 @@ class RowField(forms.Field):
             return None
         if is_id(text):
             return int(text)
+        # A number beyond a database id is no name, and PostgreSQL refuses a NUL in a query.
         if not text.isdecimal() and "\x00" not in text:
             rows = access.seen_by(self.person, self.model._default_manager.filter(self._named(text)))
+            # Two are enough to know that the name is not of exactly one.
             if len(found := list(rows.values_list("pk", flat=True)[:2])) == 1:
                 return int(found[0])
         raise ValidationError(f"{text[:40]!r} is neither the number nor the name of exactly one.")
@@ -137,11 +140,13 @@ class RowField(forms.Field):
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
         options = {str(row.pk): str(row) for row in rows[: MAX_OPTIONS + 1]}
         is_long = len(options) > MAX_OPTIONS
+        # A link may name a row beyond the first options.
         if chosen is not None and str(chosen) not in options:
             options[str(chosen)] = str(self.row(chosen) or f"number {chosen}")
         offer(self, list(options.items()), ("usage", "generation", self.column))
         if chosen is None:
             return ""
+        # A text field shows the name, which `to_python` reads again; a list needs the id.
         return options[str(chosen)] if is_long else str(chosen)
 
 
@@ -184,6 +189,7 @@ class UsageFilterForm(forms.Form):
                     query | {"days": query["days"] or self.usual_days}, timezone.now()
                 )
             except ValueError as error:
+                # `parse_range` begins its message with the parameter that is wrong.
                 name, _, text = str(error).partition(": ")
                 self.add_error(*((name, text) if name in self.fields else (None, str(error))))
         return data
@@ -194,7 +200,7 @@ class UsageFilterForm(forms.Form):
 
     @property
     def mistake(self) -> str:
-        """What is wrong with the URL, in sentences that name the field."""
+        """Return what is wrong with the URL, in sentences that name the field."""
         return " ".join(
             f"{self[name].label}: {text}" if name in self.fields else str(text)
             for name, texts in self.errors.items()
@@ -203,7 +209,7 @@ class UsageFilterForm(forms.Form):
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The set parameters of a valid form, rows by their ids. A start or an end overrides `days`."""
+        """Return the set parameters of a valid form, rows as ids; a start or an end overrides `days`."""
         found = {}
         for name, field in self.fields.items():
             # A row's name has become its id; the organization may have been chosen for the person.
@@ -227,7 +233,7 @@ class UsageFilterForm(forms.Form):
 
     @property
     def filters(self) -> Filters:
-        """The filters of a valid form, without its time."""
+        """Return the filters of a valid form, without its time."""
         return Filters(**self._columns())
 
     def _columns(self) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def named_end_user(project: Project | None, name: str | None, *, is_each: bool |
     if project is None or is_each:
         raise ValidationError("For one end user, choose the project, and turn “For each end user” off.")
     stored = end_users.stored_name(name, is_hashed=project.hashes_end_users)
+    # The row is made before the first request of that person, so that a limit can name it.
     return EndUser.objects.get_or_create(project=project, name=stored)[0]
 
 

@@ -112,7 +112,9 @@ class Meter:
 
     @property
     def spent_url(self) -> str:
-        """The URL of the requests in it: those admitted in its period, in its organization's time zone."""
+        """Return the URL of the requests in it: those admitted in its period, in its organization's time
+        zone.
+        """
         use, last_day = self.use, self.use.last_day
         period = {"start": use.first_day, "end": last_day, "time_zone": use.time_zone} if last_day else {}
         return page_url("requests", {use.scope: use.scope_id, **period})

@@ -13,7 +13,7 @@ from accounts.models import Organization, Project
 from usage import formatting, insights
 from usage.insights import Bucket, Filters, GroupBy, Range, Totals
 from usage.models import Kind, Outcome
-from usage.models.outcomes import ANY_ERROR
+from usage.models.generations import ANY_ERROR
 from usage.pages.filters import (
     NO_HELP,
     RANGE,
@@ -114,12 +114,12 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def is_by_end_user(self) -> bool:
-        """Whether the page shows the end users of a project, or one of them."""
+        """Return whether the page shows the end users of a project, or one of them."""
         return bool(self.cleaned_data.get("end_user")) or self.cleaned_data.get("group") == "end_user"
 
     @property
     def has_end_users(self) -> bool:
-        """Whether the page can show the end users of the project that it is about."""
+        """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
         if data["project"] is None or data["key"] or data["outcome"]:
             return False
@@ -134,12 +134,14 @@ class OverviewForm(UsageFilterForm):
         if self.is_by_end_user:
             return insights.parse_range({**query, "bucket": "day", "time_zone": "UTC"}, now)
         usual = insights.parse_range({**query, "bucket": ""}, now)
+        # A link with hours may get a longer range from another link of the page; days are the better answer
+        # than an error.
         is_too_long = query["bucket"] == "hour" and not usual.fits("hour")
         return usual if is_too_long else insights.parse_range(query, now)
 
     @property
     def group_by(self) -> GroupBy:
-        """The kind of thing that each group of the chart is."""
+        """Return the kind of thing that each group of the chart is."""
         group: GroupBy = self.cleaned_data["group"]
         return group
 
@@ -147,6 +149,7 @@ class OverviewForm(UsageFilterForm):
         """Show dates, the grouping, of end users the project and a search, and to people of several
         organizations which one; hide the rest.
         """
+        # The field's end is included, the range's is not.
         last_day = self.over.end - timedelta(microseconds=1)
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
@@ -201,7 +204,7 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def errors_url(self) -> str:
-        """The URL of the requests that failed: in any way, or with the outcome that is asked for."""
+        """Return the URL of the requests that failed: in any way, or with the outcome that is asked for."""
         return self.rows_url() if self.filters.outcome else self.rows_url(outcome=ANY_ERROR)
 
     def entries_url(self, kind: Kind) -> str:

@@ -56,11 +56,14 @@ class PairField(forms.CharField):
 
     def run_validators(self, value: Any) -> None:
         """Validate the text's length."""
+        # Django calls this with the pair that `to_python` returned, and would take its length for the
+        # text's.
         super().run_validators("=".join(value or ()))
 
 
 def _name_field() -> forms.RegexField:
     mistakes = {"invalid": "%(value).40r is not the name of one."}
+    # Not a choice: endpoints and dialects of requests from earlier releases can be asked for too.
     return forms.RegexField(r"^[a-z._]{1,32}\Z", required=False, error_messages=mistakes)
 
 
@@ -89,6 +92,7 @@ class RequestsForm(UsageFilterForm):
         """Refuse an end user without the owner: people of organizations have one, operators choose."""
         data = super().clean()
         owners = (data.get("organization"), data.get("project"), data.get("key"))
+        # No index begins with the end user's name, so a search over all tenants would read every row.
         if data.get("end_user") and access.is_operator(self.person) and not any(owners):
             self.add_error("end_user", "Choose the organization, project or key of this end user, too.")
         return data
@@ -141,19 +145,19 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def rare_fields(self) -> list[BoundField]:
-        """The fields that are shown on demand. What runs a model is the operators' to know."""
+        """Return the fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
         clients = ("project", "key", "end_user", "metadata", "endpoint", "dialect")
         return [self[name] for name in (*clients, "source", *deployment, "min", "max")]
 
     @property
     def is_rare_open(self) -> bool:
-        """Whether one of the rare fields is set."""
+        """Return whether one of the rare fields is set."""
         return any(field.value() for field in self.rare_fields)
 
     @property
     def kept(self) -> dict[str, str]:
-        """The parameters that the form keeps without showing them."""
+        """Return the parameters that the form keeps without showing them."""
         return self.parameters("days", "time_zone")
 
     def chips(self) -> list[Chip]:

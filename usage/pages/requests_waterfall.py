@@ -70,6 +70,7 @@ def _spans(row: Generation, end_ms: float) -> list[Span]:
     starts: list[tuple[int, float]] = [(0, 0.0)]
     for part, (_, at) in enumerate(_moments(row)[1:4], start=1):
         if at is not None:
+            # The worker measures the durations and the database the moments, so the sum may exceed the end.
             starts.append((part, min(_ms(at - row.admitted_at), end_ms)))
     ends = [start for _, start in starts[1:]] + [end_ms]
     lines = [(*_PARTS[part], start, end) for (part, start), end in zip(starts, ends, strict=True)]
@@ -87,6 +88,7 @@ def _span(line: tuple[str, str, float, float], total_ms: float, y: int) -> Span:
     name, colour, start_ms, end_ms = line
     whole = max(total_ms, 0.001)
     took = max(end_ms - start_ms, 0.0)
+    # At least 0.3 %, so that a part of a millisecond stays visible in a minute's chart.
     return Span(
         name, colour, took, f"{100 * start_ms / whole:.3f}%", f"{max(100 * took / whole, 0.3):.3f}%", y
     )

@@ -187,7 +187,7 @@ def _drop_batch(row: RetentionHorizon, charges: list[LedgerEntry]) -> None:
     with connection.cursor() as cursor:
         # Not by the ORM, which protects rows that ledger entries refer to.
         places = ", ".join(["%s"] * len(ids))
-        cursor.execute(f"DELETE FROM usage_generation WHERE id IN ({places})", ids)  # noqa: S608  the text is ours
+        cursor.execute(f"DELETE FROM usage_generation WHERE id IN ({places})", ids)  # noqa: S608  our text
         dropped = cursor.rowcount
     reached: datetime = charges[-1].created_at
     RetentionHorizon.objects.filter(pk=row.pk).update(

@@ -28,7 +28,7 @@ from usage.models import (
     Kind,
     LedgerEntry,
 )
-from usage.models.outcomes import FAILED
+from usage.models.generations import FAILED
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import COLUMNS, DAY, GROUP, SUMS, midnight, spans
 from usage.rollups.first_token_buckets import bucket_of

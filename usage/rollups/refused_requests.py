@@ -102,7 +102,8 @@ def _add_rows(hour: datetime, rows: Sequence[tuple[int, int, str, int]]) -> None
         JOIN accounts_project AS p ON p.id = k.project_id
         WHERE true ORDER BY key_id, http_status, error_code
         ON CONFLICT (hour, api_key_id, status, code)
-        DO UPDATE SET requests = usage_refusedrequests.requests + excluded.requests""",  # noqa: S608  the text is ours
+        DO UPDATE SET
+            requests = usage_refusedrequests.requests + excluded.requests""",  # noqa: S608  the text is ours
         [*parameters, db_value(hour)],
     )
 

@@ -46,7 +46,7 @@ LATE = timedelta(minutes=1)
 
 
 def one_charge_each(since: datetime | None) -> Iterator[Difference]:
-    """I1: a settled generation has exactly one charge, an open one has no entry at all."""
+    """Check I1: a settled generation has exactly one charge, an open one has no entry at all."""
     charges = Count("ledger_entries", filter=Q(ledger_entries__kind=Kind.CHARGE))
     counted = generations(since).annotate(charges=charges, entries=Count("ledger_entries"))
     for row in counted.exclude(Q(state=State.SETTLED, charges=1) | OPEN & Q(entries=0)):
@@ -60,7 +60,7 @@ def one_charge_each(since: datetime | None) -> Iterator[Difference]:
 
 
 def nothing_is_stuck(now: datetime) -> Iterator[Difference]:
-    """I3: a reaper settles generations whose worker is gone."""
+    """Check I3: a reaper settles generations whose worker is gone."""
     for row in Generation.objects.exclude(state=State.SETTLED).filter(lease_expires_at__lt=now - LATE):
         yield Difference(
             "I3 stuck",
@@ -71,7 +71,7 @@ def nothing_is_stuck(now: datetime) -> Iterator[Difference]:
 
 
 def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
-    """I4: a charge never exceeds its hold, and only a charge of all that was held has an overage."""
+    """Check I4: a charge never exceeds its hold, and only a charge of the whole hold has an overage."""
     charge = LedgerEntry.objects.filter(generation=OuterRef("generation"), kind=Kind.CHARGE).values(
         "amount_nanodollars"
     )
@@ -96,7 +96,7 @@ def overage_is_apart(since: datetime | None) -> Iterator[Difference]:
 
 
 def rows_are_protected() -> Iterator[Difference]:
-    """I6: triggers protect the ledger, its seals, and generations that are not exported."""
+    """Check I6: triggers protect the ledger, its seals, and generations that are not exported."""
     if wrong := list(triggers.missing()):
         yield Difference(
             "I6 immutable",
@@ -107,7 +107,9 @@ def rows_are_protected() -> Iterator[Difference]:
 
 
 def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
-    """I15: charges since the horizon have their generations; before it, as many are gone as were exported."""
+    """Check I15: charges since the horizon have their generations; before it, as many are gone as were
+    exported.
+    """
     gone = entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
     kept_since = retention_horizon.horizon()
     for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
@@ -130,7 +132,7 @@ def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
 
 
 def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
-    """I7: tokens × the row's own price is its amount, and so is the sum of its charge and overage."""
+    """Check I7: tokens × the row's own price is its amount, and so is the sum of its charge and overage."""
     charges = LedgerEntry.objects.filter(generation=OuterRef("pk"), kind__in=CHARGED).values("generation")
     posted = Subquery(charges.annotate(total=Sum("amount_nanodollars")).values("total"))
     rows = generations(since).filter(state=State.SETTLED).annotate(posted=Coalesce(posted, Value(0)))
@@ -148,8 +150,11 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
 
 
 def corrections_belong(since: datetime | None) -> Iterator[Difference]:
-    """I7: corrections count where their charges do, have no tokens, and never take more than was charged."""
+    """Check I7: corrections count where their charges do, have no tokens, and never take more than was
+    charged.
+    """
     same = ("generation", "organization", "project", "api_key", "model", "outcome", "budget_day")
+    # A correction of a correction, or of nothing, is a stray too.
     strays = ~Q(corrects__kind__in=CHARGED)
     for name in same:
         strays |= ~Q(**{name: F(f"corrects__{name}")})
@@ -171,10 +176,12 @@ def corrections_belong(since: datetime | None) -> Iterator[Difference]:
 
 
 def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
-    """I10: counts have a source; failures without output are waived, and nothing else; tests are free."""
+    """Check I10: counts have a source; only failures without output are waived; tests are free."""
     without_source = ~Q(usage_source__in=UsageSource.values) | Q(
         usage_source=UsageSource.NONE, completion_tokens__gt=0
     )
+    # Written again, not imported from the settlement: a check that shares code with what it checks shares
+    # its mistakes.
     is_waived = ~Q(outcome=Outcome.COMPLETED) & Q(completion_tokens=0)
     wrong = (
         without_source
@@ -190,12 +197,14 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
 
 
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
-    """I11: a charge has its generation's tokens, which the client was told, and its owner and time."""
+    """Check I11: a charge has its generation's tokens, which the client was told, and its owner and time."""
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
         .exclude(
             prompt_tokens=F("generation__prompt_tokens"),
+            # A generation's kinds of tokens are NULL if the upstream did not report them; the ledger has
+            # zeros.
             cached_tokens=Coalesce("generation__cached_tokens", 0),
             completion_tokens=F("generation__completion_tokens"),
             reasoning_tokens=Coalesce("generation__reasoning_tokens", 0),

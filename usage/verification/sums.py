@@ -23,16 +23,17 @@ from usage.models import (
     LedgerEntry,
     State,
 )
-from usage.models.outcomes import FAILED
+from usage.models.budgets import BudgetOwners
+from usage.models.generations import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.invariants import Difference
 
-_GROUP = ("organization_id", "project_id", "api_key_id", "budget_day", "end_user_id")
+_GROUP = (*BudgetOwners._fields, "budget_day")
 _SUMS = closed_days.SUMS[1:]
 
 
 def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
-    """I2: in every budget, posted is the sum of its entries and pending the sum of its open holds.
+    """Check I2: in every budget, posted is the sum of its entries and pending the sum of its open holds.
 
     With `since`, posted is checked only in days and months that began after it.
     """
@@ -42,6 +43,7 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
     spent = spent.filter(created_at__gte=since, budget_day__gte=first_day) if since else spent
     posted = by_budget(spent, "amount_nanodollars")
     pending = by_budget(Generation.objects.exclude(state=State.SETTLED), "reserved_nanodollars")
+    # Groups are popped as their budgets come, so that those that are left have no budget.
     for budget in Budget.objects.order_by("id").iterator():
         is_whole = first_day is None or budget.period_start >= first_day
         expected = (
@@ -57,6 +59,7 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
             yield Difference(
                 "I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has"
             )
+    # Entries of a day also count in its month and in "ever", which began earlier and are not checked here.
     older = Budget.objects.filter(period_start__lt=first_day) if first_day else Budget.objects.none()
     for budget_id in sorted((posted.keys() | pending.keys()) - set(older.values_list("id", flat=True))):
         if posted.get(budget_id) or pending.get(budget_id):
@@ -65,7 +68,7 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
 
 
 def credit_conserves() -> Iterator[Difference]:
-    """I2: an organization's credit is its grants less its refunds."""
+    """Check I2: an organization's credit is its grants less its refunds."""
     moved = (
         LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND])
         .order_by()
@@ -82,7 +85,7 @@ def credit_conserves() -> Iterator[Difference]:
 
 
 def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
+    """Check I2 and I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
     keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
     entries, rollup = LedgerEntry.objects.filter(kind__in=SPENT), HourlyUsage.objects.all()
     if since:
@@ -101,7 +104,7 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
 
 
 def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: each end user's day is the ledger summed (of the days that began since then)."""
+    """Check I2 and I13: each end user's day is the ledger summed (of the days that began since then)."""
     keys = ("organization_id", "day", "project_id", "end_user_id", "model")
     days = DailyEndUserUsage.objects.all()
     entries = LedgerEntry.objects.filter(kind__in=SPENT, end_user_id__isnull=False)
@@ -123,7 +126,9 @@ def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
-    """I2, I13: closed days (that began since then) are the sums of their hours, by group and dimension."""
+    """Check I2 and I13: closed days (that began since then) are the sums of their hours, by group and
+    dimension.
+    """
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
     rows = DailyUsage.objects.filter(day__in=closed).values_list(*_BY_DAY, *closed_days.SUMS)
     days: dict[Group, list[int]] = {row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :]) for row in rows.iterator()}
@@ -157,8 +162,8 @@ def over_limit() -> Iterator[str]:
 def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str) -> dict[str, int]:
     """Return the sum of the column `amount` for each budget id in which the rows count."""
     sums: dict[str, int] = {}
-    for *group, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
-        for budget_id in budgets.ids_for(*group):
+    for *owners, day, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
+        for budget_id in budgets.ids_for(BudgetOwners(*owners), day):
             sums[budget_id] = sums.get(budget_id, 0) + total
     return sums
 
@@ -185,6 +190,7 @@ def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
     """Return the failed requests and the sums of each day, dimension and member."""
     totals: dict[Group, list[int]] = {}
     for (day, *members), numbers in days.items():
+        # The outcome is the last column of a group.
         counted = [numbers[0] if members[-1] in FAILED else 0, *numbers]
         for (dimension, _), member in zip(closed_days.COLUMNS.items(), members, strict=True):
             key = (day, dimension.value, str(member))

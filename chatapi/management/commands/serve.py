@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from chatapi import __version__
 from chatapi.log_formats import fields
 from chatapi.serving import all_in_one, preflight
+from chatapi.serving.all_in_one import Processes
 from chatapi.serving.greeting import base_url
 from chatapi.serving.preflight import CannotStart
 
@@ -36,7 +37,8 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options and examples."""
         parser.epilog = (
-            "Examples: manage.py serve --port 9000; "
+            "Examples: manage.py serve --port 9000; four web and eight worker processes on one port: "
+            "manage.py serve --web 4 --worker 8; "
             "one process alone, as in docker-compose.yml: manage.py serve --only worker"
         )
         parser.add_argument(
@@ -48,37 +50,64 @@ class Command(BaseCommand):
         parser.add_argument(
             "--port", default="8000", metavar="N", help="the port to listen on (default: 8000)"
         )
+        for role in ("web", "worker"):
+            parser.add_argument(
+                f"--{role}",
+                metavar="N",
+                help=f"the number of {role} processes (default: by the number of cores)",
+            )
         roles = f"{{{','.join(preflight.ROLES)}}}"
         parser.add_argument(
             "--only",
             metavar=roles,
             help="run only this process, in the foreground; Redis and the database must be running",
         )
+        parser.add_argument(
+            "--fd",
+            type=int,
+            metavar="N",
+            help="with --only web: the file descriptor of a listening socket, instead of --host and --port",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the service; exit with 0 after a clean stop, and with 1 and one line if it can't start."""
         try:
-            sys.exit(self._run(options["only"], options["host"], preflight.port_number(str(options["port"]))))
+            sys.exit(self._run_one(**options) if options["only"] else self._run_all(**options))
         except CannotStart as error:
             sys.exit(f"chatapi: {error}")
         except KeyboardInterrupt:
             sys.exit(130)
 
-    def _run(self, only: str | None, host: str, port: int) -> int:
-        if only is None:
-            return all_in_one.run(host, port, self._say)
-        role = preflight.role(only)
+    def _run_all(self, *, host: str, port: str, web: str | None, worker: str | None, **options: Any) -> int:
+        if options["fd"] is not None:
+            raise CannotStart("--fd belongs to --only web.")
+        default = all_in_one.processes_for(len(os.sched_getaffinity(0)))
+        processes = Processes(
+            web=preflight.process_count("--web", web) if web else default.web,
+            worker=preflight.process_count("--worker", worker) if worker else default.worker,
+        )
+        return all_in_one.run(host, preflight.port_number(str(port)), processes, self._say)
+
+    def _run_one(self, *, only: str, host: str, port: str, fd: int | None, **options: Any) -> int:
+        role, number = preflight.role(only), preflight.port_number(str(port))
+        if options["web"] or options["worker"]:
+            raise CannotStart("--web and --worker belong to the whole service: leave out --only.")
+        if fd is not None and role != "web":
+            raise CannotStart("--fd belongs to --only web.")
         preflight.check_settings()
         preflight.check_services()
         address = base_url(host, port) if role == "web" else None
         log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
+        process = import_module(PROCESSES[role])
         if role != "web":
-            return import_module(PROCESSES[role]).run() or 0
+            return process.run() or 0
         try:
-            import_module(PROCESSES[role]).run(host=host, port=port)
+            process.run(host=host, port=number, descriptor=fd)
         except (OSError, OverflowError) as error:
-            raise preflight.cannot_listen(host, port, error) from error
+            if fd is not None:
+                raise CannotStart(f"file descriptor {fd} can't be listened on: {error}.") from error
+            raise preflight.cannot_listen(host, number, error) from error
         return 0
 
     def _say(self, text: str) -> None:

@@ -51,7 +51,9 @@ class Encoder(typing.Protocol):
         ...
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the frames that end a stream that broke off."""
+        """Return the frames that end a stream that broke off, though its generation may go on: what is held
+        back comes when the stream is read again. A `Failed` among the deltas is the generation's end.
+        """
         ...
 
 
@@ -164,6 +166,8 @@ class Protocol:
     parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
     """Makes a request of a body to which the service has added the earlier answers that it refers to."""
     operations: tuple[Operation, ...] = ()
+    media_type: str = "application/json"
+    """The media type of its requests' bodies."""
     model_kind: str = "chat"
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import aiohttp
-import msgspec
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
@@ -23,7 +23,9 @@ from accounts import loop_clock
 from chatapi.fair_room import FairRoom, Room
 from chatapi.wire import sse, upstream_errors
 from chatapi.wire.deltas import AnyDelta
+from chatapi.wire.parameters import CUSTOM_TOOLS
 from chatapi.wire.upstream_api import OPENAI, UpstreamAPI
+from chatapi.wire.upstream_custom_tools import CustomCalls, as_functions
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
@@ -44,9 +46,11 @@ WATCH_S = 1.0
 # Bytes that are read before other tasks run: data that is there already never makes a read wait.
 TURN_BYTES = 64 << 10
 # The most that is read at once; its deltas are in memory while they wait for their turn.
-READ_BYTES = 16 << 10
-# Bytes of one answer that may wait here, and in the kernel (which takes twice as much).
-READ_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = READ_BYTES, 32 << 10
+READ_BYTES = 4 << 10
+# After a read of this length the rest waits in the kernel until the next one: the worker is behind.
+BEHIND_BYTES = 2 << 10
+# Bytes of one answer that may wait in the kernel, which takes twice as much.
+RECEIVE_BUFFER_BYTES = 32 << 10
 # The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection.
 REUSE_GRACE_S = 0.05
 
@@ -73,11 +77,12 @@ class OpenAICompatibleEngine:
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
-                if batch := await exchange.read():
+                if batch := exchange.custom_calls.translate(await exchange.read()):
                     yield batch
+                    del batch  # it must not stay in memory until the next one comes
                     exchange.restart_clock()
-            if usage := exchange.reader.end():
-                yield usage
+            if end := exchange.custom_calls.translate(exchange.reader.end()):
+                yield end
             if not exchange.reader.is_cut:
                 await exchange.drain()
         except UpstreamError as error:
@@ -112,10 +117,12 @@ class _Exchange:
         self._room: Room | None = None
         self._is_waiting = False
         self._bytes_of_turn = 0
+        self._paused: ResponseHandler | None = None
         self._has_ended = False
         self.has_old_connection = False
         self._kind: UpstreamKind = api.kind(call.request)
         self.reader = self._kind.reader(call.request, call.max_output_tokens)
+        self.custom_calls = CustomCalls()
 
     @property
     def is_over(self) -> bool:
@@ -125,11 +132,7 @@ class _Exchange:
         """Send the request and read the answer's head; raise `UpstreamError` if it promises no completion."""
         try:
             response = self._response = await self._post()
-        except (
-            aiohttp.ClientError,
-            TimeoutError,
-            UnicodeError,
-        ) as error:  # a UnicodeError is a bad host name
+        except (aiohttp.ClientError, TimeoutError, UnicodeError) as error:  # the last one: a bad host name
             _raise_upstream_error(error)
         self._watch(response)
         if response.status != 200:
@@ -171,6 +174,7 @@ class _Exchange:
         """Let the connection go back to the pool, if the body ends at once as it should."""
         assert self._response is not None
         content = self._response.content
+        self._resume()
         with suppress(TimeoutError, aiohttp.ClientError):
             async with asyncio.timeout(REUSE_GRACE_S):
                 while not content.at_eof():
@@ -186,7 +190,7 @@ class _Exchange:
         if self._room is not None:
             self._room.release()
         # They refer to this object too; a cycle costs a garbage collection, which stops all streams.
-        self._watchdog = self._response = None
+        self._watchdog = self._response = self._paused = None
 
     def _events(self, data: bytes) -> list[sse.Event] | None:
         """Return the events that `data` completes, or None at the end of the stream."""
@@ -215,22 +219,25 @@ class _Exchange:
                     raise
 
     def _body(self) -> bytes:
-        call = self._call
+        call, request = self._call, self._call.request
+        if CUSTOM_TOOLS not in call.target.extra_parameters:
+            self.custom_calls.expect(request)
+            request = as_functions(request)
         body = self._kind.body(
-            call.request,
+            request,
             model=call.target.upstream_model,
             max_output_tokens=call.max_output_tokens,
             extra_parameters=call.target.extra_parameters,
             is_streamed=call.target.is_streamed(call.request),
         )
-        return msgspec.json.encode(body)
+        return self._kind.encode(body)
 
     async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
                 self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
-                headers=_headers(self._api, self._call.target),
+                headers={"Content-Type": self._kind.media_type} | _headers(self._api, self._call.target),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
                 trace_request_ctx=self,
@@ -271,16 +278,30 @@ class _Exchange:
         try:
             if loop_clock.monotonic() >= self._deadline():  # an upstream may never let a read wait
                 raise TimeoutError
+            self._resume()
             data = await response.content.read(READ_BYTES)
         except (aiohttp.ClientError, TimeoutError) as error:
             _raise_upstream_error(error)
         finally:
             self._is_waiting = False
+        if len(data) >= BEHIND_BYTES:
+            self._pause(response)
         self._bytes_of_turn += len(data)
         if self._bytes_of_turn >= TURN_BYTES:
             self._bytes_of_turn = 0
             await asyncio.sleep(0)  # reading what is there already does not wait for anything
         return data
+
+    def _pause(self, response: aiohttp.ClientResponse) -> None:
+        """Leave what comes next in the kernel, until `_resume`."""
+        if response.connection is not None and response.connection.protocol is not None:
+            self._paused = response.connection.protocol
+            self._paused.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            self._paused.resume_reading()
+            self._paused = None
 
     def _watch(self, response: aiohttp.ClientResponse) -> None:
         """End a wait that lasts too long. Runs at intervals: a timer for each read would cost more than all
@@ -330,7 +351,7 @@ def _new_session() -> aiohttp.ClientSession:
     tracing.on_connection_create_start.append(_note_new_connection)
     return aiohttp.ClientSession(
         connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30, socket_factory=_socket),
-        read_bufsize=READ_BUFFER_BYTES,
+        read_bufsize=BEHIND_BYTES,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
         trace_configs=[tracing],
@@ -366,7 +387,6 @@ def _is_broken(response: aiohttp.ClientResponse) -> bool:
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
     """Return all that the upstream gets beside the body: nothing of the client's own headers."""
     headers = {
-        "Content-Type": "application/json",
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",

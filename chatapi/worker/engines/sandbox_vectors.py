@@ -51,7 +51,10 @@ class Embeddings:
         for index, prompt in enumerate(self._prompts):
             text = without_markers(prompt_text(prompt))
             words = (found.group().lower() for found in islice(_WORD.finditer(text), most_words))
-            yield [Vector(_unit(_values(text, words)[: self._dimensions]), index)]
+            values = _values(text, words)[: self._dimensions]
+            # Of length 1, as the embeddings of most models are.
+            length = sqrt(sum(value * value for value in values)) or 1.0
+            yield [Vector(array("f", [value / length for value in values]).tobytes(), index)]
 
 
 def _values(text: str, words: Iterable[str]) -> list[float]:
@@ -65,8 +68,3 @@ def _values(text: str, words: Iterable[str]) -> list[float]:
             within = min(DIMENSIONS, 8 << place)
             values[(number >> 1) % within] += WORD_WEIGHT if number & 1 else -WORD_WEIGHT
     return values
-
-
-def _unit(values: list[float]) -> bytes:
-    length = sqrt(sum(value * value for value in values)) or 1.0
-    return array("f", [value / length for value in values]).tobytes()

@@ -50,5 +50,5 @@ async def _run() -> None:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-        await stream.redis.aclose()
+        await stream.close()
         await commits.close()

@@ -12,12 +12,7 @@ from chatapi.wire.generation_request import Texts
 ADDED_SPACES = 8
 
 
-class _Echoing(tokens.Counter):
-    echoed_pieces = 0
-    """The number of deltas that only repeat the prompt."""
-
-
-class EchoCounters(dict[int, _Echoing]):
+class EchoCounters(dict[int, "_ReadEcho | _UnreadEcho"]):
     """The counters of a request's choices; each is made with the first delta of its choice."""
 
     def __init__(self, prompt: Texts, choices_per_prompt: int, *, is_whole: bool) -> None:
@@ -27,10 +22,10 @@ class EchoCounters(dict[int, _Echoing]):
         self._choices_per_prompt = choices_per_prompt
         self._is_whole = is_whole
 
-    def __missing__(self, index: int) -> _Echoing:
+    def __missing__(self, index: int) -> "_ReadEcho | _UnreadEcho":
         prompt = self._prompts[index // self._choices_per_prompt]
         if isinstance(prompt, str) and self._is_whole:
-            counter: _Echoing = _ReadEcho(prompt)
+            counter: _ReadEcho | _UnreadEcho = _ReadEcho(prompt)
         else:
             counter = _UnreadEcho(tokens.count(prompt) if isinstance(prompt, str) else len(prompt))
         self[index] = counter
@@ -43,11 +38,13 @@ class EchoCounters(dict[int, _Echoing]):
         return sum(counter.echoed_pieces for counter in list(self.values()))
 
 
-class _ReadEcho(_Echoing):
+class _ReadEcho(tokens.Counter):
     """Leaves out the beginning of a choice that equals its prompt."""
 
     def __init__(self, prompt: str) -> None:
         super().__init__()
+        self.echoed_pieces = 0
+        """The number of deltas that only repeat the prompt."""
         self._prompt = prompt
         self._said_chars = 0
         self._spare_spaces = ADDED_SPACES
@@ -90,7 +87,7 @@ class _ReadEcho(_Echoing):
         return len(text)
 
 
-class _UnreadEcho(_Echoing):
+class _UnreadEcho(tokens.Counter):
     """Leaves out of a choice as many tokens as its prompt has.
 
     It is for prompts that can't be compared: token ids, whose text only the upstream's vocabulary tells, and
@@ -100,6 +97,8 @@ class _UnreadEcho(_Echoing):
 
     def __init__(self, prompt_tokens: int) -> None:
         super().__init__()
+        self.echoed_pieces = 0
+        """The number of deltas that may repeat the prompt: one for each of its tokens."""
         self._prompt_tokens = prompt_tokens
 
     def add(self, text: str) -> None:

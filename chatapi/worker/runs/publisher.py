@@ -189,18 +189,18 @@ class Publisher:
 def _entry_end(batch: list[AnyDelta]) -> int:
     """Return how many of the deltas go into one entry."""
     if len(batch) == 1 or (
-        len(batch) <= MAX_ENTRY_DELTAS and sum([_chars(each) for each in batch]) <= MAX_ENTRY_CHARS
+        len(batch) <= MAX_ENTRY_DELTAS and sum([delta_chars(each) for each in batch]) <= MAX_ENTRY_CHARS
     ):
         return len(batch)
     chars = 0
     for end, delta in enumerate(batch[:MAX_ENTRY_DELTAS]):
-        chars += _chars(delta)
+        chars += delta_chars(delta)
         if chars > MAX_ENTRY_CHARS:
             return max(1, end)
     return min(len(batch), MAX_ENTRY_DELTAS)
 
 
-def _chars(delta: AnyDelta) -> int:
+def delta_chars(delta: AnyDelta) -> int:
     """Return about how many characters the encoded delta has."""
     if type(delta) is Text and delta.logprobs is None:  # nearly every delta
         return len(delta.text)

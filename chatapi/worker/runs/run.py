@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
 from chatapi.wire.deltas import AnyDelta, Failed, Started
 from chatapi.wire.upstream_errors import STOPPED
+from chatapi.worker.runs.held_answer import HeldAnswer
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed
@@ -34,6 +35,9 @@ SHUTTING_DOWN = Failed(
     "The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503
 )
 
+# The longest that the deltas of an answer in one piece are held, for those who follow it by its id.
+MAX_HELD_S = 1.0
+
 
 class Run:
     """A claimed generation while it runs."""
@@ -46,9 +50,10 @@ class Run:
         runs_on: bool = False,
         content: bytes | None = None,
         is_kept: bool = True,
+        is_held: bool = False,
     ) -> None:
         """`runs_on`: no client's leaving ends it. `content`: the request as JSON, None if it is lost.
-        `is_kept`: its state is, if it has any.
+        `is_kept`: its state is, if it has any. `is_held`: nobody reads the answer before its end.
         """
         self.claimed = claimed
         self.id: UUID = claimed.id
@@ -69,6 +74,8 @@ class Run:
         """What the answer repeats of the request."""
         self.prompt_tokens: int | None = None
         """The estimate with which the answer begins."""
+        self._held = HeldAnswer() if is_held else None
+        self._release: asyncio.TimerHandle | None = None
         self._runs_on = runs_on
         self._client_has_left = False
         self._on_disconnect: OnDisconnect | None = None
@@ -85,6 +92,17 @@ class Run:
         finally:
             self._scope = None
 
+    async def pause(self, wait_s: float) -> End | None:
+        """Wait between two attempts. Returns None after that time, or the end as soon as the run is stopped.
+
+        An engine's stream needs this nowhere: there `scope` interrupts every wait.
+        """
+        if self.stopped is None:
+            with suppress(TimeoutError):
+                async with self.scope():
+                    await asyncio.sleep(wait_s)
+        return self.stopped
+
     def take_content(self) -> bytes:
         """Return the content and drop it: a large one must not stay in memory beside the decoded request."""
         assert self.content is not None, "the request is lost, or taken already"
@@ -98,7 +116,31 @@ class Run:
                 own = {"context": self.context, "prompt_tokens": self.prompt_tokens}
                 batch = [msgspec.structs.replace(batch[0], **own), *batch[1:]]
             self.has_published = True
-            publisher.put(self, batch)
+            passing = batch if self._held is None else self._held.add(batch)
+            if passing:
+                publisher.put(self, passing)
+            elif self._release is None:
+                loop = asyncio.get_running_loop()
+                self._release = loop.call_later(MAX_HELD_S, self._publish_slow, publisher)
+
+    def publish_held(self, publisher: Publisher) -> None:
+        """Hand what is held to the publisher."""
+        if self._release is not None:
+            self._release.cancel()
+            self._release = None
+        if self._held is not None and (held := self._held.take()):
+            publisher.put(self, held)
+
+    def _publish_slow(self, publisher: Publisher) -> None:
+        if self.stopped is None:  # otherwise its end decides
+            self.publish_held(publisher)
+
+    @property
+    def published_pieces(self) -> int:
+        """The number of deltas with content that a client may have seen: others are not to be charged."""
+        if self._held is None:
+            return self.usage.pieces
+        return 0 if self.has_lost_stream else self._held.taken_pieces
 
     def stop(self, end: End) -> None:
         """End the run now; the first reason counts."""
@@ -156,5 +198,5 @@ class Run:
     def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
         """Stop, and do not charge for these deltas, which could not be published."""
         self.has_lost_stream = True
-        self.usage.take_back(given_up)
+        self.usage.take_back([*given_up, *(self._held.take() if self._held is not None else ())])
         self.stop(End(Ending.FAILED, STREAM_LOST))

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 
 import msgspec
@@ -59,6 +60,7 @@ class RunUsage:
 
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
         """Count a batch; return the deltas to publish now. Finishes and usage wait for the commit."""
+        # One pass for counting and for dividing: this runs for every batch of every stream.
         passing: list[AnyDelta] = []
         before = self._pieces
         for delta in batch:
@@ -75,6 +77,7 @@ class RunUsage:
                 case _:
                     self._count(delta)
                     passing.append(delta)
+        # Only content tells the time: a role or a usage is no token.
         if self._pieces > before:
             self.last_token_ms = round((time.monotonic() - self._started_at) * 1_000)
             self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms
@@ -88,8 +91,11 @@ class RunUsage:
             case Reasoning():
                 counters, text = self._reasoning, delta.text
             case ToolCall():
+                # The model has generated the name, too.
                 text = (delta.name or "") + delta.arguments
             case Audio():
+                # Speech has no text tokens that could be counted; its transcript is the least that was
+                # generated.
                 text = delta.transcript
             case Started():
                 self.has_started = True
@@ -111,6 +117,7 @@ class RunUsage:
 
     def take_back(self, batch: Sequence[AnyDelta]) -> None:
         """Subtract deltas that could not be published: text that is in no log must not be charged."""
+        # A count of its own, and not a subtraction at once: tokens are known only of a whole text.
         self._lost = self._lost or RunUsage()
         self._lost.add(batch)
         self.reported = None  # it includes what was lost
@@ -227,11 +234,13 @@ def settlement(
         finish_reason=_finish_reason(usage.finished, end.ending, run.choices_count),
         error_code=end.error_code,
         error_message=message,
+        # The last one answered, or was the last to fail.
         deployment=end.attempts[-1].deployment if end.attempts else "",
         attempts=len(end.attempts),
         attempt_log=end.attempts,
         first_token_ms=usage.first_token_ms,
         last_token_ms=usage.last_token_ms,
+        # A repeat of the same request would fail again, so its Idempotency-Key keeps standing for it.
         is_final=failure is not None and failure.status in (400, 403, 413),
     )
 
@@ -253,6 +262,7 @@ def is_plausible(run: Claimed, reported: Usage) -> bool:
     3. The amount is at most what was reserved.
     """
     fits_context = run.max_prompt_tokens is None or reported.prompt_tokens <= run.max_prompt_tokens
+    # `best_of` generates more choices than it returns, and all are paid for.
     is_capped = reported.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
     return (
         fits_context
@@ -266,6 +276,7 @@ def believable_count(reported_tokens: int) -> int:
 
     Vocabularies differ, hardly by more than a half; short texts may differ more.
     """
+    # The 16 lets short texts pass, where one odd token is a large part.
     return 2 * reported_tokens + 16
 
 
@@ -281,11 +292,13 @@ def _counted(
     counted_prompt_tokens: int | None,
 ) -> tuple[UsageSource, Tokens]:
     counted = counted_completion(usage, run.max_output_tokens * run.choices_count)
+    # Nothing was delivered, so nothing is charged, the prompt neither.
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
     reasoning = usage.reasoning_tokens
     prompt = prompt_tokens(request) if counted_prompt_tokens is None else counted_prompt_tokens
     if run.max_prompt_tokens is not None:
+        # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.
         prompt = min(prompt, run.max_prompt_tokens)
     return UsageSource.COUNTED, Tokens(
         prompt, counted, None, None if reasoning is None else min(reasoning, counted)
@@ -328,7 +341,9 @@ def prompt_tokens(request: GenerationRequest | None) -> int:
     return sum(map(tokens.count, request.counted_texts)) + request.prompt_overhead_tokens
 
 
-def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> list[AnyDelta]:
+def terminal(
+    end: End, usage: RunUsage, used: Tokens, choices_count: int, settled_at: datetime
+) -> list[AnyDelta]:
     """Return the deltas that end the stream: the failure, or the finish of each choice and the usage.
 
     An answer that was cancelled before its first delta begins here: SDKs raise an error if it ends without
@@ -345,5 +360,5 @@ def terminal(end: End, usage: RunUsage, used: Tokens, choices_count: int) -> lis
     return [
         *beginning,
         *finishes,
-        Usage(**used.columns()),  # type: ignore[arg-type]
+        Usage(**used.columns(), completed_at=int(settled_at.timestamp())),  # type: ignore[arg-type]
     ]

@@ -251,6 +251,7 @@ class MessagesOnly(logging.StreamHandler):  # type: ignore[type-arg]
 
 def serve_with_daphne(limits: dict[str, Any]) -> None:
     """Serves the application on a free port with the server under test."""
+    from chatapi.web.listening_socket import listen
     from chatapi.web.server import Lifecycle, serve
     from chatapi.web.server_limits import ServerLimits
 
@@ -266,11 +267,11 @@ def serve_with_daphne(limits: dict[str, Any]) -> None:
             farewell.set()
 
     proxies = limits.pop("trusted_proxies", ())
+    server_limits = ServerLimits(**limits)
     serve(
         application,
-        host="127.0.0.1",
-        port=0,
-        limits=ServerLimits(**limits),
+        listener=listen("127.0.0.1", 0, user_timeout_seconds=server_limits.user_timeout_seconds),
+        limits=server_limits,
         lifecycle=Printed(),
         trusted_proxies=proxies,
     )

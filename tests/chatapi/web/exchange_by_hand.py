@@ -16,11 +16,11 @@ class Client:
         self.messages: list[Any] = []
 
     async def send(self, message: Any) -> None:
-        """The application's `send`, which has nothing to wait for."""
+        """Do nothing, in place of the application's `send`."""
         self.messages.append(message)
 
     def exchange(self, kind: str, *, is_started: bool = False) -> Exchange:
-        """One of that kind, whose request has no headers."""
+        """Return an exchange of that kind, whose request has no headers."""
         connection: Any = EventStreamConsumer()
         connection.scope, connection.base_send = {"headers": []}, self.send
         connection.is_started, connection.is_complete = is_started, False

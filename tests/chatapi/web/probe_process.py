@@ -31,7 +31,7 @@ class Response:
 
     @property
     def error(self) -> Any:
-        """The error of an envelope, after a check of what every envelope must have."""
+        """Return the error of an envelope, after checks that hold for every envelope."""
         assert self.headers["content-type"] == "application/json"
         assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", self.headers["x-request-id"])
         error = json.loads(self.body)["error"]
@@ -77,7 +77,7 @@ class Client:
         self.get(target, "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", key)
 
     def open_websocket(self) -> None:
-        """Shakes hands; frames may follow."""
+        """Open a WebSocket; frames may follow."""
         self.ask_for_websocket("/")
         head = self.head()
         assert head.status == 101
@@ -113,7 +113,7 @@ class Client:
         return Response(status, headers)
 
     def chunk(self) -> bytes | None:
-        """The next chunk of a chunked body, b"" at its end; None if it was cut short."""
+        """Return the next chunk of a chunked body, b"" at its end; None if it was cut short."""
         size = self.file.readline()
         if not size:
             return None
@@ -144,7 +144,7 @@ class Probe:
         return Client(self.port, **options)
 
     def ask(self, target: str, *headers: str) -> Any:
-        """The JSON answer to a GET on a connection of its own."""
+        """Return the JSON answer to a GET on a new connection."""
         with self.client() as client:
             client.get(target, *headers)
             return json.loads(client.response().body)
@@ -204,7 +204,7 @@ def running(server: str = "daphne", **limits: object) -> Iterator[Probe]:
 
 
 def post(body: bytes, *headers: str, length: int | None = None, target: str = "/echo") -> bytes:
-    """A request with this body; `length` is what it claims to have."""
+    """Return a request with this body; `length` is the length that it announces."""
     length = len(body) if length is None else length
     head = [f"POST {target} HTTP/1.1", "Host: probe", f"Content-Length: {length}", *headers, "", ""]
     return "\r\n".join(head).encode() + body

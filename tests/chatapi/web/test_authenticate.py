@@ -42,7 +42,7 @@ class Process(Services):
 
 @pytest.fixture
 def address(settings: Settings) -> str:
-    """One that nobody has used."""
+    """Return an unused IP."""
     settings.FAILED_AUTHENTICATIONS_PER_MINUTE = MOST
     return f"2001:db8:{uuid4().hex[:4]}:{uuid4().hex[:4]}::1"
 

@@ -37,7 +37,7 @@ async def test_an_organization_has_its_share_and_all_have_a_bound() -> None:
 
 
 async def test_organizations_have_turns() -> None:
-    """However many bodies Alice has sent before."""
+    """The number of bodies that Alice has sent before does not matter."""
     room = BodyRoom(LARGEST)
     running = [await room.acquire(each, LARGEST) for each in (CAROL, CAROL, 4, 4)]
     alice = [begin(room, ALICE) for _ in range(20)]

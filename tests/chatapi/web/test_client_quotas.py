@@ -124,7 +124,7 @@ def test_a_head_that_dribbles_is_refused() -> None:
 
 
 def test_an_address_that_sends_too_much_at_once_is_refused() -> None:
-    """Only what nobody has authenticated counts; small requests and other addresses pass."""
+    """Only unauthenticated bytes count; small requests and other IPs pass."""
     with running(max_arriving_bytes_per_address=200_000) as probe, ExitStack() as stack:
         connect = clients(stack, probe)
         unfinished = partial(post, bytes(60_000), length=60_001)

@@ -16,7 +16,7 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def ask(origins: list[str], method: str, path: str, **headers: str) -> tuple[int, dict[str, str]]:
-    """The status and headers of the answer."""
+    """Return the status and headers of the answer."""
     sent = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope: Any = {"type": "http", "method": method, "path": path, "headers": sent}
     told: list[Any] = []

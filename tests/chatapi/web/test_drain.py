@@ -85,7 +85,7 @@ def stopping(probe: Probe, number: int = signal.SIGTERM) -> Iterator[None]:
 
 
 def assert_last_answer(client: Client) -> None:
-    """The client's next request is answered, as the last one."""
+    """Check that the client's next request is answered, and that the connection ends."""
     client.get("/")
     response = client.response()
     assert response.status == 200
@@ -116,7 +116,7 @@ def test_a_lame_duck_serves_all_and_says_that_it_ends() -> None:
 
 
 def test_a_connection_whose_stream_ends_in_the_drain_takes_one_more_request() -> None:
-    """The stream's head could not say that the connection ends, so its client may be writing the next
+    """The head of the stream could not announce the end of the connection, so the client may be writing a
     request.
     """
     with running(drain_seconds=600, idle_grace_seconds=599) as probe, probe.client() as client:

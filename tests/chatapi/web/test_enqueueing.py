@@ -30,7 +30,7 @@ def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
 
 @pytest.fixture
 async def services(valkey: Valkey) -> AsyncIterator[Services]:
-    """Those of a web process; a second broker that is away may be set before one asks for them."""
+    """Yield the services of a web process; a test may first set a second, unreachable broker."""
     services = Services()
     yield services
     await services._broker.aclose()

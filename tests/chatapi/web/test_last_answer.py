@@ -14,14 +14,14 @@ LATE_BYTES = 300_000
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """A process with the usual limits."""
+    """Yield a process with the usual limits."""
     with running() as probe:
         yield probe
 
 
 def test_who_still_sends_and_reads_late_gets_the_whole_last_answer(probe: Probe) -> None:
-    """A socket that is closed now would answer what comes with a reset, which destroys what the kernel has
-    still to send.
+    """A closed socket would answer incoming bytes with a reset, which destroys the unsent rest in
+    the kernel.
     """
     with probe.client(receive_buffer_bytes=4096) as client:
         client.get(f"/flood?watch=late&bytes={LATE_BYTES}", "Connection: close")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
-    """A real one, which the settings name."""
+    """Start the Valkey that the settings name."""
     with Valkey(tmp_path) as server:
         settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
         yield server
@@ -28,12 +28,12 @@ def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
 
 @pytest.fixture(autouse=True)
 def fresh_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another test has seen does not count here."""
+    """Forget the states that another test has read."""
     monkeypatch.setattr(probes, "_answering", CachedValue(probes._ask_all))
 
 
 async def ask(path: str, method: str = "GET", host: str = "localhost", **headers: str) -> dict[str, Any]:
-    """The answer of the application, its headers by name."""
+    """Return the answer of the application, its headers by name."""
     from chatapi.asgi import application
 
     sent = [

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import connect
 from chatapi.web import relay as module
 from chatapi.web import silence
 from chatapi.web.inbox import Inbox
@@ -40,7 +40,7 @@ class Stream(DeltaStream):
         self.was_asked = asyncio.Event()
 
     async def has_job(self, generation_id: UUID) -> bool:
-        """As usual."""
+        """Note that the relay has asked."""
         found = await super().has_job(generation_id)
         self.was_asked.set()
         return found
@@ -48,7 +48,7 @@ class Stream(DeltaStream):
 
 @pytest.fixture
 async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """What a relay needs; its inbox hears nothing, and the books are asked at once."""
+    """Yield the services of a relay, with a silent inbox and books that are asked at once."""
     monkeypatch.setattr(silence, "SILENT_S", 0.0)
     monkeypatch.setattr(silence, "LOOK_S", 0.01)
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
@@ -66,14 +66,14 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 async def heard(services: Any, generation_id: UUID) -> list[AnyDelta]:
-    """What the client of that generation gets."""
+    """Return the frames that the client of that generation gets."""
     follower = services.inbox.follow(generation_id, 1)
     return [delta async for batch in relay(services, follower, 0) for delta in batch]
 
 
 @pytest.fixture
 async def settled(services: Any, alice: Person) -> UUID:
-    """A generation that has completed, as the books say."""
+    """Return a completed generation of the books."""
     row = await services.commits.read(run, alice)
     return UUID(str(row.pk))
 
@@ -126,12 +126,10 @@ async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UU
 
 
 async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, settled: UUID) -> None:
-    """Its worker has settled it this moment: the books know, the log is still empty, and its job has not
-    gone.
+    """The worker has just settled the generation: the row is final, the log is still empty, and the job still
+    exists.
     """
-    await DedicatedConnection(services.stream.redis).call(
-        *services.stream.keeping(settled, Job("web", b"{}"))
-    )
+    await services.stream.keep_again(settled, Job("web", b"{}"))
     hearing = asyncio.create_task(heard(services, settled))
     await services.stream.was_asked.wait()
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode(GOOD_END), is_last=True)])
@@ -142,9 +140,7 @@ async def test_an_end_that_nobody_lives_to_tell_is_not_waited_for_long(
     services: Any, settled: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PUBLISHING_MS", 100)
-    await DedicatedConnection(services.stream.redis).call(
-        *services.stream.keeping(settled, Job("web", b"{}"))
-    )
+    await services.stream.keep_again(settled, Job("web", b"{}"))
     assert await heard(services, settled) == [LOST]
 
 

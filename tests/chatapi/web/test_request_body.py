@@ -17,14 +17,14 @@ CHUNKED = "POST {} HTTP/1.1\r\nHost: probe\r\nTransfer-Encoding: chunked\r\n\r\n
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """A process whose body cap is above what the sockets between us buffer."""
+    """Yield a process whose body cap is above what the sockets between us buffer."""
     with running(max_body_bytes=100 * MEGABYTE) as probe:
         yield probe
 
 
 @pytest.fixture(scope="module")
 def impatient_probe() -> Iterator[Probe]:
-    """A process that gives up soon on bodies that do not arrive."""
+    """Yield a process that gives up soon on bodies that do not arrive."""
     with running(body_timeout_seconds=0.5, max_body_bytes=MEGABYTE) as probe:
         yield probe
 

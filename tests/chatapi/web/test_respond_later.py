@@ -22,7 +22,7 @@ class Services:
         self.given_up: list[UUID] = []
 
     def give_up(self, generation_id: UUID) -> None:
-        """As the real ones'."""
+        """Note that the generation was given up."""
         self.given_up.append(generation_id)
 
 

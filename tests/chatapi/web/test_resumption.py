@@ -14,7 +14,7 @@ from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
 from chatapi.delta_stream import DeltaStream, Entry, Job
 from chatapi.fair_turns import FairTurns
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import connect
 from chatapi.web import relay, resumption, silence
 from chatapi.web.failures import send_failure
 from chatapi.web.follower import Follower
@@ -49,7 +49,7 @@ class Books(GroupCommit):
     refusals = 0
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """As usual, or `DatabaseUnavailable`."""
+        """Read the row, or raise `DatabaseUnavailable`."""
         if self.is_away:
             self.refusals += 1
             raise DatabaseUnavailable("away")
@@ -64,7 +64,7 @@ class Stream(DeltaStream):
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = 256
     ) -> tuple[bytes, list[AnyDelta]]:
-        """As usual."""
+        """Read the log."""
         try:
             return await super().tail(generation_id, after, seq, most_entries=most_entries)
         except RedisError:
@@ -74,7 +74,7 @@ class Stream(DeltaStream):
 
 @pytest.fixture
 async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    """What following needs: a log in Valkey and the books, which are asked soon."""
+    """Yield the services of a follower: a log in Valkey, and the books, which are asked soon."""
     monkeypatch.setattr(silence, "SILENT_S", 0.1)
     monkeypatch.setattr(silence, "LOOK_S", 0.05)
     monkeypatch.setattr(relay, "ASK_RIGHTS_S", 0.1)
@@ -109,7 +109,7 @@ async def all_of(batches: AsyncIterator[list[AnyDelta]]) -> list[AnyDelta]:
 
 
 async def frames(services: Any, generation_id: UUID, after: Position = FROM_THE_BEGINNING) -> list[bytes]:
-    """What somebody gets who resumes behind that position, frame by frame."""
+    """Return the frames of a client that resumes behind that position."""
     encoder = OpenAI(Answer(generation_id.hex, 1, "small", include_usage=True))
     row = Generation(id=generation_id, organization_id=1)
     async with asyncio.timeout(10):
@@ -118,7 +118,7 @@ async def frames(services: Any, generation_id: UUID, after: Position = FROM_THE_
 
 
 def event_id(frame: bytes) -> bytes:
-    """The frame's SSE id; empty if it has none."""
+    """Return the frame's SSE id; empty if it has none."""
     first, _, _ = frame.partition(b"\n")
     return first.removeprefix(b"id: ") if first.startswith(b"id: ") else b""
 
@@ -155,19 +155,19 @@ async def test_what_nobody_foresaw_is_told_inside_a_stream_that_has_begun() -> N
 
 @pytest.fixture
 def waiting(alice: Person, transactional_db: None) -> Generation:
-    """One that no worker has begun."""
+    """Return a generation that no worker has begun."""
     return admit(alice)
 
 
 @pytest.fixture
 def completed(alice: Person, transactional_db: None) -> Generation:
-    """One that has ended well."""
+    """Return a generation that has completed."""
     return run(alice)
 
 
 @pytest.fixture
 def failed(alice: Person, transactional_db: None) -> Generation:
-    """One that broke off."""
+    """Return a generation that has failed."""
     return run(
         alice, outcome=Outcome.FAILED, finish_reason="", error_code="upstream_error", error_message="it broke"
     )
@@ -237,12 +237,12 @@ async def test_a_stream_of_which_a_part_is_lost_is_kept_and_says_so(
 
 
 async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[AnyDelta]]:
-    """A stream whose log is lost when a part of it has been read."""
+    """Return a stream whose log is lost after a part of it has been read."""
     for seq in range(1, 301):
         await publish(services, generation_id, seq, Text(f"{seq} "))
     following = resumption.follow(services, Generation(id=generation_id, organization_id=1))
     assert len(await anext(following)) < 300
-    await services.stream.redis.delete(services.stream.key("log", generation_id.hex))
+    await services.stream.delete(generation_id, has_ended=True)
     return following
 
 
@@ -253,7 +253,7 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
 async def test_who_was_further_than_the_log_is_told_that_it_is_lost(
     services: Any, waiting: Generation, held: int
 ) -> None:
-    """Valkey has lost the log, or a part of it: a client that has seen more has made no mistake."""
+    """Valkey has lost a part of the log: a client with a later position has made no mistake."""
     behind = Position(20, 1, "Last-Event-ID")
     for seq in range(1, held + 1):
         await publish(services, waiting.pk, seq, Text(f"{seq} "))
@@ -278,10 +278,8 @@ async def test_a_position_that_a_whole_log_has_not_reached_is_refused(
 async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
     services: Any, waiting: Generation
 ) -> None:
-    """Otherwise its first deltas would be left out, as if the client had them."""
-    await DedicatedConnection(services.stream.redis).call(
-        *services.stream.keeping(waiting.pk, Job("web", b"{}"))
-    )
+    """The stream would otherwise leave its first deltas out, as if the client had them."""
+    await services.stream.keep_again(waiting.pk, Job("web", b"{}"))
     with pytest.raises(InvalidRequest, match="it has no event yet"):
         await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 

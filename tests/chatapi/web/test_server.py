@@ -13,8 +13,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from chatapi.web.server import listen, serve
-from chatapi.web.server_limits import ServerLimits
+from chatapi.web.listening_socket import listen
 from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, running
 from tests.installation import wait_for
 
@@ -24,14 +23,14 @@ CAP_BYTES = 100_000
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """The process that most tests share; its limits are short so that reaching them is quick."""
+    """Start the process that most tests share; its limits are short so that tests reach them quickly."""
     with running(max_body_bytes=CAP_BYTES, body_timeout_seconds=0.5, stall_seconds=0.5) as probe:
         yield probe
 
 
 @pytest.fixture(scope="module")
 def impatient_probe() -> Iterator[Probe]:
-    """A process that gives up soon on silent clients."""
+    """Start a process that gives up soon on silent clients."""
     with running(user_timeout_seconds=1, keep_alive_seconds=0.2) as probe:
         yield probe
 
@@ -58,7 +57,7 @@ def test_a_slow_client_gets_every_byte(probe: Probe) -> None:
 
 
 def test_a_client_that_reads_steadily_is_not_cut_off_however_slow() -> None:
-    """The kernel takes more only when a third of its buffer is free, which here takes far longer than a
+    """The kernel accepts more only when a third of its buffer is free, which takes far longer here than a
     client may stall.
     """
     with running(stall_seconds=1) as probe, probe.client(receive_buffer_bytes=4096) as client:
@@ -70,8 +69,8 @@ def test_a_client_that_reads_steadily_is_not_cut_off_however_slow() -> None:
 
 
 def test_clients_that_read_nothing_delay_nobody(probe: Probe) -> None:
-    """Beside 20 of them a stream begins as soon as at a process without; the two are asked in turn, so that a
-    busy machine slows both.
+    """A stream beside 20 of them begins as soon as on another process; the two take turns, so that a busy
+    machine slows both.
     """
     with running() as beset, ExitStack() as stack:
         for number in range(20):
@@ -87,7 +86,7 @@ def test_clients_that_read_nothing_delay_nobody(probe: Probe) -> None:
 
 
 def seconds_to_begin(probe: Probe) -> float:
-    """How long a new client waits for the first chunk of a stream."""
+    """Return the time that a new client waits for the first chunk of a stream."""
     began = time.perf_counter()
     with probe.client() as client:
         client.get("/ticks?watch=nobody&count=1&every=0")
@@ -400,7 +399,7 @@ def test_an_accepted_socket_has_its_options() -> None:
 
 @pytest.mark.parametrize("every_seconds", [0.1, 60])
 def test_a_client_that_vanishes_is_noticed(impatient_probe: Probe, every_seconds: float) -> None:
-    """Also when the stream is silent, so that only keep-alive probes can tell."""
+    """The stream is silent in one case, so that only keep-alive probes can notice."""
     with impatient_probe.client() as client:
         client.get(f"/ticks?watch=every-{every_seconds}&count=1000&every={every_seconds}")
         assert client.head().status == 200
@@ -434,8 +433,6 @@ def test_an_idle_connection_is_closed(impatient_probe: Probe) -> None:
 
 
 def test_a_port_in_use_is_an_error_with_its_number(probe: Probe) -> None:
-    async def application(scope: object, receive: object, send: object) -> None: ...
-
     with pytest.raises(OSError, match="Address already in use") as caught:
-        serve(application, host="127.0.0.1", port=probe.port, limits=ServerLimits())
+        listen("127.0.0.1", probe.port, user_timeout_seconds=20)
     assert caught.value.errno == errno.EADDRINUSE

@@ -34,7 +34,7 @@ class Books(GroupCommit):
     is_slow = False
 
     async def read(self, function: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """As usual, or not."""
+        """Read the row, or raise `DatabaseUnavailable`."""
         if self.is_slow:
             await asyncio.Event().wait()
         if self.is_away:
@@ -64,7 +64,7 @@ class Looker(Silence):
 
 
 def claimed(alice: Person, overdue: timedelta, worker: str = "dead") -> Generation:
-    """A generation that a worker has claimed and whose lease is over for so long."""
+    """Return a claimed generation whose lease ended this long ago."""
     row = admit(alice)
     (held,) = ledger.claim(database_now(), [ledger.Claim(row.pk, worker, 0)])
     assert isinstance(held, ledger.Claimed)

@@ -83,7 +83,7 @@ class Upload:
 
     @property
     def told(self) -> tuple[int, str]:
-        """Status and code."""
+        """Return status and code."""
         return self.status, json.loads(self.body)["error"]["code"]
 
     async def _receive(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tests.chatapi.web.probe_process import Client, Probe, running
 
 @pytest.fixture(scope="module")
 def probe() -> Iterator[Probe]:
-    """A process with the usual limits."""
+    """Yield a process with the usual limits."""
     with running() as probe:
         yield probe
 

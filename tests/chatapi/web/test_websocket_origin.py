@@ -27,7 +27,7 @@ async def is_let_in(headers: Headers, *, scheme: str = "ws", peer: str = "192.0.
 
 @pytest.fixture(autouse=True)
 def hosts(settings: Settings) -> None:
-    """One host, and pages elsewhere that may post forms."""
+    """Allow one host, and forms of pages of other origins."""
     settings.ALLOWED_HOSTS = ["chat.example.com", "[::1]"]
     settings.CSRF_TRUSTED_ORIGINS = ["https://console.example.com", "https://*.trusted.example:8443"]
 

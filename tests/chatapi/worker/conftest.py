@@ -5,6 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from redis.asyncio import Redis
 
 from chatapi.delta_stream import DeltaStream
 from chatapi.redis_client import connect
@@ -28,8 +29,13 @@ async def engine() -> AsyncIterator[OpenAICompatibleEngine]:
 
 
 @pytest.fixture
-async def stream(shared_valkey: Valkey, settings: Any) -> AsyncIterator[DeltaStream]:
-    """One of the test's own; whoever reads its prefix as a pattern finds nothing."""
+async def redis(shared_valkey: Valkey) -> AsyncIterator[Redis]:
     redis = connect(f"unix://{shared_valkey.socket}")
-    yield DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=settings.STREAM_TTL_MS)
+    yield redis
     await redis.aclose()
+
+
+@pytest.fixture
+def stream(redis: Redis, settings: Any) -> DeltaStream:
+    """Return a stream of the test's own; its prefix, read as a pattern, matches nothing."""
+    return DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=settings.STREAM_TTL_MS)

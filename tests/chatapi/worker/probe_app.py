@@ -55,7 +55,7 @@ async def report(event: str) -> None:
 
 @contextlib.asynccontextmanager
 async def services() -> AsyncIterator[None]:
-    """What lives as long as the worker: here, the watch for the key `release`."""
+    """Run the services of the worker's lifetime: here, the watch for the key `release`."""
     watch = asyncio.create_task(watch_release())
     await report("services entered")
     try:
@@ -68,7 +68,7 @@ async def services() -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def failing_services() -> AsyncIterator[None]:
-    """Services one of which fails when the test asks for it."""
+    """Run services one of which fails at the test's request."""
     async with services(), asyncio.TaskGroup() as group:
         group.create_task(fail_on_demand())
         yield

@@ -35,7 +35,7 @@ def spawn(arguments: list[str], log: Path, **environment: str) -> subprocess.Pop
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | environment,
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509  # one C call, no lock
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509  one C call
         )
 
 
@@ -72,7 +72,7 @@ class Valkey:
             return False
 
     def next_event(self) -> str:
-        """What the probe tasks and services report, in their order."""
+        """Return the next report of the probe tasks and services."""
         event = self.client.blpop(["events"], timeout=TIMEOUT_SECONDS)
         assert event, "no event came"
         return str(event[1])

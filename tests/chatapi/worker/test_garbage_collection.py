@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db.models import F
+from redis.asyncio import Redis
 
 from accounts.limits import DAY_MS
 from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
@@ -41,72 +42,72 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 
 async def say(stream: DeltaStream, generation_id: UUID, *end: AnyDelta) -> None:
-    """What a worker has published that died before the end, unless there is one; and what it was asked."""
-    await DedicatedConnection(stream.redis).call(*stream.keeping(generation_id, Job("web", b"{}")))
+    """Publish the deltas of a worker that died before the end, or with an end, and store its job."""
+    await stream.keep_again(generation_id, Job("web", b"{}"))
     batch: list[AnyDelta] = [Text("said"), *end]
     await stream.publish([Entry(generation_id, 1, 1, deltas.encode(batch), is_last=bool(end))])
 
 
 async def settled(commits: GroupCommit, person: Person, ms_ago: int) -> UUID:
-    """A generation that was settled so long ago."""
+    """Return a generation that was settled this long ago."""
     generation_id: UUID = (await commits.read(cast.run, person)).pk
     rows = Generation.objects.filter(pk=generation_id)
     await commits.read(lambda: rows.update(settled_at=F("settled_at") - timedelta(milliseconds=ms_ago)))
     return generation_id
 
 
-async def kept_ms(stream: DeltaStream, generation_id: UUID) -> tuple[int, int]:
-    """For how long its job and its log are kept; -2: not at all (as in PTTL)."""
-    job, log = [await stream.redis.pttl(stream.key(kind, generation_id.hex)) for kind in ("job", "log")]
+async def kept_ms(redis: Redis, stream: DeltaStream, generation_id: UUID) -> tuple[int, int]:
+    """Return the remaining time of the job and the log; -2: they are gone (as in PTTL)."""
+    job, log = [await redis.pttl(stream.key(kind, generation_id.hex)) for kind in ("job", "log")]
     return int(job), int(log)
 
 
 async def test_the_job_goes_and_the_log_when_every_log_would(
-    commits: GroupCommit, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
     await say(stream, untold)
     await delete_settled(commits, stream)
-    job_ms, log_ms = await kept_ms(stream, untold)
+    job_ms, log_ms = await kept_ms(redis, stream, untold)
     assert (job_ms, 0 < log_ms <= TTL_MS - LONG_AGO_MS) == (-2, True)
 
 
 async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
-    commits: GroupCommit, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     over = await settled(commits, alice, 2 * TTL_MS)
     await stream.publish([Entry(over, 1, 5, deltas.encode([Text("said")]))])
     await delete_settled(commits, stream)
-    assert await kept_ms(stream, over) == (-2, -2)
+    assert await kept_ms(redis, stream, over) == (-2, -2)
 
 
 async def test_an_end_that_is_told_late_gives_the_log_no_more_time(
-    commits: GroupCommit, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
-    """Whoever has settled it was frozen, not dead."""
+    """The settling process was frozen, not dead."""
     untold = await settled(commits, alice, TTL_MS - 5_000)
     await say(stream, untold)
     await delete_settled(commits, stream)
     await stream.publish([Entry(untold, 1, 2, deltas.encode([Usage(1, 2)]), is_last=True)])
-    assert (await kept_ms(stream, untold))[1] <= 5_000
+    assert (await kept_ms(redis, stream, untold))[1] <= 5_000
 
 
 async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
-    commits: GroupCommit, stream: DeltaStream, alice: Person, settings: Any
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person, settings: Any
 ) -> None:
     settings.STREAM_TTL_MS = DAY_MS
-    daily = DeltaStream(stream.redis, stream.key("daily", ""), ttl_ms=DAY_MS)
+    daily = DeltaStream(redis, stream.key("daily", ""), ttl_ms=DAY_MS)
     untold = await settled(commits, alice, DAY_MS // 3)
     await say(daily, untold)
     for kind in ("job", "log"):
-        await stream.redis.pexpire(daily.key(kind, untold.hex), RUN_TTL_MS - DAY_MS // 3)
+        await redis.pexpire(daily.key(kind, untold.hex), RUN_TTL_MS - DAY_MS // 3)
     await delete_settled(commits, daily)
-    job_ms, log_ms = await kept_ms(daily, untold)
+    job_ms, log_ms = await kept_ms(redis, daily, untold)
     assert (job_ms, 0 < log_ms <= DAY_MS - DAY_MS // 3) == (-2, True)
 
 
 async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(
-    commits: GroupCommit, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     still_open = (await commits.read(cast.admit, alice)).pk
     just_settled, told = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
@@ -115,12 +116,12 @@ async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(
     await say(stream, told, Usage(1, 2))
     await delete_settled(commits, stream)
     for generation_id in (still_open, just_settled):
-        assert min(await kept_ms(stream, generation_id)) > RUN_TTL_MS - 60_000
-    assert (await kept_ms(stream, told))[1] > TTL_MS - LONG_AGO_MS
+        assert min(await kept_ms(redis, stream, generation_id)) > RUN_TTL_MS - 60_000
+    assert (await kept_ms(redis, stream, told))[1] > TTL_MS - LONG_AGO_MS
 
 
 async def test_what_others_keep_in_the_same_redis_stays(
-    commits: GroupCommit, stream: DeltaStream, alice: Person, valkey: Valkey
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person, valkey: Valkey
 ) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
     names = [
@@ -129,21 +130,21 @@ async def test_what_others_keep_in_the_same_redis_stays(
         *(stream.key("web", untold.hex), stream.key("job", "tonight")),
     ]
     for name in names:
-        await stream.redis.set(name, "theirs", px=RUN_TTL_MS)
+        await redis.set(name, "theirs", px=RUN_TTL_MS)
     await delete_settled(commits, stream)
-    assert [await stream.redis.exists(name) for name in names] == [1, 1, 1, 1]
+    assert [await redis.exists(name) for name in names] == [1, 1, 1, 1]
 
 
 async def test_all_are_found_however_many_there_are(
-    commits: GroupCommit, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
     everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
-    await DedicatedConnection(stream.redis).calls(
+    await DedicatedConnection(redis).calls(
         [stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything]
     )
     await delete_settled(commits, stream)
-    assert [await kept_ms(stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3
+    assert [await kept_ms(redis, stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3
 
 
 async def test_it_goes_on_after_a_redis_that_was_away(
@@ -155,7 +156,8 @@ async def test_it_goes_on_after_a_redis_that_was_away(
 ) -> None:
     settings.STREAM_TTL_MS = 30
     valkey = Valkey(tmp_path_factory.mktemp("late"))
-    stream = DeltaStream(connect(f"unix://{valkey.socket}"), "late:", ttl_ms=30)
+    redis = connect(f"unix://{valkey.socket}")
+    stream = DeltaStream(redis, "late:", ttl_ms=30)
     forgetting = asyncio.create_task(collect_garbage(commits, stream))
     try:
         async with asyncio.timeout(20):
@@ -164,10 +166,10 @@ async def test_it_goes_on_after_a_redis_that_was_away(
             await asyncio.to_thread(valkey.start)
             untold = await settled(commits, alice, LONG_AGO_MS)
             await say(stream, untold)
-            while await kept_ms(stream, untold) != (-2, -2):
+            while await kept_ms(redis, stream, untold) != (-2, -2):
                 await asyncio.sleep(0.01)
     finally:
         forgetting.cancel()
         await asyncio.gather(forgetting, return_exceptions=True)
-        await stream.redis.aclose()
+        await redis.aclose()
         valkey.stop()

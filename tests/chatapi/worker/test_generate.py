@@ -60,7 +60,7 @@ def services(failures: int, *routes: Route) -> Services:
 async def test_a_cancellation_is_heard_while_the_generation_is_claimed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its flag may have been asked for just before it was set, and its run is not there yet."""
+    """The worker may have read the flag just before it was set, and there is no run yet."""
     claimed = Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1)
     worker = Services.__new__(Services)
     worker.name, worker.running, worker._awaited = "worker", {}, {}
@@ -103,7 +103,7 @@ class Interrupted(GroupCommit):
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, End | None]]:
-    """The fence of each run, and why it is to end, as it begins."""
+    """Return the fence of each run, and the reason to end it, as it begins."""
     begun: list[tuple[int, End | None]] = []
 
     async def run(_: Services, run: Run) -> None:
@@ -160,7 +160,7 @@ async def test_a_claim_of_somebody_else_is_none(
 async def test_a_claim_that_was_taken_over_meanwhile_is_none(
     alice: Person, ends: list[tuple[int, End | None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The row still has its worker's name. Run under the reaper's fence, both would publish and end it."""
+    """The row still has the name of its worker. With the reaper's fence, both would publish and settle it."""
 
     async def lose(commits: GroupCommit) -> None:
         await commits.read(lambda: Generation.objects.update(lease_expires_at=F("claimed_at")))
@@ -207,7 +207,15 @@ async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 async def test_a_model_that_is_newer_than_the_last_reading_is_served(run: Run) -> None:
-    assert await generate._routes(services(0, SANDBOX), run.claimed, REQUEST) == [SANDBOX]
+    assert await generate._routes(services(0, SANDBOX), run, REQUEST) == [SANDBOX]
+
+
+async def test_a_stop_ends_the_wait_for_the_database(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (3_600,))
+    asyncio.get_running_loop().call_soon(run.cancel, Cancellation.ASKED)
+    async with asyncio.timeout(20):
+        end = await generate._produce(services(failures=1), run, REQUEST)
+    assert end.ending is Ending.CANCELLED
 
 
 async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

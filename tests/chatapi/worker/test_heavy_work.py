@@ -34,8 +34,8 @@ MOST_LOOP_S = 0.1
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[list[float]]:
-    """The loop's turns meanwhile: how much CPU time each has taken, of this thread alone, so that no other
-    load counts.
+    """Yield the CPU time of each turn of the loop inside the block, of this thread alone, so that other load
+    does not count.
     """
     turns_s: list[float] = []
 

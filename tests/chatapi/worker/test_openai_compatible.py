@@ -24,7 +24,7 @@ FIVE_WORDS = " the of and to in"
 def call_of(
     url: str, script: str = "", *, more: bytes = b"", max_output_tokens: int = 100, **target: object
 ) -> Call:
-    """A chat request for the fake upstream's model `fake:<script>`; `more` is put into its JSON."""
+    """Return a chat request for the fake upstream's model `fake:<script>`; `more` is added to its JSON."""
     request = parse_chat(CHAT + more + b"}")
     values = {"engine": "openai_compatible", "base_url": url, "upstream_model": f"fake:{script}", **target}
     return Call("gen", request, Target(**values), max_output_tokens)  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ async def completion_of(engine: OpenAICompatibleEngine, call: Call) -> Completio
 
 
 async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDelta], EngineError]:
-    """What came before the failure, and the failure."""
+    """Return the deltas before the failure, and the failure."""
     deltas: list[AnyDelta] = []
 
     async def consume() -> None:
@@ -55,7 +55,7 @@ async def failed(engine: OpenAICompatibleEngine, call: Call) -> tuple[list[AnyDe
 async def tcp_server(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """A server for what HTTP servers do not do; gives its base URL."""
+    """Start a server that can do what HTTP servers do not; yield its base URL."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -379,7 +379,7 @@ async def test_a_deployment_is_asked_for_a_document_where_it_answers_better_so(
 async def test_it_asks_nobody_without_a_key_for_them(
     engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    """Nor with what no header can carry; another deployment may be asked."""
+    """Keys that no header can contain are refused too; another deployment may be tried."""
     monkeypatch.setenv("FAKE_KEY", key)
     _, error = await failed(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
     assert (error.failure.code, error.is_retryable, upstream.calls) == (
@@ -395,7 +395,7 @@ async def test_it_asks_nobody_without_a_key_for_them(
 async def test_it_leaves_no_garbage_in_circles(
     engine: OpenAICompatibleEngine, upstream: Upstream, script: str
 ) -> None:
-    """All streams of a process wait while its collector looks for such."""
+    """All streams of a process wait while the garbage collector looks for cycles."""
     leaves = script == "client leaves"
     call = call_of(upstream.url, "" if leaves else script)
 

@@ -26,7 +26,7 @@ from tests.fake_upstream import Upstream
 
 
 def block(seconds: float) -> None:
-    """As what keeps an event loop from turning."""
+    """Block the event loop."""
     time.sleep(seconds)
 
 
@@ -62,8 +62,9 @@ async def test_it_gives_one_batch_for_all_that_one_read_brought(engine: OpenAICo
 
 @asynccontextmanager
 async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str]:
-    """An upstream that hangs up when it is asked again over a connection; it answers when it has been asked
-    so often. Its address.
+    """Start an upstream whose connections end at their second request; yield its URL.
+
+    The answers to first requests wait until it has been asked `when_asked` times.
     """
     may_answer = asyncio.Event()
 
@@ -87,8 +88,8 @@ async def answering_once(asked: list[str], when_asked: int) -> AsyncIterator[str
 async def test_a_loop_that_was_blocked_takes_no_upstream_for_silent(
     engine: OpenAICompatibleEngine, upstream: Upstream, turns: int
 ) -> None:
-    """Wherever it was: connecting, waiting for the head or between deltas. Every time limit is over before it
-    looks at its sockets.
+    """The loop is blocked while it connects, waits for the head, or between deltas; every time limit ends
+    before it reads its sockets.
     """
     timeouts = Timeouts(connect_ms=800, first_delta_ms=900, between_deltas_ms=900)
     clock.start(asyncio.get_running_loop())
@@ -186,7 +187,7 @@ async def test_an_answer_that_nobody_asked_for_reaches_nobody(engine: OpenAIComp
 
 @asynccontextmanager
 async def stalling(*parts: bytes) -> AsyncIterator[str]:
-    """A server that sends these parts and then nothing, and keeps the connection."""
+    """Start a server that sends these parts, and then keeps the connection and sends nothing."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -286,7 +287,7 @@ PINGS = gzip.compress(b": ping\n\n" * (2 << 20))
 
 @asynccontextmanager
 async def longest_turn() -> AsyncIterator[list[float]]:
-    """The longest time, in seconds, for which nobody else could run."""
+    """Yield the longest time, in seconds, for which no other task could run."""
     longest = [0.0]
 
     async def look() -> None:
@@ -303,7 +304,7 @@ async def longest_turn() -> AsyncIterator[list[float]]:
 
 @asynccontextmanager
 async def compressed(answer: bytes) -> AsyncIterator[str]:
-    """A server that answers with these bytes, which are gzip."""
+    """Start a server that answers with these gzipped bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

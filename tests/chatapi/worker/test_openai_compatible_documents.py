@@ -3,15 +3,17 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from chatapi.wire.completion import Completion, collect
-from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, ToolCall, Usage, Vector
 from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
@@ -19,12 +21,14 @@ from chatapi.worker.engines import Call, EngineError, Target, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import call_of as plain_call
 from tests.chatapi.worker.test_openai_compatible import failed, read_request, tcp_server
-from tests.fake_completion import Script
+from tests.fake_completion import Script, embeddings
 from tests.fake_upstream import Upstream
 from tests.said import said
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 FIVE_WORDS = " the of and to in"
+
+ASKED = {"model": "scripted", "encoding_format": "base64"}
 
 Outcome = tuple[list[AnyDelta], str | None]
 
@@ -37,7 +41,7 @@ def call_of(
     max_output_tokens: int = 1000,
     **parameters: Any,
 ) -> Call:
-    """A request to which the upstream answers as the script says."""
+    """Return a request to which the upstream answers as the script says."""
     upstream.name_script("scripted", script)
     prompt = {"prompt": "hi"} if is_text else {"messages": [{"role": "user", "content": "hi"}]}
     body = {"model": "m", **prompt, **parameters}
@@ -51,7 +55,7 @@ def call_of(
 
 
 async def outcome(engine: OpenAICompatibleEngine, call: Call) -> Outcome:
-    """What came, and the code of the failure that ended it."""
+    """Return the deltas, and the code of the failure that ended them."""
     deltas: list[AnyDelta] = []
     try:
         async for batch in engine.stream(call):
@@ -74,7 +78,7 @@ def chunk(
 
 
 def raw(*parts: dict[str, Any] | str, **how: Any) -> Script:
-    """A script that sends these chunks, and text as it is, and closes."""
+    """Return a script that sends these chunks, and text unchanged, and closes."""
     events = [part if isinstance(part, str) else f"data: {json.dumps(part)}\n\n" for part in parts]
     return Script(raw="".join(events), **how)
 
@@ -88,7 +92,7 @@ DONE = "data: [DONE]\n\n"
 
 
 def read(stream: bytes, choices: int, *, is_text: bool) -> list[AnyDelta]:
-    """The stream's deltas, usage left out, without a network."""
+    """Return the stream's deltas, usage left out, without a network."""
     reader = ChunkReader(choices=choices, max_chunks=1000, is_text=is_text)
     return reader.read(Parser().feed(stream))
 
@@ -277,6 +281,23 @@ async def test_an_answer_that_ignores_stream_says_the_same(
     assert whole.usage == streamed.usage
 
 
+async def test_vectors_are_read_whatever_the_pieces_they_come_in(
+    engine: OpenAICompatibleEngine, upstream: Upstream
+) -> None:
+    """Pieces of every size: each byte of the document begins one."""
+    request = parse_embeddings(b'{"model": "m", "input": ["a", "b"]}')
+    expected: Outcome | None = None
+    for is_base64 in (True, False):
+        size = len(json.dumps(embeddings(Script(ignore_base64=not is_base64), ASKED, ["a", "b"])))
+        for split in range(1, size + 1):
+            script = Script(split=split, ignore_base64=not is_base64)
+            found = await outcome(engine, replace(call_of(upstream, script), request=request))
+            expected = expected or found
+            assert found == expected, split
+    assert expected is not None
+    assert [type(delta) for delta in expected[0]] == [Started, Vector, Vector, Usage]
+
+
 # How long to wait
 
 
@@ -291,7 +312,7 @@ async def test_retry_after_in_milliseconds_is_kept(
 
 
 async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAICompatibleEngine) -> None:
-    """The third waits unread until one of the others has ended."""
+    """The third stays unread until one of the others has ended."""
     unread_bytes = 16 * openai_compatible.SMALL_ANSWER_BYTES  # more than the sockets' buffers hold
     sent: list[int] = []
     may_end, two_are_sent = asyncio.Event(), asyncio.Event()

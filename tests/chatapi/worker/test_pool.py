@@ -1,6 +1,7 @@
 """The task pool, in real worker processes over a real Valkey. `probe_app` defines the tasks' reports."""
 
 import asyncio
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from chatapi.task_queue import TaskQueue
+from chatapi.worker.message_channel import MAX_MESSAGES
 from chatapi.worker.pool import TaskRun
 from tests.chatapi.worker.probe_app import QUEUE, app
 from tests.chatapi.worker.processes import Valkey, Worker, eventually
@@ -35,6 +38,12 @@ def send(valkey: Valkey) -> Iterator[Send]:
         yield lambda task, *args: app.send_task(task, args=args, connection=connection)
 
 
+def push_notes(valkey: Valkey, count: int) -> None:
+    """Put this many messages on the queue with one command."""
+    queue = TaskQueue(app, "note", QUEUE)
+    valkey.client.lpush(QUEUE, *[queue.message(str(number)) for number in range(count)])
+
+
 def test_it_runs_300_tasks_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:
     start_worker(PROBE_CONCURRENCY="1000")
     for number in range(300):
@@ -52,6 +61,14 @@ def test_it_starts_tasks_in_the_order_of_the_queue(
         send("note", str(number))
     start_worker(PROBE_CONCURRENCY="1000")
     assert sorted(valkey.next_events(50)) == sorted(f"noted {number} {number}" for number in range(50))
+
+
+def test_messages_that_wait_are_popped_together(valkey: Valkey, start_worker: StartWorker) -> None:
+    push_notes(valkey, 50)
+    start_worker(PROBE_CONCURRENCY="1000")
+    valkey.next_events(50)
+    # The last one waits for more.
+    assert valkey.client.info("commandstats")["cmdstat_brpop"]["calls"] <= math.ceil(50 / MAX_MESSAGES) + 1
 
 
 def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
@@ -126,6 +143,20 @@ def test_a_task_that_comes_during_the_drain_stays_in_the_queue(
     assert valkey.client.llen(QUEUE) == 1
 
 
+def test_tasks_that_come_together_during_the_drain_stay_in_the_queue(
+    valkey: Valkey, start_worker: StartWorker, send: Send
+) -> None:
+    worker = start_worker()
+    send("hold", "running")
+    assert valkey.next_event() == "started running"
+    worker.drain()
+    push_notes(valkey, 5)
+    eventually(lambda: valkey.client.llen(QUEUE) == 5)
+    valkey.client.set("release", 1)
+    assert valkey.next_events(3) == ["ended running", "settled running", "services left"]
+    assert valkey.client.llen(QUEUE) == 5
+
+
 def test_after_the_grace_a_task_is_cancelled_and_settles_before_the_services_leave(
     valkey: Valkey, start_worker: StartWorker, send: Send
 ) -> None:
@@ -139,7 +170,7 @@ def test_after_the_grace_a_task_is_cancelled_and_settles_before_the_services_lea
 
 
 async def test_a_cancellation_counts_while_a_timeout_inside_the_task_ends_something() -> None:
-    """A timeout cancels its task too, and takes that back."""
+    """A timeout cancels its own task too, and takes the cancellation back."""
     is_cleaning_up, heard = asyncio.Event(), []
 
     async def task() -> None:

@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from redis.asyncio import Redis
 
 from chatapi.delta_stream import DeltaStream, Entry, Job
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -54,7 +55,7 @@ async def commits() -> AsyncIterator[Commits]:
 
 @pytest.fixture
 def run(alice: Person) -> ledger.Claimed:
-    """A run whose lease lasts."""
+    """Return a run whose lease lasts."""
     generation = admit(alice, max_output_tokens=5)
     (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker", 10_000)])
     assert isinstance(claimed, ledger.Claimed)
@@ -63,7 +64,7 @@ def run(alice: Person) -> ledger.Claimed:
 
 @pytest.fixture
 def lost_run(run: ledger.Claimed) -> UUID:
-    """A run whose lease has run out; its last heartbeat told of 3 tokens."""
+    """Return a run whose lease has expired; its last heartbeat reported 3 tokens."""
     beat(run, lease_ms=-1)
     return run.id
 
@@ -99,9 +100,7 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
 async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
-    await DedicatedConnection(stream.redis).call(
-        *stream.keeping(lost_run, Job("web", b'{"of": "another version"}'))
-    )
+    await stream.keep_again(lost_run, Job("web", b'{"of": "another version"}'))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
@@ -122,9 +121,7 @@ ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo":
 async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
     commits: Commits, stream: DeltaStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
 ) -> None:
-    await DedicatedConnection(stream.redis).call(
-        *stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO)))
-    )
+    await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
@@ -135,10 +132,10 @@ async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
 async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
     commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
-    """It can't be compared with the prompt; what the last heartbeat told counts, which is without it."""
-    await DedicatedConnection(stream.redis).call(
-        *stream.keeping(lost_run, Job("web", requests.to_bytes(ECHO)))
-    )
+    """The echo can't be compared with the prompt; the last heartbeat's count, which leaves it out, is
+    charged.
+    """
+    await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
@@ -148,24 +145,26 @@ FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delt
 
 
 async def test_a_lost_run_whose_log_is_not_readable_is_closed(
-    commits: Commits, stream: DeltaStream, lost_run: UUID
+    commits: Commits, redis: Redis, stream: DeltaStream, lost_run: UUID
 ) -> None:
-    """By what its last heartbeat told; and whoever can read the log hears of the end."""
+    """The last heartbeat's count is charged, and readers of the log get its end."""
     await stream.publish(
         [Entry(lost_run, 1, 1, deltas.encode([Text(" the")])), Entry(lost_run, 1, 2, FROM_ANOTHER_VERSION)]
     )
     assert await Reaper(commits, stream).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
-    entries: Any = await stream.redis.xrange(stream.key("log", lost_run.hex))
+    entries: Any = await redis.xrange(stream.key("log", lost_run.hex))
     name, fields = entries[-1]
     assert name == b"2-4"
     assert isinstance(deltas.decode(fields[b"d"])[0], Failed)
 
 
-async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(stream: DeltaStream) -> None:
+async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(
+    redis: Redis, stream: DeltaStream
+) -> None:
     known, unknown = uuid4(), uuid4()
-    await DedicatedConnection(stream.redis).call(*stream.keeping(known, Job("web", b"{}")))
-    await stream.redis.set(stream.key("job", unknown.hex), b"from another version")
+    await stream.keep_again(known, Job("web", b"{}"))
+    await redis.set(stream.key("job", unknown.hex), b"from another version")
     assert await stream.jobs([unknown, known]) == [(None, None), (Job("web", b"{}"), None)]
 
 
@@ -188,7 +187,7 @@ async def test_after_a_time_without_database_the_living_may_beat_first(
 async def test_when_the_clock_has_leapt_the_living_may_beat_first(
     commits: Commits, stream: DeltaStream, run: ledger.Claimed, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    """As it does when a machine has slept, the workers with it: nobody is dead then."""
+    """The machine has slept, and its workers with it: none of them is dead."""
     reaper = Reaper(commits, stream)
     assert await reaper.reap() == 0
 

@@ -47,6 +47,14 @@ async def test_a_stop_that_comes_when_the_engine_has_ended_changes_nothing(run: 
     await asyncio.sleep(0)
 
 
+async def test_a_pause_ends_with_its_time_or_with_the_run(run: Run) -> None:
+    assert await run.pause(0.01) is None
+    asyncio.get_running_loop().call_soon(run.cancel, Cancellation.ASKED)
+    async with asyncio.timeout(20):
+        assert await run.pause(3_600) == run.stopped == End(Ending.CANCELLED)
+        assert await run.pause(3_600) == run.stopped, "it is stopped already"
+
+
 async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> None:
     async with run.scope():
         pass
@@ -69,7 +77,7 @@ async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> No
 def test_the_deployment_says_what_follows_when_the_client_leaves(
     run: Run, rule: str, has_published: bool, stops: bool, leaves: str
 ) -> None:
-    """Before a deployment is chosen nothing is decided."""
+    """Nothing is decided before a deployment is chosen."""
     if leaves == "before":
         run.cancel(Cancellation.CLIENT_LEFT)
         assert run.stopped is None
@@ -103,7 +111,7 @@ async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run
 
 
 def test_an_attempt_that_failed_and_one_that_was_cut_off_are_both_told(run: Run) -> None:
-    """The one that goes on has not failed, whatever ends it."""
+    """The attempt that still ran has not failed, whatever ended it."""
     run.begin_on("first", OnDisconnect.CANCEL)
     run.end_attempt("upstream_timeout")
     run.begin_on("second", OnDisconnect.CANCEL)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from usage.models import Generation, Outcome, UsageNote, UsageSource
 from usage.pricing import FREE, Price, Tokens
 
 ID = identity.new_id()
+SETTLED_AT = datetime.fromtimestamp(1_700_000_002.9, UTC)
 REQUEST = parse_chat(b'{"model": "m", "messages": [{"role": "user", "content": "hello there"}]}')
 THERE = Attempt("deployment", "", 1)
 FAILED = End(Ending.FAILED, Failed("It broke.", code="upstream_error", status=502), (THERE, THERE))
@@ -51,10 +53,10 @@ def test_content_passes_and_the_end_waits_for_the_commit() -> None:
 
 def test_choices_that_end_before_they_began_are_announced_first() -> None:
     cancelled = End(Ending.CANCELLED, None, (THERE,))
-    ends = [Finished("stop", 0, True), Finished("stop", 1, True), Usage(7, 0, None, None)]
-    assert run_usage.terminal(cancelled, RunUsage(), Tokens(7, 0), 2) == [Started(), *ends]
-    assert run_usage.terminal(cancelled, heard(Started()), Tokens(7, 0), 2) == ends
-    assert run_usage.terminal(FAILED, RunUsage(), Tokens(), 2) == [FAILED.failure]
+    ends = [Finished("stop", 0, True), Finished("stop", 1, True), Usage(7, 0, completed_at=1_700_000_002)]
+    assert run_usage.terminal(cancelled, RunUsage(), Tokens(7, 0), 2, SETTLED_AT) == [Started(), *ends]
+    assert run_usage.terminal(cancelled, heard(Started()), Tokens(7, 0), 2, SETTLED_AT) == ends
+    assert run_usage.terminal(FAILED, RunUsage(), Tokens(), 2, SETTLED_AT) == [FAILED.failure]
 
 
 def test_every_kind_of_content_is_counted() -> None:
@@ -67,7 +69,7 @@ def test_every_kind_of_content_is_counted() -> None:
 
 
 def test_choices_are_counted_each_by_itself() -> None:
-    """They come interleaved, token by token, and are what they would be alone."""
+    """Interleaved choices, token by token, have the counts of separate ones."""
     pieces = ["un", "believ", "able", " the", "12", "34", "56"] * 20
     alone = heard(*map(Text, pieces), *map(Reasoning, pieces))
     apart = heard(
@@ -140,7 +142,7 @@ def test_a_failure_is_written_down_and_told() -> None:
         "upstream_error",
         "It broke.",
     )
-    assert run_usage.terminal(FAILED, counted, settled.tokens, 1) == [FAILED.failure]
+    assert run_usage.terminal(FAILED, counted, settled.tokens, 1, SETTLED_AT) == [FAILED.failure]
 
 
 def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
@@ -149,7 +151,7 @@ def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
     )
     settled = settle(heard(), refused)
     assert (settled.error_code, settled.error_message) == ("bad_prompt", "The upstream refused the request.")
-    assert run_usage.terminal(refused, heard(), settled.tokens, 1) == [refused.failure]
+    assert run_usage.terminal(refused, heard(), settled.tokens, 1, SETTLED_AT) == [refused.failure]
 
 
 @pytest.mark.parametrize("status", [400, 403, 413])
@@ -171,9 +173,9 @@ def test_what_was_asked_to_stop_has_a_normal_end() -> None:
         "stop",
         2,
     )
-    assert run_usage.terminal(end, heard(Started()), settled.tokens, 1) == [
+    assert run_usage.terminal(end, heard(Started()), settled.tokens, 1, SETTLED_AT) == [
         Finished("stop", is_cancelled=True),
-        Usage(settled.tokens.prompt_tokens, 2),
+        Usage(settled.tokens.prompt_tokens, 2, completed_at=1_700_000_002),
     ]
 
 
@@ -186,16 +188,16 @@ def test_a_client_that_left_is_no_error_and_no_good_end() -> None:
         "",
         2,
     )
-    assert run_usage.terminal(end, heard(), settled.tokens, 1) == [cancelled]
+    assert run_usage.terminal(end, heard(), settled.tokens, 1, SETTLED_AT) == [cancelled]
 
 
 def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
     counted = heard(Started(), Text(" the"), Finished("length", 1), Finished("stop", 0))
     assert settle(counted, DONE, choices=2).finish_reason == "stop,length"
-    assert run_usage.terminal(DONE, counted, Tokens(5, 6, 4, None), 2) == [
+    assert run_usage.terminal(DONE, counted, Tokens(5, 6, 4, None), 2, SETTLED_AT) == [
         Finished("stop", 0),
         Finished("length", 1),
-        Usage(5, 6, 4, None),
+        Usage(5, 6, 4, None, completed_at=1_700_000_002),
     ]
 
 
@@ -217,7 +219,7 @@ def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(
     )
     told = [
         delta.finish_reason
-        for delta in run_usage.terminal(cancelled, counted, Tokens(), choices)
+        for delta in run_usage.terminal(cancelled, counted, Tokens(), choices, SETTLED_AT)
         if isinstance(delta, Finished)
     ]
     settled = settle(counted, cancelled, choices=choices)

@@ -1,101 +1,28 @@
 """The sandbox engine: what client teams may rely on when they integrate against it."""
 
 import asyncio
-import json
 import math
-from collections.abc import Sequence
-from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatapi.wire import tokens
-from chatapi.wire.completion import Completion, collect
-from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
-from chatapi.wire.protocols.chat.request import parse as parse_chat
-from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.worker.engines import Call, Engine, EngineError, Target, Timeouts, sandbox_answer
+from chatapi.wire.completion import collect
+from chatapi.wire.deltas import Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.worker.engines import Timeouts, sandbox_answer
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "unit": {"enum": ["celsius", "kelvin"]}},
-            "required": ["city", "unit"],
-        },
-    },
-}
-CLOCK = {
-    "type": "function",
-    "function": {
-        "name": "clock",
-        "parameters": {"type": "object", "properties": {"zone": {"type": "string"}}},
-    },
-}
-SCRIBBLE = {"type": "custom", "custom": {"name": "scribble"}}
-
-
-def call(
-    said: str = "Hello",
-    *,
-    cap: int = 1_000,
-    upstream_model: str = "",
-    timeouts: Timeouts | None = None,
-    **body: Any,
-) -> Call:
-    """A call for a chat request with one user message."""
-    content = {"model": "sandbox", "messages": [{"role": "user", "content": said}], **body}
-    target = Target(engine="sandbox", upstream_model=upstream_model, timeouts=timeouts or Timeouts())
-    return Call("0" * 32, parse_chat(json.dumps(content).encode()), target, cap)
-
-
-def text_call(cap: int = 1_000, **body: Any) -> Call:
-    """A call for a text request."""
-    return Call(
-        "0" * 32, parse_text(json.dumps({"model": "sandbox", **body}).encode()), Target(engine="sandbox"), cap
-    )
-
-
-async def batches_of(asked: Call) -> list[Sequence[AnyDelta]]:
-    engine: Engine = SandboxEngine()
-    return [batch async for batch in engine.stream(asked)]
-
-
-async def deltas_of(asked: Call) -> list[AnyDelta]:
-    return [delta for batch in await batches_of(asked) for delta in batch]
-
-
-async def answer_to(said: str = "Hello", **body: Any) -> Completion:
-    return collect(await deltas_of(call(said, **body)))
-
-
-async def broken_off(asked: Call) -> tuple[list[AnyDelta], Failed]:
-    """What came before the error, and the error."""
-    got: list[AnyDelta] = []
-
-    async def read() -> None:
-        async for batch in SandboxEngine().stream(asked):
-            got.extend(batch)
-
-    with pytest.raises(EngineError) as raised:
-        await read()
-    assert not raised.value.is_retryable
-    return got, raised.value.failure
-
-
-def text_of(completion: Completion, index: int = 0) -> str:
-    return completion.choices[index].text or ""
-
-
-def usage_of(completion: Completion) -> Usage:
-    assert completion.usage is not None
-    return completion.usage
+from tests.chatapi.worker.sandbox_calls import (
+    answer_to,
+    batches_of,
+    broken_off,
+    call,
+    deltas_of,
+    text_call,
+    text_of,
+    usage_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -272,121 +199,6 @@ async def test_log_probabilities_match_the_text_and_are_probabilities() -> None:
 async def test_log_probabilities_come_only_when_asked_for() -> None:
     assert (await answer_to()).choices[0].logprobs is None
     assert all(not token.top_logprobs for token in (await answer_to(logprobs=True)).choices[0].logprobs or [])
-
-
-async def test_a_tool_call_names_the_tool_and_fits_its_schema() -> None:
-    answer = await answer_to(upstream_model="sandbox-tool-call", tools=[WEATHER, CLOCK])
-    choice = answer.choices[0]
-    assert (choice.text, choice.finish_reason, len(choice.tool_calls)) == (None, "tool_calls", 1)
-    made = choice.tool_calls[0]
-    assert made.name == "weather"
-    assert made.id.startswith("call_")
-    jsonschema.validate(json.loads(made.arguments), WEATHER["function"]["parameters"])  # type: ignore[index]
-    assert usage_of(answer).completion_tokens == tokens.count(made.name) + tokens.count(made.arguments)
-
-
-async def test_parallel_tool_calls_take_the_tools_in_turn() -> None:
-    answer = await answer_to(upstream_model="sandbox-parallel-tool-calls", tools=[WEATHER, CLOCK], n=2)
-    made = [answer.choices[index].tool_calls[position] for index in range(2) for position in range(2)]
-    assert [one.name for one in made] == ["weather", "clock"] * 2
-    assert len({one.id for one in made}) == 4
-
-
-async def test_fragments_carry_id_and_name_once() -> None:
-    deltas = await deltas_of(call("[sandbox tool_calls=1]", tools=[WEATHER]))
-    fragments = [delta for delta in deltas if isinstance(delta, ToolCall)]
-    assert len(fragments) > 3
-    assert [bool(fragment.id and fragment.name) for fragment in fragments] == [True] + [False] * (
-        len(fragments) - 1
-    )
-
-
-async def test_a_custom_tool_gets_text() -> None:
-    made = (await answer_to("[sandbox tool_calls=1]", tools=[SCRIBBLE])).choices[0].tool_calls[0]
-    assert (made.name, made.kind, tokens.count(made.arguments)) == ("scribble", "custom", 8)
-
-
-@pytest.mark.parametrize(
-    ("choice", "names"),
-    [
-        ("none", []),
-        ("required", ["weather"]),
-        ({"type": "function", "function": {"name": "clock"}}, ["clock"]),
-        ({"type": "custom", "custom": {"name": "scribble"}}, ["scribble"]),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CLOCK]}}, ["clock"]),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [CLOCK]}}, []),
-    ],
-)
-async def test_tool_choice_is_obeyed_by_the_plain_sandbox(choice: Any, names: list[str]) -> None:
-    answer = await answer_to(tools=[WEATHER, CLOCK, SCRIBBLE], tool_choice=choice)
-    assert [made.name for made in answer.choices[0].tool_calls.values()] == names
-
-
-async def test_no_parallel_calls_when_the_request_forbids_them() -> None:
-    answer = await answer_to(
-        upstream_model="sandbox-parallel-tool-calls", tools=[WEATHER, CLOCK], parallel_tool_calls=False
-    )
-    assert len(answer.choices[0].tool_calls) == 1
-
-
-async def test_without_tools_an_example_is_called() -> None:
-    assert (await answer_to(upstream_model="sandbox-tool-call")).choices[0].tool_calls[
-        0
-    ].name == "get_weather"
-
-
-async def test_a_tools_answer_gets_text_so_that_an_agent_ends() -> None:
-    made = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
-    messages = [
-        {"role": "user", "content": "[sandbox tool_calls=1]"},
-        {"role": "assistant", "tool_calls": [made]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
-    ]
-    answer = await answer_to(messages=messages, tools=[CLOCK])
-    assert (bool(text_of(answer)), answer.choices[0].finish_reason) == (True, "stop")
-
-
-async def test_old_functions_are_called_too() -> None:
-    answer = await answer_to(functions=[CLOCK["function"]], function_call={"name": "clock"})
-    assert answer.choices[0].tool_calls[0].name == "clock"
-
-
-async def test_json_mode_gives_an_object() -> None:
-    assert isinstance(json.loads(text_of(await answer_to(response_format={"type": "json_object"}))), dict)
-
-
-async def test_structured_output_fits_its_schema() -> None:
-    schema = WEATHER["function"]["parameters"]  # type: ignore[index]
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    jsonschema.validate(json.loads(text_of(await answer_to(response_format=wanted))), schema)
-
-
-async def test_a_schema_that_is_too_large_is_a_400_that_names_the_parameter() -> None:
-    large = {"enum": ["x" * 2_000 + str(last) for last in range(900)]}
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": large}}
-    tool = {"type": "function", "function": {"name": "f", "parameters": large}}
-    asked: list[dict[str, Any]] = [{"response_format": wanted}, {"tools": [tool], "tool_choice": "required"}]
-    params = ("response_format.json_schema.schema", "tools[0].function.parameters")
-    for parameters, param in zip(asked, params, strict=True):
-        got, failure = await broken_off(call(**parameters))
-        assert (got, failure.status, failure.code, failure.param) == ([], 400, "unsupported_schema", param)
-        assert "more than 65536 bytes" in failure.message
-
-
-async def test_an_unsupported_schema_is_a_400_that_names_the_path_and_what_is_supported() -> None:
-    schema = {"type": "object", "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    got, failure = await broken_off(call(response_format=wanted))
-    assert (got, failure.status, failure.code) == ([], 400, "unsupported_schema")
-    assert failure.param == "response_format.json_schema.schema.properties.zip"
-    assert "does not support 'pattern' in a JSON schema, only type, enum," in failure.message
-
-
-async def test_an_unsupported_schema_of_a_function_names_the_function() -> None:
-    function = {"name": "f", "parameters": {"properties": {"x" * 1_000: {"not": {}}}}}
-    _, failure = await broken_off(call("[sandbox tool_calls=2]", tools=[CLOCK], functions=[function]))
-    assert (failure.param or "").startswith("functions[0].parameters.properties.xxx")
-    assert len(failure.param or "") == 200
 
 
 @pytest.mark.parametrize("name", ERRORS)

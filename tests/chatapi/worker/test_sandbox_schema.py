@@ -207,7 +207,7 @@ def test_a_schema_without_an_end_or_sense_is_refused(schema: dict[str, Any]) -> 
 
 
 def doubling() -> dict[str, Any]:
-    """Each schema leads to the next one twice, and the last one to nothing."""
+    """Return schemas each of which refers to the next one twice, and the last one to nothing."""
     defs: dict[str, Any] = {
         f"a{place}": {"anyOf": [{"$ref": f"#/$defs/a{place + 1}"}] * 2} for place in range(12)
     }

@@ -79,7 +79,7 @@ def writes() -> Writes:
 
 @pytest.fixture
 async def publisher(writes: Writes, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publisher]:
-    """One that gives up at once."""
+    """Yield a publisher that gives up at once."""
     monkeypatch.setattr(publisher_module, "GIVE_UP_S", 0)
     publisher = Publisher(cast(DeltaStream, writes))
     flushing = asyncio.create_task(publisher.run())
@@ -193,7 +193,7 @@ async def test_a_commit_whose_answer_was_lost_is_told_like_any_other(
 async def test_a_run_that_is_cut_short_names_the_deployment_that_it_was_on(
     commits: Commits, publisher: Publisher, run: Run, error: type[BaseException], codes: list[str] | None
 ) -> None:
-    """And what that has brought about; not the end of our process."""
+    """The deployment's own failure is recorded too, but not the end of our process."""
 
     async def it_ends() -> None:
         raise error

@@ -17,7 +17,13 @@ QUESTION = "What is the weather in Paris? [sandbox tokens=6]"
 
 def openai_agents() -> dict[str, Any]:
     """Run an agent with one tool, whole and streamed, over Responses."""
-    from agents import Agent, Runner, function_tool, set_default_openai_client, set_tracing_disabled  # type: ignore[import-not-found]
+    from agents import (  # type: ignore[import-not-found]
+        Agent,
+        Runner,
+        function_tool,
+        set_default_openai_client,
+        set_tracing_disabled,
+    )
     from openai import AsyncOpenAI
 
     set_default_openai_client(AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY, max_retries=0))

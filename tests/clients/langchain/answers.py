@@ -39,7 +39,7 @@ class Answers:
         self.base_url = base_url
 
     def all(self) -> dict[str, Any]:
-        """Everything, by name."""
+        """Return all answers by name."""
         return {
             "answer": self.answer(),
             "stream": self.stream(),
@@ -51,26 +51,26 @@ class Answers:
         }
 
     def model(self, name: str, **options: Any) -> Any:
-        """LangChain's model of that name."""
+        """Return LangChain's model of that name."""
         return ChatOpenAI(
             model=name, base_url=self.base_url, api_key=os.environ["API_KEY"], max_retries=0, **options
         )
 
     def answer(self) -> dict[str, Any]:
-        """The whole of it."""
+        """Return a whole answer."""
         return outline(self.model("sandbox").invoke(HELLO))
 
     def stream(self) -> dict[str, Any]:
-        """Its pieces, and what they add up to."""
+        """Return the chunks of a stream and their sum."""
         chunks = list(self.model("sandbox", stream_usage=True).stream(HELLO))
         return {"texts": [chunk.content for chunk in chunks if chunk.content]} | outline(total(chunks))
 
     async def stream_asynchronously(self) -> list[str]:
-        """The pieces again."""
+        """Return the chunks of an asynchronous stream."""
         return [chunk.content async for chunk in self.model("sandbox").astream(HELLO) if chunk.content]
 
     def tools(self) -> dict[str, Any]:
-        """Two calls, whole and streamed; each is answered, and the model answers."""
+        """Make two tool calls, whole and streamed, answer each, and return the model's answer."""
         agent = self.model("sandbox-parallel-tool-calls").bind_tools([Weather, Event])
         called, streamed = agent.invoke(HELLO), total(agent.stream(HELLO))
         answered = [ToolMessage("sunny", tool_call_id=call["id"]) for call in called.tool_calls]
@@ -78,7 +78,7 @@ class Answers:
         return {"calls": calls(called), "streamed": calls(streamed), "text": answer.content}
 
     def structured(self) -> dict[str, str]:
-        """Both ways to get an object."""
+        """Return an object, in both ways that LangChain has."""
         model = self.model("sandbox")
         methods = ("json_schema", "function_calling")
         return {
@@ -87,13 +87,13 @@ class Answers:
         }
 
     def errors(self) -> dict[str, Any]:
-        """What is raised when something is wrong."""
+        """Return the errors that LangChain raises."""
         models = ("gpt-99", "status-429", "status-500", "breaks-by-error")
         too_long = {"too long": self.raised_by("sandbox", "[sandbox error=context_length]")}
         return {name: self.raised_by(name, "hello") for name in models} | too_long
 
     def raised_by(self, model: str, prompt: str) -> tuple[str | None, str]:
-        """The error's class, and what was said before."""
+        """Return the class of the error, and the text before it."""
         texts: list[str] = []
         try:
             texts.extend(chunk.content for chunk in self.model(model).stream(prompt))
@@ -103,7 +103,7 @@ class Answers:
 
 
 def total(chunks: Iterable[Any]) -> Any:
-    """The message that the chunks add up to."""
+    """Return the message that the chunks add up to."""
     return reduce(add, chunks)
 
 

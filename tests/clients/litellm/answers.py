@@ -27,7 +27,7 @@ class Answers:
         self.base_url = base_url
 
     def all(self) -> dict[str, Any]:
-        """Everything, by name."""
+        """Return all answers by name."""
         return {
             "answer": self.answer(),
             "stream": self.stream(),
@@ -42,7 +42,7 @@ class Answers:
         }
 
     def where(self, model: str, provider: str = "openai") -> dict[str, Any]:
-        """How LiteLLM is told whom to ask."""
+        """Return LiteLLM's arguments for the service."""
         return {
             "model": f"{provider}/{model}",
             "api_base": self.base_url,
@@ -51,40 +51,40 @@ class Answers:
         }
 
     def ask(self, model: str, **parameters: Any) -> Any:
-        """A completion or its stream."""
+        """Send a completion and return it or its stream."""
         return litellm.completion(**self.where(model), messages=HELLO, **parameters)
 
     def answer(self) -> dict[str, Any]:
-        """The whole of it."""
+        """Return a whole answer."""
         return outline(self.ask("sandbox"))
 
     def stream(self) -> dict[str, Any]:
-        """Its pieces, and what LiteLLM builds of them."""
+        """Return the chunks of a stream and LiteLLM's sum of them."""
         chunks = list(self.ask("sandbox", stream=True, stream_options={"include_usage": True}))
         return {"texts": [text for chunk in chunks if (text := said(chunk))]} | outline(
             litellm.stream_chunk_builder(chunks)
         )
 
     async def stream_asynchronously(self) -> list[str]:
-        """The pieces again."""
+        """Return the chunks of an asynchronous stream."""
         stream = await litellm.acompletion(**self.where("sandbox"), messages=HELLO, stream=True)
         return [text async for chunk in stream if (text := said(chunk))]
 
     def tools(self) -> dict[str, Any]:
-        """Two calls, whole and streamed."""
+        """Return two calls, whole and streamed."""
         whole = self.ask("sandbox-parallel-tool-calls", tools=[WEATHER])
         chunks = list(self.ask("sandbox-parallel-tool-calls", tools=[WEATHER], stream=True))
         return {"calls": calls(whole), "streamed": calls(litellm.stream_chunk_builder(chunks))}
 
     def text(self) -> dict[str, str]:
-        """A text completion, whole and streamed."""
+        """Return a text completion, whole and streamed."""
         asking = self.where("sandbox", "text-completion-openai") | {"prompt": ONCE}
         chunks = litellm.text_completion(**asking, stream=True)
         streamed = "".join(chunk.choices[0].text or "" for chunk in chunks)
         return {"whole": litellm.text_completion(**asking).choices[0].text, "streamed": streamed}
 
     def raised_by(self, model: str) -> tuple[str | None, str]:
-        """The error's class, and what was said before."""
+        """Return the class of the error, and the text before it."""
         texts: list[str] = []
         try:
             texts.extend(said(chunk) for chunk in self.ask(model, stream=True))
@@ -94,7 +94,7 @@ class Answers:
 
 
 def said(chunk: Any) -> str:
-    """The chunk's text."""
+    """Return the chunk's text."""
     return chunk.choices[0].delta.content or "" if chunk.choices else ""
 
 

@@ -21,7 +21,7 @@ class Event(BaseModel):
 
 
 def loop(client: OpenAI, model: str) -> list[str]:
-    """What the loop of all tutorials prints."""
+    """Return the output of the loop in all tutorials."""
     texts = []
     for chunk in client.chat.completions.create(model=model, messages=HELLO, stream=True):
         if chunk.choices and chunk.choices[0].delta.content:
@@ -30,7 +30,7 @@ def loop(client: OpenAI, model: str) -> list[str]:
 
 
 def helped(client: OpenAI) -> dict[str, Any]:
-    """What the stream helper makes of a stream."""
+    """Return the result of the stream helper."""
     with client.chat.completions.stream(
         model="sandbox", messages=HELLO, stream_options={"include_usage": True}
     ) as stream:
@@ -38,13 +38,13 @@ def helped(client: OpenAI) -> dict[str, Any]:
 
 
 def parsed(client: OpenAI) -> str:
-    """The class of a structured answer."""
+    """Return the class of a structured answer."""
     completion = client.chat.completions.parse(model="sandbox", messages=HELLO, response_format=Event)
     return type(completion.choices[0].message.parsed).__name__
 
 
 def raised(client: OpenAI, model: str) -> str | None:
-    """The class of what a stream raises."""
+    """Return the class of the error that a stream raises."""
     try:
         loop(client, model)
     except openai.OpenAIError as error:

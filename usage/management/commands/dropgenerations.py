@@ -47,6 +47,8 @@ class Command(BaseCommand):
         """Finish what an earlier run left, then drop the requested generations."""
         job = DropJob(options["before"], options["to"], options["by"])
         try:
+            # First what an earlier run has exported: its rows are on disk and checked, and a new export
+            # must not contain them again.
             if begun := dropping.unfinished():
                 left = begun.generations_count - begun.dropped_count
                 self.stdout.write(

@@ -82,6 +82,7 @@ class Command(BaseCommand):
             discrepancies = list(compare(bill, spec))
         except (statements.InvalidBill, Dropped) as error:
             raise CommandError(str(error)) from error
+        # Before the differences, because a wrong name or period explains most of them.
         self._note_omissions(bill, spec)
         for discrepancy in discrepancies:
             self.stderr.write(str(discrepancy))
@@ -133,6 +134,7 @@ def _percent(text: str) -> Decimal:
     try:
         percent = Decimal(text)
     except InvalidOperation:
+        # Refused below, with the message for all other mistakes.
         percent = Decimal(-1)
     if not (percent.is_finite() and 0 <= percent <= 100):
         raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")

@@ -56,6 +56,7 @@ class LogprobObjects:
     def add(self, logprobs: Sequence[TokenLogprob], text: str, start: int) -> None:
         """Add those of a piece of the choice; see `completion.Logprobs`."""
         if logprobs:
+            # The brackets go: all pieces become one array in `body`.
             self._json += to_json(logprobs)[1:-1] + b","
 
     @property
@@ -85,7 +86,9 @@ class OpenAI:
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
+        # OpenAI's reference, `include_usage`: all other chunks have a usage, too, of null.
         self._usage_field = b',"usage":null' if answer.include_usage and self.usage_is_opt_in else b""
+        # An answer may fail before its `Started`, and a dialect's failure may be a chunk.
         self._frame(Started())
 
     @classmethod
@@ -115,6 +118,7 @@ class OpenAI:
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
         """Return the batch's chunks as server-sent events; a terminal delta brings the stream's end."""
+        # By the type's table: a `match` would try up to ten patterns for each delta.
         return b"".join([getattr(self, _WRITERS[type(delta)])(delta) for delta in batch])
 
     def _started(self, delta: Started) -> bytes:
@@ -140,8 +144,10 @@ class OpenAI:
         )
 
     def _reasoning(self, delta: Reasoning) -> bytes:
+        # It has only a signature, for which chat completions have no place.
         if not delta.text:
             return b""
+        # Not in OpenAI's reference: DeepSeek's name, which vLLM and most clients know.
         return self._chunk(delta.index, b'{"reasoning_content":' + to_json(delta.text) + b"}")
 
     def _refusal(self, delta: Refusal) -> bytes:
@@ -172,6 +178,7 @@ class OpenAI:
 
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a stream well."""
+        # The usage is here all the same, because it is what tells that the books have the answer.
         if self.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
@@ -198,6 +205,7 @@ class OpenAI:
             "created": self.answer.created,
             "model": self.answer.model,
         }
+        # Left out if it is not known: the published type has a text or nothing.
         if started.system_fingerprint is not None:
             envelope["system_fingerprint"] = started.system_fingerprint
         if started.service_tier is not None:
@@ -225,6 +233,7 @@ class OpenAI:
     def body(self, completion: Completion) -> bytes:
         """Return the whole answer as one JSON object; `completion.usage` must be set."""
         assert completion.usage is not None, "a completion is only shown after its settlement"
+        # All that were asked for: a choice of which nothing came is an empty message, as in a stream.
         choices = [self._choice_body(completion.choice(index)) for index in range(self.answer.choices_count)]
         envelope = self._envelope(self.body_object, completion)
         return to_json(envelope | {"choices": choices, "usage": usage_body(completion.usage)})
@@ -253,6 +262,7 @@ class OpenAI:
         cls, failure: Failed, *, request_id: str = "", is_invalid_stream: bool = False
     ) -> ErrorAnswer:
         """Return the failure as an HTTP answer; see `protocol.Envelope`."""
+        # Some dialects tell even this inside a stream of status 200 (`Llama.invalid_stream`).
         if is_invalid_stream and (frames := cls.invalid_stream(failure)) is not None:
             return ErrorAnswer(200, STREAM_HEADERS, frames)
         return openai_error(failure)
@@ -290,6 +300,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 def whole_calls(choice: Choice) -> dict[str, Any]:
     """Return the members of a message that hold the choice's calls, in the order of their numbers."""
     calls = [call for _, call in sorted(choice.tool_calls.items())]
+    # The deprecated `functions` allow one call, outside the list of tool calls.
     if calls and calls[0].kind == "function_call":
         return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
     return {"tool_calls": [_whole_tool_call(call) for call in calls]} if calls else {}
@@ -315,6 +326,7 @@ def _called(delta: ToolCall) -> dict[str, Any]:
     payload["input" if delta.kind == "custom" else "arguments"] = delta.arguments
     if delta.kind == "function_call":
         return {"function_call": payload}
+    # Only the first piece of a call has them; SDKs would append a repeated id.
     identity = {} if delta.id is None else {"id": delta.id, "type": delta.kind}
     return {"tool_calls": [{"index": delta.call_index, **identity, delta.kind: payload}]}
 
@@ -335,6 +347,7 @@ def _message(choice: Choice) -> dict[str, Any]:
         message["audio"] = _whole_audio(choice.audio)
     if choice.tool_calls:
         message |= whole_calls(choice)
+    # Null stands for content that is elsewhere in the message; here there is none.
     elif choice.text is None and choice.refusal is None and choice.audio is None:
         message["content"] = ""
     return message

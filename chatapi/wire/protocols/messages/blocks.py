@@ -26,6 +26,7 @@ class TextBlock(_Tagged, frozen=True, tag="text"):
     cache_control: CacheControl | None = None
 
 
+# The formats that Anthropic's reference lists ("Vision").
 class Base64Image(_Tagged, frozen=True, tag="base64"):
     """A picture in base64."""
 
@@ -109,6 +110,7 @@ class SearchResultBlock(_Tagged, frozen=True, tag="search_result"):
     cache_control: CacheControl | None = None
 
 
+# It has meaning only for the search tool of Anthropic's servers.
 class ToolReferenceBlock(_Tagged, frozen=True, tag="tool_reference"):
     """A tool that a search has found. It is dropped."""
 
@@ -116,6 +118,7 @@ class ToolReferenceBlock(_Tagged, frozen=True, tag="tool_reference"):
 ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
 
 
+# Its content may be left out: a tool may have nothing to say.
 class ToolResultBlock(_Tagged, frozen=True, tag="tool_result"):
     """What a tool has answered."""
 
@@ -138,6 +141,7 @@ class ThinkingBlock(_Tagged, frozen=True, tag="thinking"):
     """What the model thought in an earlier turn."""
 
     thinking: str = ""
+    # Kept, because an Anthropic upstream refuses a thought of its own that is not signed.
     signature: str = ""
 
     def thought(self) -> Thought:
@@ -153,6 +157,8 @@ class RedactedThinkingBlock(_Tagged, frozen=True, tag="redacted_thinking"):
         return Thought(data=self.data)
 
 
+# Clients send back all of an earlier answer, which may be one of Anthropic's own. Refusing it would end a
+# conversation that moves from there to here.
 class ServerToolUseBlock(_Tagged, frozen=True, tag="server_tool_use"):
     """A call that Anthropic's servers made. It is dropped, like all of the following."""
 
@@ -216,6 +222,7 @@ class UserTurn(_Turn, frozen=True, tag="user"):
     content: str | Annotated[list[UserBlock], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
 
 
+# It may be empty: Anthropic's own answers are, when a refusal comes first.
 class AssistantTurn(_Turn, frozen=True, tag="assistant"):
     """What the model has said."""
 

@@ -56,6 +56,7 @@ def to_messages(
 
     Raises `InvalidRequest`.
     """
+    # Few chat templates can continue an answer; most would begin a new one, without an error.
     if isinstance(turns[-1], AssistantTurn):
         param = f"messages[{len(turns) - 1}].role"
         allowed = (
@@ -66,8 +67,10 @@ def to_messages(
     if parts := list(_text_parts(system)):
         messages.append(SystemMessage(_content(parts, "system")))
     open_calls: dict[str, int] = {}
+    # Anthropic joins turns of one role that follow each other ("Messages").
     for kind, group in groupby(enumerate(turns), key=lambda numbered: type(numbered[1])):
         blocks = [(number, block) for number, turn in group for block in _blocks(turn)]
+        # Anthropic's rule: the results are in the turn right behind the calls.
         _close_calls(open_calls, blocks)
         if kind is UserTurn:
             messages += _user_messages(blocks)
@@ -116,12 +119,16 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
     for _, block in blocks:
         if isinstance(block, ToolResultBlock):
             parts = [part for each in _blocks(block) for part in _block_parts(each)]
+            # OpenAI's tool messages hold only text; pictures of a result go into the user's message behind
+            # it.
             text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
             mark = _last_mark([*_blocks(block), block])
             yield ToolMessage(text, block.tool_use_id, is_error=block.is_error, cache_control=mark)
             rest += [part for part in parts if not isinstance(part, TextPart)]
             has_results = True
+    # Results come first: OpenAI wants them right behind the calls.
     rest += _parts(blocks)
+    # A turn that is empty stays one: its number is a part of the client's own count of turns.
     if rest or not has_results:
         yield UserMessage(_content(rest, _param(blocks)))
 
@@ -135,10 +142,12 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
     thoughts = [
         block.thought() for _, block in blocks if isinstance(block, ThinkingBlock | RedactedThinkingBlock)
     ]
+    # Of a turn that has only thoughts nothing is left that a chat template could write.
     if text or calls:
         yield AssistantMessage(
             content=text or None,
             tool_calls=[*calls] or None,
+            # For Anthropic upstreams, which want them back; others get them as text if they ask for it.
             thoughts=thoughts or None,
             cache_control=_last_mark([block for _, block in blocks]),
         )
@@ -159,6 +168,7 @@ def _parts(blocks: Iterable[Numbered]) -> list[Part]:
     found: list[Part] = []
     for _, block in blocks:
         if parts := [*_block_parts(block)]:
+            # A mark caches all before it, so a block's mark belongs behind its last part.
             found += [*parts[:-1], replace(parts[-1], cache_control=block.cache_control)]
     return found
 
@@ -173,6 +183,7 @@ def _block_parts(block: Any) -> Iterator[Part]:
         case SearchResultBlock():
             yield TextPart("\n".join([block.title, block.source, *(each.text for each in block.content)]))
         case DocumentBlock(source=Base64Document() as source):
+            # What the client says about the document goes before it: a file part has no place for it.
             yield from _text_parts(block.context or "")
             yield source.part(block.title or "")
         case DocumentBlock(source=TextDocument() | ContentDocument() as source):
@@ -189,6 +200,7 @@ def _blocks(holder: Any) -> Sequence[Any]:
 
 def _text_parts(text: str | Sequence[TextBlock]) -> Iterator[TextPart]:
     blocks = [TextBlock(text)] if isinstance(text, str) else text
+    # Empty texts are left out: many chat templates fail for them.
     return (TextPart(block.text, cache_control=block.cache_control) for block in blocks if block.text)
 
 
@@ -198,6 +210,7 @@ def _content(parts: Sequence[Any], param: str) -> Any:
         raise InvalidRequest(
             f"Invalid value for '{param}': expected at most {MAX_CONTENT_PARTS} blocks.", param
         )
+    # A plain string is what every upstream reads; some small servers know no parts.
     if len(parts) == 1 and isinstance(parts[0], TextPart) and parts[0].cache_control is None:
         return parts[0].text
     return parts or ""

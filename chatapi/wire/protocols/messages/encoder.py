@@ -68,6 +68,7 @@ class MessagesEncoder:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._long_names: dict[str, str] = {}
+        # No block is open yet; the first one has index 0.
         self._index = -1
         self._open: _Block | None = None
         # What came while a call was incomplete.
@@ -95,7 +96,9 @@ class MessagesEncoder:
             case ToolCall():
                 yield from self._write(delta.call_index, delta.arguments, delta)
             case Started():
+                # Of a tool's name as upstreams have it to the client's own (`request._short`).
                 self._long_names = delta.context.get("tools", {})
+                # An estimate: the upstream's figure replaces it in `message_delta`, as SDKs expect.
                 usage = usage_body(Usage(delta.prompt_tokens or 0, 0))
                 yield event("message_start", message=_message(self._answer, [], None, None, usage))
             case Finished():
@@ -103,6 +106,7 @@ class MessagesEncoder:
             case Usage():
                 yield from self._end(delta)
             case Failed():
+                yield from self._release()
                 yield self.failed(delta)
 
     def _write(self, key: str | int, text: str, call: ToolCall | None = None) -> Iterator[bytes]:
@@ -111,6 +115,8 @@ class MessagesEncoder:
             if key in self._ended_calls or not (text or call):
                 return  # behind a whole JSON object there can only be white space
             block = _Block(key, _STARTS[str(key)] if call is None else self._call(call))
+            # One block at a time, in Anthropic's streams. What belongs to another one waits until the call is
+            # whole.
             if self._held or not (self._open is None or self._open.may_end):
                 self._held.setdefault(key, block).pieces.append(text)
                 return
@@ -128,6 +134,7 @@ class MessagesEncoder:
 
     def _sign(self, signature: str) -> Iterator[bytes]:
         """Yield the frames that end a block of thinking, which may have no text."""
+        # A signature may come after the text that it signs was held back.
         block = self._held.get("thinking") or self._open
         if block is None or block.key != "thinking":
             block = _Block("thinking", _STARTS["thinking"])
@@ -170,13 +177,20 @@ class MessagesEncoder:
     def _delta(self, kind: str, member: str, text: str) -> bytes:
         return event("content_block_delta", index=self._index, delta={"type": kind, member: text})
 
-    def _end(self, usage: Usage) -> Iterator[bytes]:
-        for block in self._held.values():
+    def _release(self) -> Iterator[bytes]:
+        """Yield the frames of what was held back; its last block stays open."""
+        held, self._held = self._held, {}
+        # In the order in which they began.
+        for block in held.values():
             text = "".join(block.pieces)
             block.pieces = []
             yield from self._begin(block)
             yield from self._piece(text)
+
+    def _end(self, usage: Usage) -> Iterator[bytes]:
+        yield from self._release()
         yield from self._stop()
+        # An answer that was cancelled before its end has a usage, and no reason.
         end = self._finished or Finished("stop")
         has_calls = bool(self._ended_calls)
         ending = _ending(end, has_calls, self._has_refused)
@@ -255,6 +269,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
     """Return the usage: its three kinds of input add up to our `prompt_tokens`."""
     written, written_1h = usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
     body: dict[str, Any] = {
+        # Anthropic's input excludes what was read from a cache or written to it; OpenAI's includes it.
         "input_tokens": usage.uncached_tokens,
         "cache_creation_input_tokens": written,
         "cache_read_input_tokens": usage.cached_tokens or 0,
@@ -291,12 +306,16 @@ def _message(
 
 def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]:
     """Return the members that tell why the answer has ended."""
+    # Before all others: a client must not run the calls of an answer that was refused.
     if end.finish_reason == "content_filter" or has_refused:
         details = {"type": "refusal", "category": None, "explanation": None}
         return {"stop_reason": "refusal", "stop_sequence": None, "stop_details": details}
+    # Before the calls: the last of them may be cut.
     if end.finish_reason == "length":
         reason = "model_context_window_exceeded" if end.is_window_full else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": None}
+    # Whatever the upstream says: some end an answer with calls by "stop", and clients run tools only by this
+    # reason.
     if has_calls:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     if end.stop_sequence is not None:

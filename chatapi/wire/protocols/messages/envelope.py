@@ -39,12 +39,18 @@ def envelope(failure: Failed, *, request_id: str = "", is_invalid_stream: bool =
 
 
 def limit_headers(counts: str, most: int, remaining: int, reset_at: datetime) -> list[Header]:
-    """Return the headers about a rate limit; see `protocol.LimitHeaders`."""
+    """Return the headers about a rate limit; see `protocol.LimitHeaders`.
+
+    Anthropic limits input and output apart, too. Here one limit counts both, so it bounds each of them.
+    """
+    kinds = ("tokens", "input-tokens", "output-tokens") if counts == "tokens" else (counts,)
     figures = {
         "limit": str(most),
         "remaining": str(remaining),
         "reset": f"{reset_at:%Y-%m-%dT%H:%M:%SZ}",
     }
     return [
-        (f"anthropic-ratelimit-{counts}-{name}".encode(), value.encode()) for name, value in figures.items()
+        (f"anthropic-ratelimit-{kind}-{name}".encode(), value.encode())
+        for kind in kinds
+        for name, value in figures.items()
     ]

@@ -58,6 +58,7 @@ class ToolDefinition(_Plain, frozen=True):
     cache_control: CacheControl | None = None
 
     def __post_init__(self) -> None:
+        # Anthropic's reference: a tool without a type is the client's own, and has a schema.
         if self.type == "custom" and self.input_schema is None:
             raise Violation("input_schema", "a tool has a JSON schema", "missing_required_parameter")
         if self.type != "custom" and not self.is_servers:
@@ -96,6 +97,7 @@ class ToolNameChoice(_Tagged, frozen=True, tag="tool"):
 class EnabledThinking(_Tagged, frozen=True, tag="enabled"):
     """Think, with a budget."""
 
+    # Anthropic's least budget; a smaller one would be an error there, too.
     budget_tokens: Annotated[int, Meta(ge=MIN_THINKING_TOKENS, le=caps.MAX_OUTPUT_TOKENS)]
     display: Literal["summarized", "omitted"] | None = None
 
@@ -133,8 +135,8 @@ class Metadata(_Plain, frozen=True):
     user_id: parameters.User | None = None
 
 
-class CountTokensRequest(_Plain, frozen=True, kw_only=True):
-    """The body of `POST /v1/messages/count_tokens`. Do not reorder fields: the digest has their order."""
+class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What both bodies have. Do not reorder fields: the digest hashes them in this order."""
 
     model: parameters.ModelName
     messages: Annotated[list[Turn], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
@@ -143,12 +145,14 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
     tool_choice: AutoChoice | AnyChoice | NoChoice | ToolNameChoice | None = None
     thinking: EnabledThinking | AdaptiveThinking | ThinkingBetweenTools | DisabledThinking | None = None
     output_config: OutputConfig = OutputConfig()
+    # The older name of `output_config.format`, which released SDKs still send.
     output_format: JSONSchemaOutput | None = None
 
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # A choice among tools that are left out could not be kept.
         if isinstance(self.tool_choice, AnyChoice | ToolNameChoice) and not self._own_tools:
             raise Violation("tool_choice", "it is only allowed when tools are specified")
         if isinstance(self.tool_choice, ToolNameChoice):
@@ -163,6 +167,7 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
     def members(self) -> dict[str, Any]:
         """Return the members of a `GenerationRequest` that make up its prompt."""
         names = ((_short(tool.name), tool.name) for tool in self._own_tools)
+        # Only shortened names are kept: the encoder writes a client's own names in the answer.
         long_names = {short: name for short, name in names if short != name}
         left_out = (f"tools[{index}]" for index, tool in enumerate(self.tools) if tool.is_servers)
         members: dict[str, Any] = {
@@ -170,41 +175,60 @@ class CountTokensRequest(_Plain, frozen=True, kw_only=True):
             "prompt": Messages(to_messages(self.system, self.messages, _short)),
             "media_param": next(remote_pictures(self.messages), None),
             "reasoning_effort": self._effort(),
+            # Anthropic upstreams get it as it was sent; others get the effort.
             "extras": self.extras | _as_extra("thinking", self.thinking),
             "ignored": (*self.ignored, *left_out),
             "context": {"tools": long_names} if long_names else {},
         }
         if output := self.output_config.format or self.output_format:
+            # OpenAI requires a name, which Anthropic does not have.
             schema = parameters.JsonSchema("output", schema=output.schema, strict=True)
             members["response_format"] = parameters.JsonSchemaFormat(schema)
         return members | (self._tool_members() if self._own_tools else {})
 
     def _tool_members(self) -> dict[str, Any]:
         choice = self.tool_choice
+        # Encoded at once: the decoded schemas are dropped with the body.
         tools = msgspec.json.encode([_function(tool) for tool in self._own_tools])
         marks = {_short(tool.name): tool.cache_control for tool in self._own_tools if tool.cache_control}
         members: dict[str, Any] = {"tools": msgspec.Raw(tools), "tool_cache_marks": marks}
         match choice:
             case AutoChoice():
                 members["tool_choice"] = "auto"
+            # OpenAI's word for it.
             case AnyChoice():
                 members["tool_choice"] = "required"
             case NoChoice():
                 members["tool_choice"] = "none"
             case ToolNameChoice():
                 members["tool_choice"] = FunctionChoice(Named(_short(choice.name)))
+        # Anthropic has the switch inside the choice, and with its sense reversed.
         if choice is not None and not isinstance(choice, NoChoice) and choice.disable_parallel_tool_use:
             members["parallel_tool_calls"] = False
         return members
 
     def _effort(self) -> parameters.ReasoningEffort | None:
+        # An effort that was named comes before one that is estimated from a budget.
         if self.output_config.effort or not isinstance(self.thinking, EnabledThinking):
             return self.output_config.effort
         budget_tokens = self.thinking.budget_tokens
         return next(effort for least_tokens, effort in _EFFORTS if budget_tokens >= least_tokens)
 
 
-class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
+class CountTokensRequest(PromptRequest, frozen=True, kw_only=True):
+    """The body of `POST /v1/messages/count_tokens`.
+
+    Anthropic's has no `metadata`; here it names the end user, whose limits count the request.
+    """
+
+    metadata: Metadata = Metadata()
+
+    def members(self) -> dict[str, Any]:
+        """Return all members of a `GenerationRequest` but the digest."""
+        return super().members() | {"user": _user(self.metadata.user_id)}
+
+
+class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
     """The body of `POST /v1/messages`. Do not reorder fields: the digest hashes them in this order."""
 
     max_tokens: parameters.OutputTokens
@@ -218,6 +242,7 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Anthropic's rule ("Extended thinking"): the budget is a part of max_tokens.
         if isinstance(self.thinking, EnabledThinking) and self.thinking.budget_tokens >= self.max_tokens:
             raise Violation("thinking.budget_tokens", "it is less than max_tokens")
 
@@ -225,6 +250,7 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
         """Return all members of a `GenerationRequest` but the digest."""
         members = super().members()
         return members | {
+            # Not `max_tokens`: OpenAI's reasoning models know only this one.
             "max_completion_tokens": self.max_tokens,
             "stop": self.stop_sequences or None,
             "stream": self.stream,
@@ -233,6 +259,7 @@ class MessagesRequest(CountTokensRequest, frozen=True, kw_only=True):
             "user": _user(self.metadata.user_id),
             "service_tier": {None: None, "auto": "auto", "standard_only": "default"}[self.service_tier],
             "extras": members["extras"] | _as_extra("top_k", self.top_k),
+            # `message_start` has the usage of the prompt, before any upstream has told it.
             "announces_prompt_tokens": True,
         }
 
@@ -265,6 +292,7 @@ def _short(name: str) -> str:
     """Return a tool's name as upstreams take it: of a longer one its beginning and a checksum."""
     if len(name) <= MAX_UPSTREAM_NAME_CHARS:
         return name
+    # The checksum keeps apart names that begin alike, as those of MCP servers do.
     return f"{name[: MAX_UPSTREAM_NAME_CHARS - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 

@@ -3,7 +3,7 @@
 Items without a `type` are messages, or references. What an item has beyond these members is dropped.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -37,7 +37,7 @@ _BETWEEN_MESSAGES: Final = "\n\n"
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of items and content parts."""
+    """The root of content parts."""
 
 
 class InputText(_Tagged, frozen=True, tag="input_text"):
@@ -96,15 +96,18 @@ MessageParts = Annotated[
 ]
 
 
-class _Item(_Tagged, frozen=True, kw_only=True):
+class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
     """The root of items."""
 
+    id_prefix: ClassVar[str]
+    """The beginning of the ids that we give to items of this type."""
     id: Id | None = None
 
 
 class MessageItem(_Item, frozen=True, tag="message", kw_only=True):
     """What someone says."""
 
+    id_prefix: ClassVar = "msg"
     role: Literal["user", "assistant", "system", "developer"]
     content: str | MessageParts
 
@@ -112,6 +115,7 @@ class MessageItem(_Item, frozen=True, tag="message", kw_only=True):
 class FunctionCallItem(_Item, frozen=True, tag="function_call", kw_only=True):
     """A call of a function that the model made."""
 
+    id_prefix: ClassVar = "fc"
     call_id: Id
     name: CalledName
     arguments: str
@@ -121,6 +125,7 @@ class FunctionCallItem(_Item, frozen=True, tag="function_call", kw_only=True):
 class FunctionCallOutput(_Item, frozen=True, tag="function_call_output", kw_only=True):
     """What a function answered."""
 
+    id_prefix: ClassVar = "fco"
     call_id: Id
     output: str | InputParts
 
@@ -128,6 +133,7 @@ class FunctionCallOutput(_Item, frozen=True, tag="function_call_output", kw_only
 class CustomToolCall(_Item, frozen=True, tag="custom_tool_call", kw_only=True):
     """A call of a custom tool that the model made."""
 
+    id_prefix: ClassVar = "ctc"
     call_id: Id
     name: CalledName
     input: str
@@ -137,6 +143,7 @@ class CustomToolCall(_Item, frozen=True, tag="custom_tool_call", kw_only=True):
 class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw_only=True):
     """What a custom tool answered."""
 
+    id_prefix: ClassVar = "ctco"
     call_id: Id
     output: str | InputParts
 
@@ -144,6 +151,7 @@ class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw
 class ReasoningItem(_Item, frozen=True, tag="reasoning", kw_only=True):
     """What the model thought. Nobody here can read `encrypted_content`."""
 
+    id_prefix: ClassVar = "rs"
     summary: Annotated[list[SummaryText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
     content: Annotated[list[ReasoningText], Meta(max_length=caps.MAX_CONTENT_PARTS)] | None = None
 
@@ -159,10 +167,27 @@ class ItemReference(_Tagged, frozen=True, tag="item_reference", kw_only=True):
     id: Id
 
 
+class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
+    """A search that OpenAI's servers made. It has no text, so it is left out."""
+
+
+# Items of OpenAI's own tools, whose outputs a conversation would lack without them.
+BUILT_IN: Final = frozenset(
+    """
+    additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction
+    compaction_trigger computer_call computer_call_output file_search_call image_generation_call
+    local_shell_call local_shell_call_output mcp_approval_request mcp_approval_response mcp_call
+    mcp_list_tools program program_output shell_call shell_call_output tool_search_call tool_search_output
+    """.split()  # noqa: SIM905
+)
 Call = FunctionCallItem | CustomToolCall
 Output = FunctionCallOutput | CustomToolCallOutput
 WholeItem = MessageItem | Call | Output | ReasoningItem
-Item = WholeItem | ItemReference
+Item = WholeItem | ItemReference | WebSearchCall
+# By the item's type.
+ID_PREFIXES: Final[dict[str, str]] = {
+    item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)
+}
 Items = Annotated[list[Item], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
 
 

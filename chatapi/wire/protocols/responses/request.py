@@ -10,10 +10,12 @@ from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences, Violation
 from chatapi.wire.messages import Id, SystemMessage
 from chatapi.wire.protocols.responses.items import (
+    BUILT_IN,
     Conversation,
     ItemReference,
     Items,
     MessageItem,
+    WebSearchCall,
     WholeItem,
 )
 from chatapi.wire.protocols.responses.response import DEFAULTS
@@ -24,6 +26,7 @@ from chatapi.wire.protocols.responses.tools import (
     chat_tools,
     left_out,
     namespaces,
+    plain_choice,
 )
 
 NAME: Final = "responses"
@@ -68,6 +71,7 @@ class ReasoningOptions(msgspec.Struct, frozen=True, omit_defaults=True):
     effort: parameters.ReasoningEffort | None = None
     summary: _Summary | None = None
     generate_summary: _Summary | None = None
+    # Accepted without effect: chat completions have no such parameters.
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard", "pro"] | None = None
 
@@ -94,6 +98,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     input: str | Items | None = None
     instructions: str | None = None
     max_output_tokens: Annotated[int, Meta(ge=MIN_OUTPUT_TOKENS, le=caps.MAX_OUTPUT_TOKENS)] | None = None
+    # It bounds built-in tools only, and none runs here, so it is repeated and has no other effect.
     max_tool_calls: Annotated[int, Meta(ge=1, le=caps.MAX_OUTPUT_TOKENS)] | None = None
     temperature: parameters.Temperature | None = None
     top_p: parameters.Probability | None = None
@@ -132,20 +137,24 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     store: bool | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
+    # Refused in `__post_init__`, with what to send instead: ignoring them would answer another question.
     conversation: Any = None
     prompt: Any = None
     context_management: Any = None
 
+    # From here on no parameters: `_of_client` refuses the first, `request_body` sets the others.
     resolved: Resolved | None = None
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # OpenAI's reference, "Background mode": such a response can be fetched only because it is stored.
         if self.background and self.store is False:
             raise Violation("background", "a response in the background is stored, so store can't be false")
         for name, instead in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
+        # An earlier conversation alone is a request: the model goes on.
         if self.input is None and self.previous_response_id is None:
             raise Violation("input", "there is no previous_response_id", "missing_required_parameter")
 
@@ -167,23 +176,30 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for. Raises `InvalidRequest`, or `UnresolvedReferences`."""
+        # The service adds what is missing, and parses the body again (`stored.resolved_body`).
         if self.resolved is None and (self.previous_response_id or self.references):
             raise UnresolvedReferences(self.previous_response_id, self.references)
         items = self._items()
         conversation = self._conversation(items)
+        messages = conversation.end()
+        if not messages:
+            raise InvalidRequest("Invalid value for 'input': there is nothing to answer.", "input")
         forwarded = chat_tools(self.tools or [])
         context = self._context()
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
+        # Such a response is answered, but can't be continued; its object says `store: false`.
         if len(state) > caps.MAX_STATE_BYTES:
             state = b""
+        # In the background there is no other way to the answer than the state.
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
         return GenerationRequest(
             model=self.model,
             stream=self.stream or is_ticket,
-            prompt=Messages(conversation.end()),
+            prompt=Messages(messages),
             media_param=conversation.media_param,
+            # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -201,9 +217,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             service_tier=self.service_tier,
             moderation=self.moderation,
             extras=self.extras,
-            ignored=(*self.ignored, *left_out(self.tools or [])),
+            ignored=(*self.ignored, *left_out(self.tools or []), *self._dropped),
             is_background=self.background is True,
             state=state,
+            # With what it refers to: the same words behind another answer are another request.
             digest=request_body.digest(NAME, self),
             context=context | {"is_stored": bool(state)},
         )
@@ -212,9 +229,12 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         """Return the whole conversation's items."""
         resolved = self.resolved or Resolved()
         own = [
-            resolved.items[item.id] if isinstance(item, ItemReference) else item for item in self.own_items
+            resolved.items[item.id] if isinstance(item, ItemReference) else item
+            for item in self.own_items
+            if not isinstance(item, WebSearchCall)
         ]
         items = [*resolved.previous, *own]
+        # Again for the whole: each part was within the bound by itself.
         if len(items) > caps.MAX_MESSAGES:
             allowed = f"expected at most {caps.MAX_MESSAGES} items, with those of previous_response_id"
             message = f"Invalid value for 'input': {allowed}."
@@ -225,12 +245,22 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         conversation = Conversation()
         if self.instructions is not None:
             conversation.messages.append(SystemMessage(self.instructions))
-        first_own = len(items) - len(self.own_items)
-        for index, item in enumerate(items):
-            is_own = index >= first_own
-            path = "input" if isinstance(self.input, str) else f"input[{index - first_own}]"
-            conversation.add(item, path if is_own else "previous_response_id")
+        paths = [
+            "input" if isinstance(self.input, str) else f"input[{index}]"
+            for index, item in enumerate(self.own_items)
+            if not isinstance(item, WebSearchCall)
+        ]
+        # Items of earlier responses come first; the client knows them only by `previous_response_id`.
+        earlier = ["previous_response_id"] * (len(items) - len(paths))
+        for item, path in zip(items, earlier + paths, strict=True):
+            conversation.add(item, path)
         return conversation
+
+    @property
+    def _dropped(self) -> list[str]:
+        """The paths of the items that are left out."""
+        items = enumerate(self.own_items)
+        return [f"input[{index}]" for index, item in items if isinstance(item, WebSearchCall)]
 
     def _logprobs(self) -> dict[str, Any]:
         if _LOGPROBS not in (self.include or ()):
@@ -246,6 +276,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
                 "tool_choice": choice,
                 "parallel_tool_calls": self.parallel_tool_calls,
             }
+        # "required" and a named tool promise a call, which nothing could keep.
         if choice not in (None, "none", "auto"):
             message = "Invalid value for 'tool_choice': it is only allowed when tools are specified."
             raise InvalidRequest(message, "tool_choice")
@@ -272,6 +303,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             name: value for name in DEFAULTS if (value := getattr(self, name)) is not None
         }
         sent = msgspec.to_builtins(sent) | {"truncation": "disabled"}
+        # SDKs decode the object by the published types, where these members are required.
         sent["tools"] = [_whole_tool(tool) for tool in sent.get("tools", ())]
         sent["text"] = DEFAULTS["text"] | sent.get("text", {})
         sent["reasoning"] = DEFAULTS["reasoning"] | sent.get("reasoning", {})
@@ -312,6 +344,7 @@ def parse_resolved_count(body: bytes, default_model: str | None = None) -> Gener
 
 
 def _counted(sent: ResponsesRequest) -> GenerationRequest:
+    # Counting keeps no state, which a response in the background would require.
     counted = msgspec.structs.replace(sent, store=False, background=None, stream=False)
     return counted.generation_request()
 
@@ -324,13 +357,22 @@ def _of_client(found: dict[str, Any]) -> None:
 
 
 def _add_types(found: dict[str, Any]) -> None:
-    """Give the items without a type theirs."""
+    """Give the items without a type theirs, and refuse those of OpenAI's own tools."""
+    found |= {"tool_choice": plain_choice(found["tool_choice"])} if "tool_choice" in found else {}
     items = found.get("input")
+    # Too long a list is refused by its type later; it must not cost a pass before.
     if not isinstance(items, list) or len(items) > caps.MAX_MESSAGES:
         return
-    for item in items:
-        if isinstance(item, dict) and item.get("type") is None:
+    for index, item in enumerate(items):
+        if not isinstance(item, dict):
+            continue
+        if item.get("type") is None:
             item["type"] = "item_reference" if "id" in item and "role" not in item else "message"
+        elif isinstance(item["type"], str) and item["type"] in BUILT_IN:
+            param = f"input[{index}].type"
+            message = f"Invalid value for '{param}': items of OpenAI's own tools are not supported here."
+            hint = f"Leave '{item['type']}' out, and what belongs to it."
+            raise InvalidRequest(f"{message} {hint}", param, "unsupported_value")
 
 
 def _whole_tool(tool: dict[str, Any]) -> dict[str, Any]:

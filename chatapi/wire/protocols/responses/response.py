@@ -5,11 +5,10 @@ terminal event with the whole object. There is no `[DONE]`. One item is open at 
 of others meanwhile is held back until the open one is whole.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from chatapi.wire.deltas import (
     Annotations,
@@ -26,6 +25,8 @@ from chatapi.wire.deltas import (
     Usage,
 )
 from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.responses.held import Held
+from chatapi.wire.protocols.responses.items import ID_PREFIXES
 from chatapi.wire.protocols.responses.output import Call, Event, Item, PartKind, Spoken, Status
 
 ID_PREFIX: Final = "resp_"
@@ -82,7 +83,7 @@ class Response:
         self._incomplete_reason: str | None = None
         self._items: list[Item] = []
         self._open: Item | None = None
-        self._held: dict[tuple[type[AnyDelta], int], list[AnyDelta]] = {}
+        self._held = Held()
         self._parts_count = 0
         self._call_ids: set[str] = set()
         self._ended_calls: set[int] = set()
@@ -90,7 +91,7 @@ class Response:
     def add(self, delta: AnyDelta) -> Iterator[Event]:
         """Add one delta, and yield the events that it brings; all of them must be taken."""
         if self._must_wait(delta):
-            self._held.setdefault(_group(delta), []).append(delta)
+            self._held.add(delta)
             return
         match delta:
             case Started():
@@ -102,13 +103,18 @@ class Response:
                 event = "completed" if self.status == "completed" else "incomplete"
                 yield f"response.{event}", self._told()
             case Failed():
-                yield from self.fail(delta)
+                yield from self.fail(delta, is_end=True)
             case _:
                 yield from self._content(delta)
 
-    def fail(self, failure: Failed) -> Iterator[Event]:
-        """Yield the end of a response that broke off; its open item never looks whole."""
+    def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
+        """Yield the end of a response that broke off; its open items never look whole.
+
+        `is_end`: not only of this stream. What was held back comes first then, because it is charged.
+        """
         self.failure, self.status = failure, "failed"
+        if is_end:
+            yield from self._release()
         if self._open is not None:
             self._open.status = "incomplete"
         error = {
@@ -137,9 +143,10 @@ class Response:
             "id": ID_PREFIX + self.answer.id,
             "object": "response",
             "created_at": self.answer.created,
-            "completed_at": None,
+            "completed_at": self._completed_at,
             "status": self.status,
-            "error": self._error(),
+            "error": self.failure
+            and {"code": self.failure.code or "server_error", "message": self.failure.message},
             "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
             "model": self.answer.model,
             "output": self.output,
@@ -150,13 +157,15 @@ class Response:
         }
         return _to_json(head)[:-1] + b"," + self._echo[1:]
 
+    @property
+    def _completed_at(self) -> int | None:
+        """When it was completed; not before it was created, though these are times of two clocks."""
+        if self.usage is None or self.usage.completed_at is None or self.status != "completed":
+            return None
+        return max(self.usage.completed_at, self.answer.created)
+
     def _told(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(self.object())}
-
-    def _error(self) -> dict[str, str] | None:
-        if self.failure is None:
-            return None
-        return {"code": self.failure.code or "server_error", "message": self.failure.message}
 
     # ---- beginning and end
 
@@ -173,11 +182,9 @@ class Response:
 
     def _finish(self, delta: Finished) -> Iterator[Event]:
         """End the output; the last item is cut if the response is."""
-        held, self._held = self._held, {}
-        for deltas in held.values():
-            yield from self._content(_joined(deltas))
+        yield from self._release()
         if not self._items:
-            yield from self._begin(Spoken(self._item_id("msg"), 0, "message"))
+            yield from self._begin(Spoken(self._item_id(ID_PREFIXES["message"]), 0, "message"))
             yield from self._part("output_text")
         self._incomplete_reason = _INCOMPLETE.get(delta.finish_reason)
         is_cut = self._incomplete_reason is not None or delta.is_cancelled
@@ -186,6 +193,11 @@ class Response:
             self.status = "cancelled"
         else:
             self.status = "incomplete" if is_cut else "completed"
+
+    def _release(self) -> Iterator[Event]:
+        """Yield the events of what was held back."""
+        for delta in self._held.take():
+            yield from self._content(delta)
 
     # ---- content
 
@@ -257,9 +269,8 @@ class Response:
             call_id = self._item_id("call")
         self._call_ids.add(call_id)
         namespace = self._context.get("namespaces", {}).get(first.name)
-        return Call(
-            self._item_id("ctc" if first.kind == "custom" else "fc"), index, call_id, first, namespace
-        )
+        item_type = "custom_tool_call" if first.kind == "custom" else "function_call"
+        return Call(self._item_id(ID_PREFIXES[item_type]), index, call_id, first, namespace)
 
     # ---- items and parts
 
@@ -267,8 +278,7 @@ class Response:
         """Make an item of that type and a part of that kind the open ones."""
         if not isinstance(self._open, Spoken) or self._open.type != item_type:
             yield from self._end_item("completed")
-            prefix = "msg" if item_type == "message" else "rs"
-            yield from self._begin(Spoken(self._item_id(prefix), len(self._items), item_type))
+            yield from self._begin(Spoken(self._item_id(ID_PREFIXES[item_type]), len(self._items), item_type))
         yield from self._part(kind)
 
     def _part(self, kind: PartKind) -> Iterator[Event]:
@@ -287,6 +297,10 @@ class Response:
             return
         if isinstance(self._open, Call):
             self._ended_calls.add(self._open.call_index)
+            if self.failure is not None and not self._open.is_whole:
+                self._open.status = "incomplete"  # without an event that ends it
+                self._open = None
+                return
         yield from self._open.end(status)
         self._open = None
 
@@ -310,7 +324,7 @@ class Encoder:
 
     def failed(self, failure: Failed) -> bytes:
         """Return the events that end a stream that broke off."""
-        return self._frames(self._response.fail(failure))
+        return self._frames(self._response.fail(failure, is_end=False))
 
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []
@@ -378,22 +392,3 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
         "total_tokens": usage.total_tokens,
     }
-
-
-def _group(delta: AnyDelta) -> tuple[type[AnyDelta], int]:
-    """Return what the deltas of one item have in common."""
-    return type(delta), delta.call_index if isinstance(delta, ToolCall) else 0
-
-
-def _joined(deltas: Sequence[Any]) -> AnyDelta:
-    """Return one delta that says what these of one group say."""
-    first: AnyDelta = deltas[0]
-    match first:
-        case ToolCall():
-            return replace(first, arguments="".join(each.arguments for each in deltas))
-        case Annotations():
-            return replace(first, annotations=[one for each in deltas for one in each.annotations])
-        case Text():
-            logprobs = [one for each in deltas for one in each.logprobs or ()]
-            return replace(first, text="".join(each.text for each in deltas), logprobs=logprobs or None)
-    return replace(first, text="".join(each.text for each in deltas))

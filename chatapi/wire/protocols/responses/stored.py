@@ -1,21 +1,14 @@
 """What is kept of a response for later requests, and the objects that tell of it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.responses.items import ID_PREFIXES
 from chatapi.wire.protocols.responses.response import Folder
 
-_PREFIXES: Final = {
-    "message": "msg",
-    "reasoning": "rs",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "custom_tool_call": "ctc",
-    "custom_tool_call_output": "ctco",
-}
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -104,7 +97,7 @@ class _Head(msgspec.Struct):
 
 def _item_id(answer_id: str, number: int, kind: str) -> str:
     """Return the id of an item that came without one."""
-    return f"{_PREFIXES[kind]}_{answer_id}i{number:x}"
+    return f"{ID_PREFIXES[kind]}_{answer_id}i{number:x}"
 
 
 def _input_item(answer_id: str, number: int, raw: msgspec.Raw) -> dict[str, Any]:

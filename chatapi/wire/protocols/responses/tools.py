@@ -72,7 +72,16 @@ class WebSearchPreview(_Tagged, frozen=True, tag="web_search_preview"):
     """The older name of `WebSearch`."""
 
 
-Tool = FlatFunction | FlatCustomTool | Namespace | WebSearch | WebSearchPreview
+class DatedWebSearch(_Tagged, frozen=True, tag="web_search_2025_08_26"):
+    """A version of `WebSearch`."""
+
+
+class DatedWebSearchPreview(_Tagged, frozen=True, tag="web_search_preview_2025_03_11"):
+    """A version of `WebSearchPreview`."""
+
+
+AnyWebSearch = WebSearch | WebSearchPreview | DatedWebSearch | DatedWebSearchPreview
+Tool = FlatFunction | FlatCustomTool | Namespace | AnyWebSearch
 Tools = Annotated[list[Tool], Meta(max_length=caps.MAX_TOOLS)]
 
 
@@ -99,7 +108,17 @@ class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     ]
 
 
+# How Cursor and others write the choices that are words.
+_WORDS: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 ToolChoice = Literal["none", "auto", "required"] | FlatFunctionChoice | FlatCustomChoice | FlatAllowedTools
+
+
+def plain_choice(choice: object) -> object:
+    """Return a choice as OpenAI's reference has it, if it is in a form that only some clients know."""
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(kind, str):
+        return choice
+    return choice | {"type": "function"} if kind == "tool" else _WORDS.get(kind, choice)
 
 
 def flat_name(namespace: str | None, name: str) -> str:
@@ -130,7 +149,7 @@ def chat_tools(tools: list[Tool]) -> list[chat.Tool]:
 def left_out(tools: list[Tool]) -> Iterator[str]:
     """Yield the paths of the tools that no upstream gets."""
     for index, tool in enumerate(tools):
-        if isinstance(tool, WebSearch | WebSearchPreview):
+        if isinstance(tool, AnyWebSearch):
             yield f"tools[{index}]"
 
 

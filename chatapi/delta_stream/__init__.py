@@ -1,0 +1,36 @@
+"""A generation's deltas in Redis: publish, follow, replay, cancel, seal.
+
+    job:<id>            the request, for the worker; deleted with the terminal delta
+    state:<id>          what later requests may refer to; lives as long as the log
+    log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
+    inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
+    unstored            sorted set: responses that are to be stored in the database, by when to look at them
+    cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
+    channel `worker:<name>`    its subscriber is that worker's connection, which shows that it lives
+
+Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has
+sealed a log under a newer fence, entries of an older holder are refused, and the same script keeps them out
+of the inbox. It also makes a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a
+reader that sees a gap reads the log.
+"""
+
+from chatapi.delta_stream.entries import Batch, Entry, Frame, LogEntry, Sealed, StreamUnavailable
+from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
+from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.delta_stream.stream import DeltaStream
+
+__all__ = [
+    "CANCELLED",
+    "NOT_STARTED",
+    "RUN_TTL_MS",
+    "WORKER_LOST",
+    "Batch",
+    "Cancellation",
+    "DeltaStream",
+    "Entry",
+    "Frame",
+    "Job",
+    "LogEntry",
+    "Sealed",
+    "StreamUnavailable",
+]

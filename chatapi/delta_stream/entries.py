@@ -1,0 +1,128 @@
+"""The entries of logs and inboxes: what is written, what is read, and whether deltas are missing; pure."""
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from chatapi.wire import deltas
+from chatapi.wire.deltas import AnyDelta, Failed
+
+# Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows.
+_FRAME = struct.Struct(">32sQIBI")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A batch on its way to Redis: the deltas `first_seq…` of one generation, under its holder's fence."""
+
+    id: UUID
+    fence: int
+    first_seq: int
+    batch: bytes
+    inbox: str = ""
+    is_last: bool = False
+
+    def frame(self) -> bytes:
+        """Return the entry as `scripts.PUBLISH` reads it."""
+        return (
+            _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch))
+            + self.batch
+        )
+
+
+class Frame(NamedTuple):
+    """An entry as it arrives in an inbox."""
+
+    id: bytes
+    """32 hex digits."""
+    first_seq: int
+    batch: bytes
+    fence: int = 0
+
+    @property
+    def name(self) -> bytes:
+        """The name of its entry in the log."""
+        return b"%d-%d" % (self.fence, self.first_seq)
+
+
+# As Redis returns it: its name, `<fence>-<first seq>`, and its fields.
+LogEntry = tuple[bytes, dict[bytes, bytes]]
+
+
+class StreamUnavailable(Exception):
+    """Redis can't be reached, or has lost what should be there."""
+
+
+class Batch(NamedTuple):
+    """Consecutive deltas, and the number of the first one."""
+
+    first_seq: int
+    deltas: list[AnyDelta]
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last one."""
+        return self.first_seq + len(self.deltas) - 1
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """The content of a sealed log."""
+
+    deltas: list[AnyDelta]
+    last_seq: int
+    is_whole: bool
+    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
+    written it.
+    """
+
+
+def frames_of(data: bytes) -> list[Frame]:
+    frames, at = [], 0
+    while at < len(data):
+        generation_id, fence, first_seq, _, length = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        frames.append(Frame(generation_id, first_seq, data[at : at + length], fence))
+        at += length
+    return frames
+
+
+def batches_of(entries: Sequence[LogEntry]) -> list[Batch]:
+    """Decode the entries, without seals. Raises `StreamUnavailable` for a batch of another version."""
+    try:
+        return [
+            Batch(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
+        ]
+    except msgspec.DecodeError as error:
+        raise StreamUnavailable(f"the log can't be read: {error}") from error
+
+
+def deltas_behind(seq: int, held: Sequence[Batch]) -> list[AnyDelta]:
+    """Return the deltas after that number, in order; raises `StreamUnavailable` when some are lost."""
+    found: list[AnyDelta] = []
+    for first_seq, batch in held:
+        known = seq + len(found)
+        # Right before a failure some may be missing: deltas that a worker could not publish cost nothing, and
+        # the failure is their end.
+        if first_seq > known + 1 and not isinstance(batch[0], Failed):
+            raise StreamUnavailable("Redis has lost a part of the log")
+        found += batch[max(0, known + 1 - first_seq) :]
+    return found
+
+
+def last_seq_of(entries: Sequence[LogEntry]) -> int:
+    """Return the number of the last delta; 0 if there is none. Another version's batches are counted, too."""
+    name, batch = next(
+        ((name, fields[b"d"]) for name, fields in reversed(entries) if fields[b"d"]), (b"", b"")
+    )
+    if not batch:
+        return 0
+    try:
+        return _first_seq(name) + len(msgspec.msgpack.decode(batch, type=list[msgspec.Raw])) - 1
+    except msgspec.DecodeError:
+        return _first_seq(name)
+
+
+def _first_seq(name: bytes) -> int:
+    return int(name.partition(b"-")[2])

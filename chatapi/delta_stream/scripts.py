@@ -1,0 +1,83 @@
+"""The scripts that Redis runs for the streams; each takes effect as a whole."""
+
+import hashlib
+
+from chatapi.presence import INBOX_TTL_MS
+
+# How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
+RUN_TTL_MS = 26 * 3_600_000
+
+# ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
+# for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.
+# Answers the generations that a newer fence refused.
+PUBLISH = """
+local prefix, refused = ARGV[1], {}
+local function record(id, fence, seq, is_last, batch)
+  local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)
+  local reply = redis.pcall('XADD', key, 'NOMKSTREAM', name, 'd', batch)
+  if not reply then
+    -- A new log: of a new generation, of one whose log Redis has lost, or a zombie's. None may stay for ever.
+    reply = redis.pcall('XADD', key, name, 'd', batch)
+    redis.call('PEXPIRE', key, RUN_TTL_MS)
+  end
+  if type(reply) == 'table' and reply.err then
+    local top = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
+    local held, last = string.match(top[1] and top[1][1] or '0-0', '^(%d+)-(%d+)$')
+    held, last = tonumber(held), tonumber(last)
+    if held > fence then
+      refused[#refused + 1] = id
+      return false
+    end
+    -- A repeated write; anything else, as a Redis that is full, is an error, lest deltas be lost in silence.
+    return not (held == fence and last >= seq) and reply
+  end
+  if is_last == 1 then
+    -- If the job is already deleted, only shorten the expiry of the log, never extend it.
+    local is_kept = redis.call('UNLINK', prefix .. 'job:' .. id) == 1
+    for _, kept in ipairs({key, prefix .. 'state:' .. id}) do
+      redis.call('PEXPIRE', kept, ARGV[2], unpack(is_kept and {} or {'LT'}))
+    end
+  end
+  return true
+end
+for i = 3, #ARGV, 2 do
+  local frames, passed, at = ARGV[i + 1], {}, 1
+  while at <= #frames do
+    local id, fence, seq, is_last, length, start = struct.unpack('>c32I8I4I1I4', frames, at)
+    local recorded = record(id, fence, seq, is_last, string.sub(frames, start, start + length - 1))
+    if type(recorded) == 'table' then return recorded end
+    if recorded then passed[#passed + 1] = string.sub(frames, at, start + length - 1) end
+    at = start + length
+  end
+  if ARGV[i] ~= '' and #passed > 0 then
+    local inbox = prefix .. 'inbox:' .. ARGV[i]
+    redis.call('XADD', inbox, 'MAXLEN', '~', 1024, '*', 'b', table.concat(passed))
+    redis.call('PEXPIRE', inbox, INBOX_TTL_MS, 'NX')
+  end
+end
+return refused
+""".replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
+PUBLISH_SHA1 = hashlib.sha1(PUBLISH.encode(), usedforsecurity=False).hexdigest()
+
+# ARGV: cursor, prefix of all keys, how long a log outlives its end. Returns the next cursor, and the
+# generations whose keys are kept as if they were open.
+LASTING = """
+local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 100), ARGV[2], {}
+for _, key in ipairs(page[2]) do
+  local kind, id = string.match(string.sub(key, #prefix + 1), '^(%l+):(%x+)$')
+  local is_ours = string.sub(key, 1, #prefix) == prefix and id and #id == 32
+  if is_ours and (kind == 'job' or kind == 'log' and redis.call('PTTL', key) > tonumber(ARGV[3])) then
+    found[#found + 1] = id
+  end
+end
+return {page[1], found}
+"""
+
+# ARGV: how many, for how long they are left to the caller. Returns the members that are due.
+TO_STORE = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+for _, id in ipairs(due) do redis.call('ZADD', KEYS[1], now + ARGV[2], id) end
+return due
+"""

@@ -1,0 +1,306 @@
+"""The Redis side of all generations: one method for each thing that a process does with a stream."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from accounts.redis_time_limit import in_time
+from chatapi import presence
+from chatapi.delta_stream import scripts
+from chatapi.delta_stream.entries import (
+    Batch,
+    Entry,
+    Frame,
+    LogEntry,
+    Sealed,
+    StreamUnavailable,
+    batches_of,
+    deltas_behind,
+    frames_of,
+    last_seq_of,
+)
+from chatapi.delta_stream.jobs import Cancellation, Job
+from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.presence import Presence, Signs
+from chatapi.redis_client import Command, DedicatedConnection
+from chatapi.wire.deltas import AnyDelta
+
+log = logging.getLogger(__name__)
+
+# The most entries of a log that are read at once.
+PAGE_ENTRIES = 256
+# Entries of an inbox that are read at once: each has up to 256 KiB.
+INBOX_ENTRIES = 8
+
+# How long the responses to be stored are left to the process that has asked for them.
+STORING_MS = 2_000
+
+
+class DeltaStream:
+    """The Redis side of all generations of a process."""
+
+    def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
+        """`ttl_ms`: how long a log outlives its generation's end, for clients that resume."""
+        self._redis = redis
+        self._prefix = prefix
+        self._ttl_ms = ttl_ms
+        # A connection each: a read that waits must not hold up what is published.
+        self._publishing, self._reading, self._asking = (
+            DedicatedConnection(redis),
+            DedicatedConnection(redis),
+            DedicatedConnection(redis),
+        )
+        self._job_encoder = msgspec.msgpack.Encoder()
+        self._job_decoder = msgspec.msgpack.Decoder(Job)
+
+    def key(self, kind: str, name: str) -> str:
+        return f"{self._prefix}{kind}:{name}"
+
+    async def close(self) -> None:
+        """Close the connections, and those of all others that share this Redis client."""
+        await self._redis.aclose()
+
+    # ---- the request
+
+    def keeping(self, generation_id: UUID, job: Job) -> Command:
+        """Return the command that keeps the job, so that keeping and enqueueing cost one round trip."""
+        return "SET", self.key("job", generation_id.hex), self._job_encoder.encode(job), "PX", RUN_TTL_MS
+
+    async def keep_again(self, generation_id: UUID, job: Job) -> bool:
+        """Keep the job if Redis has none; return whether it had none. Raises `RedisError`."""
+        command, key, encoded, *ttl = self.keeping(generation_id, job)
+        async with in_time():
+            kept = await cast(Any, self._redis).execute_command(command, key, encoded, *ttl, "NX")
+        return kept is not None
+
+    async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
+        """Return each generation's job (None: Redis has lost it) and its cancellation, if any."""
+        keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
+        found = await self._asking.call("MGET", *keys)
+        jobs = [self._job(data) for data in found[: len(ids)]]
+        return [
+            (job, None if flag is None else Cancellation(flag))
+            for job, flag in zip(jobs, found[len(ids) :], strict=True)
+        ]
+
+    def _job(self, data: bytes | None) -> Job | None:
+        try:
+            return self._job_decoder.decode(data) if data else None
+        except msgspec.DecodeError as error:  # as good as lost; it must not fail those that are read with it
+            log.error("a job can't be read: %s", error)
+            return None
+
+    # ---- what later requests refer to
+
+    def keeping_state(self, generation_id: UUID, state: bytes) -> Command:
+        """Return the command that keeps the state, until it expires with the generation's log."""
+        return "SET", self.key("state", generation_id.hex), state, "PX", RUN_TTL_MS
+
+    async def state(self, generation_id: UUID) -> bytes | None:
+        """Return the generation's state, if there is one."""
+        async with in_time():
+            return cast(bytes | None, await self._redis.get(self.key("state", generation_id.hex)))
+
+    async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
+        """Delete the generation's state, and its log if it has ended; it is not to be stored any more."""
+        kinds = ("state", "log") if has_ended else ("state",)
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.zrem(f"{self._prefix}unstored", generation_id.hex)
+            pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
+            await pipe.execute()
+
+    # ---- responses that are to be stored in the database
+
+    def remembering_to_store(self, generation_id: UUID) -> Command:
+        """Return the command that lists the generation's response as one to be stored."""
+        return "ZADD", f"{self._prefix}unstored", 0, generation_id.hex
+
+    async def responses_to_store(self, limit: int) -> list[UUID]:
+        """Return responses that are to be stored, and leave them to this caller for `STORING_MS`."""
+        async with in_time():
+            found = await self._redis.eval(scripts.TO_STORE, 1, f"{self._prefix}unstored", limit, STORING_MS)
+        return [UUID(id_hex.decode()) for id_hex in found]
+
+    async def forget_to_store(self, generation_id: UUID) -> bool:
+        """Take the response off that list; return whether it was there: a deletion takes it off, too."""
+        async with in_time():
+            return bool(await self._redis.zrem(f"{self._prefix}unstored", generation_id.hex))
+
+    # ---- deltas
+
+    async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
+        """Write all entries in one round trip; return the generations that a newer fence refused."""
+        frames: dict[str, list[bytes]] = {}
+        for entry in entries:
+            frames.setdefault(entry.inbox, []).append(entry.frame())
+        # One argument for all frames: redis-py's cost is by the argument.
+        arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
+        command = "EVALSHA", scripts.PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
+        try:
+            refused = await self._publishing.call(*command)
+        except NoScriptError:
+            await self._publishing.call("SCRIPT", "LOAD", scripts.PUBLISH)
+            refused = await self._publishing.call(*command)
+        return {UUID(id_hex.decode()) for id_hex in refused}
+
+    async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
+        """Return names and frames of the inbox's entries behind `after`; wait for the first."""
+        found = await self._reading.call(
+            "XREAD", "COUNT", INBOX_ENTRIES, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
+        )
+        entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
+        return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
+
+    def presence(
+        self, url: str, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
+    ) -> Presence:
+        """Return the signs of life of the process that reads this inbox; see `Presence`."""
+        return Presence(url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
+
+    async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
+        """Return the signs of life of the processes that read these inboxes; raises `RedisError`."""
+        return await presence.signs(self._redis, self._prefix, inboxes)
+
+    async def seal(self, generation_id: UUID, fence: int) -> Sealed:
+        """Close the log for every older fence; return what it holds, which clients may have seen."""
+        key = self.key("log", generation_id.hex)
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
+            # A seal that is repeated is refused by its name, and harmless.
+            # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
+            pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
+            pipe.pexpire(key, RUN_TTL_MS)
+            await pipe.execute(raise_on_error=False)
+        entries = [entry async for page in self._pages(generation_id) for entry in page]
+        try:
+            held = batches_of(entries)
+        except StreamUnavailable as error:  # the generation has to be closed all the same
+            log.error("%s: %s", generation_id.hex, error)
+            return Sealed([], last_seq_of(entries), is_whole=False)
+        first_seq = held[0].first_seq if held else 0
+        found = [delta for batch in held for delta in batch.deltas]
+        return Sealed(found, max(0, first_seq - 1) + len(found), is_whole=first_seq == 1)
+
+    async def replay(self, generation_id: UUID, after_seq: int = 0) -> list[AnyDelta]:
+        """Return the deltas that the log holds after `after_seq`; raises `StreamUnavailable` when some of
+        them are lost, or the log ends before `after_seq`.
+        """
+        batches: list[Batch] = []
+        # Backwards, because a reader usually lacks only the last ones.
+        async for page in self._pages(generation_id, is_backwards=True):
+            batches = batches_of(page[::-1]) + batches
+            if batches and batches[0].first_seq <= after_seq + 1:
+                break
+        if (batches[-1].last_seq if batches else 0) < after_seq:
+            raise StreamUnavailable("Redis has lost a part of the log")
+        return deltas_behind(after_seq, batches)
+
+    async def tail(
+        self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
+    ) -> tuple[bytes, list[AnyDelta]]:
+        """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
+        deltas up to `seq`.
+
+        Returns the name of the last entry read and the new deltas. Raises `StreamUnavailable` when some are
+        lost.
+        """
+        key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
+        async with in_time():
+            entries = cast(list[LogEntry], await self._redis.xrange(key, start, "+", most_entries))
+        return (entries[-1][0] if entries else after), deltas_behind(seq, batches_of(entries))
+
+    async def last_seq(self, generation_id: UUID) -> int:
+        """Return the number of the last delta in the log; 0 when there is none."""
+        async for page in self._pages(generation_id, is_backwards=True):
+            if last_seq := last_seq_of(page[::-1]):
+                return last_seq
+        return 0
+
+    async def _pages(
+        self, generation_id: UUID, *, is_backwards: bool = False
+    ) -> AsyncIterator[list[LogEntry]]:
+        """Yield all entries of the log, page by page, in the order read."""
+        # To read a long log at once would hold up Redis and this process's event loop.
+        key, start = self.key("log", generation_id.hex), b"+" if is_backwards else b"-"
+        end, read = (b"-", self._redis.xrevrange) if is_backwards else (b"+", self._redis.xrange)
+        while start:
+            async with in_time():
+                page = cast(list[LogEntry], await read(key, start, end, PAGE_ENTRIES))
+            yield page
+            start = b"(" + page[-1][0] if len(page) == PAGE_ENTRIES else b""
+
+    async def has_job(self, generation_id: UUID) -> bool:
+        """Return whether the terminal delta is still to be published: the same script deletes the job."""
+        return await self._has("job", generation_id)
+
+    async def has_log(self, generation_id: UUID) -> bool:
+        """Return whether any part of the log is still kept."""
+        return await self._has("log", generation_id)
+
+    async def _has(self, kind: str, generation_id: UUID) -> bool:
+        async with in_time():
+            return bool(await self._redis.exists(self.key(kind, generation_id.hex)))
+
+    # ---- garbage collection
+
+    async def lasting(self) -> AsyncIterator[set[UUID]]:
+        """Yield, page by page, the generations whose terminal delta was not published, or not yet."""
+        cursor = None
+        while cursor != b"0":
+            async with in_time():
+                cursor, found = await self._redis.eval(
+                    scripts.LASTING, 0, cursor or 0, self._prefix, self._ttl_ms
+                )
+            yield {UUID(id_hex.decode()) for id_hex in found}
+
+    async def forget(self, after_ms: Mapping[UUID, int]) -> None:
+        """Delete the jobs of these generations, and their logs after that time unless they expire sooner."""
+        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
+            for generation_id, log_ms in after_ms.items():
+                pipe.unlink(self.key("job", generation_id.hex))
+                for kind in ("log", "state"):
+                    pipe.pexpire(self.key(kind, generation_id.hex), log_ms, lt=True)
+            await pipe.execute()
+
+    # ---- cancellation
+
+    async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
+        """Tell the worker that runs the generation, or will, to stop it."""
+        key = self.key("cancelled", generation_id.hex)
+        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
+            # A client that asks to stop often leaves at once: that must not replace its request.
+            pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
+            pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
+            await pipe.execute()
+
+    async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
+        """Return those that are cancelled, for workers that the channel's message did not reach."""
+        async with in_time():
+            found = await self._redis.mget(
+                [self.key("cancelled", generation_id.hex) for generation_id in ids]
+            )
+        return {
+            generation_id: Cancellation(flag)
+            for generation_id, flag in zip(ids, found, strict=True)
+            if flag is not None
+        }
+
+    async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
+        """Yield generations as they are cancelled; raises `RedisError` when the connection is lost."""
+        # The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
+        # the process dies.
+        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
+            async for message in channel.listen():
+                yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
+
+    async def connected_workers(self) -> set[str]:
+        """Return the names of all workers that listen for cancellations."""
+        prefix = f"{self._prefix}worker:"
+        async with in_time():
+            channels = cast(list[bytes], await self._redis.pubsub_channels(f"{prefix}*"))
+        return {channel.decode().removeprefix(prefix) for channel in channels}

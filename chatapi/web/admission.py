@@ -1,0 +1,208 @@
+"""The second half of the way in: take a valid request from its limits, admit it, enqueue it, and respond."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+
+from django.conf import settings
+from redis.exceptions import RedisError
+
+from accounts import end_users
+from accounts.authentication import Caller
+from accounts.errors import RateLimited
+from accounts.limits import Counts, Limit
+from accounts.rate_limits import Reservation
+from chatapi import errors, response_store
+from chatapi.delta_stream import Job
+from chatapi.process_metrics import ADMISSION
+from chatapi.web import idempotency_header
+from chatapi.web.byte_windows import WindowFull
+from chatapi.web.exchange import Exchange
+from chatapi.web.generations import visible_generation
+from chatapi.web.responses import has_failed, respond, respond_again, respond_later
+from chatapi.web.services import Services
+from chatapi.web.validation import ValidatedRequest
+from usage.books import ledger
+from usage.books.idempotency import Idempotency, already_admitted
+from usage.errors import AlreadyAdmitted
+from usage.failpoints import failpoint
+from usage.models import State
+
+
+async def complete(exchange: Exchange, services: Services, request: ValidatedRequest) -> None:
+    """Admit the request and respond; a request that was sent before gets the first one's answer."""
+    preferences = (exchange.header(b"prefer") or "").lower().split(",")  # RFC 7240, section 2
+    is_later = "respond-async" in {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
+    is_later = is_later and request.dialect.encoder is not None  # what is fetched later is a stream
+    background_state = request.state if request.summary.is_background else b""
+    is_later = is_later or bool(background_state)
+    key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
+    admission = _admission(exchange, request, key)
+    try:
+        reservation = await _take_from_limits(exchange, services, request, admission)
+        if request.room is not None:
+            exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
+        inbox = "" if is_later else services.inbox.name
+        admitting = services.in_background(_admit(services, request, admission, inbox, exchange.began_at))
+        used_tokens: int | None = None
+        try:
+            if is_later:
+                await respond_later(
+                    exchange, services, admission, request.dialect, admitting, background_state
+                )
+            else:
+                used_tokens = await respond(exchange, services, admission, request.dialect, admitting)
+        finally:
+            services.in_background(_release(services, reservation, used_tokens, admitting))
+        return
+    except AlreadyAdmitted as error:
+        if not error.is_same_request:
+            raise
+        first_id = error.generation_id
+    row = await visible_generation(services, request.caller, first_id)
+    if row.state == State.ADMITTED:
+        # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
+        await services.enqueue_again(row.id, Job("", request.content, runs_on=True))
+    request.content = request.state = b""
+    await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
+
+
+def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
+    caller, summary, model = request.caller, request.summary, request.model
+    max_output_tokens = model.max_output_tokens
+    if summary.max_output_tokens is not None:
+        max_output_tokens = min(summary.max_output_tokens, max_output_tokens)
+    return ledger.Admission(
+        id=exchange.id,
+        organization_id=caller.organization_id,
+        project_id=caller.project_id,
+        api_key_id=caller.api_key_id,
+        time_zone=caller.time_zone,
+        is_test=caller.is_test,
+        model=model.id,
+        requested_model=None if summary.model == model.id else summary.model,
+        end_user=summary.end_user,
+        counts_end_user=caller.counts_end_users,
+        metadata=summary.metadata if caller.stores_metadata else None,
+        endpoint=exchange.kind.protocol,
+        dialect=request.dialect.name,
+        is_stream=summary.stream,
+        choices_count=summary.choices_count,
+        sampled_count=summary.sampled_count,
+        max_output_tokens=max_output_tokens,
+        prompt_tokens_bound=summary.prompt_tokens_bound(model.context_window),
+        max_prompt_tokens=summary.max_prompt_tokens(model.context_window),
+        price=request.price,
+        queue_ttl_ms=settings.QUEUE_TTL_MS,
+        includes_usage=summary.include_usage,
+        idempotency=key,
+    )
+
+
+async def _take_from_limits(
+    exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission
+) -> Reservation:
+    """Take the request from the caller's rate limits.
+
+    Raises `RateLimited` or another 429 if they have no room, or `AlreadyAdmitted` for a request that was sent
+    before: that one needs none.
+    """
+    try:
+        await services.open_generations.add(request.caller.organization_id)
+        more = await end_user_limits(services, request.caller, admission.end_user)
+        reservation = await services.rates.take(
+            request.caller,
+            exchange.id,
+            model=request.model.id,
+            amounts={Counts.TOKENS: admission.most_tokens},
+            more=more,
+        )
+    except (RateLimited, errors.APIError) as error:
+        if admission.idempotency is None:
+            raise
+        first = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
+        if first is None:
+            raise
+        if isinstance(error, RateLimited):
+            exchange.add_limits(error)
+        raise first from None
+    exchange.is_counted = True
+    exchange.add_limits(reservation)
+    return reservation
+
+
+async def end_user_limits(services: Services, caller: Caller, end_user: str | None) -> Sequence[Limit]:
+    """Return the limits of the end user, if the caller's project counts them."""
+    if end_user is None or not caller.counts_end_users:
+        return ()
+    if not caller.has_own_end_user_limits:
+        return end_users.named(caller.end_user_limits, end_user)
+    return await services.commits.read(end_users.limits, caller.project_id, end_user, caller.end_user_limits)
+
+
+async def _admit(
+    services: Services,
+    request: ValidatedRequest,
+    admission: ledger.Admission,
+    inbox: str,
+    began_at: float,
+) -> None:
+    """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
+
+    This runs to its end even if the client leaves meanwhile, so that no hold is left behind.
+    """
+    try:
+        counter = await _take_room_for_state(services, request)
+        try:
+            await services.commits.write(ledger.admit, admission)
+        except Exception:
+            # The client gets this error, not that of a Redis that is away; the counter expires by itself.
+            with suppress(RedisError):
+                if counter is not None:
+                    await services.states.give_back(counter, len(request.state))
+            raise
+        failpoint("admit.after_commit")
+        runs_on = admission.idempotency is not None or not inbox
+        job = Job(inbox, request.content, runs_on, is_not_kept=request.is_not_kept)
+        stores_response = bool(request.caller.stores_responses_days)
+        await services.enqueue(admission.id, job, request.state, stores_response=stores_response)
+        request.content = request.state = b""
+        if not admission.is_test:
+            ADMISSION.observe(monotonic() - began_at)
+        failpoint("enqueue.after")
+    finally:
+        if request.room is not None:
+            request.room.release()
+
+
+async def _take_room_for_state(services: Services, request: ValidatedRequest) -> str | None:
+    """Count the bytes of the state, and return the key of their counter.
+
+    If its organization has stored too much, drop the state, or raise 429 in the background, which needs it.
+    """
+    if not request.state:
+        return None
+    caller = request.caller
+    if caller.stores_responses_days and await services.has_full_store(caller.organization_id):
+        if request.summary.is_background:
+            raise errors.too_many_responses(response_store.MAX_RESPONSES, response_store.MAX_BYTES)
+        request.state, request.is_not_kept = b"", True
+        return None
+    try:
+        return await services.states.take(caller.organization_id, len(request.state))
+    except WindowFull as error:
+        if request.summary.is_background:
+            raise errors.too_much_state(services.states.max_bytes, error.retry_after_ms) from None
+        request.state, request.is_not_kept = b"", True
+        return None
+
+
+async def _release(
+    services: Services, reservation: Reservation, used_tokens: int | None, admitting: "asyncio.Task[None]"
+) -> None:
+    """Release what the request took from limits and did not use: all of it if it never ran."""
+    if not admitting.done():  # the client left meanwhile
+        await asyncio.wait([admitting])
+    used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+    await services.rates.release(reservation, {} if has_failed(admitting) else used)

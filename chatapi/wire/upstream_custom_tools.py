@@ -1,0 +1,183 @@
+"""Custom tools for upstreams that know only functions: vLLM, llama-server, Ollama, Anthropic and others.
+
+Such an upstream gets a function with one string. What it calls becomes a call of the custom tool again, while
+its arguments come. Nor do they know a choice of allowed tools: they get those only.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from chatapi.wire.deltas import AnyDelta, Finished, ToolCall
+from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.messages import AssistantMessage, CustomCall, Message
+from chatapi.wire.parameters import (
+    AllowedTools,
+    AllowedToolsChoice,
+    CustomChoice,
+    FunctionChoice,
+    custom_tools,
+    with_functions_only,
+)
+
+# What begins the arguments of such a function, and the most characters of it that are waited for.
+_BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_SQUEEZED_BEGIN: Final = '{"input":"'
+_MAX_BEGIN_CHARS: Final = 64
+# What of a JSON string is whole: up to its closing quote, or to an escape that may go on.
+_WHOLE: Final = re.compile(r'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\u(?![0-9a-fA-F]{0,3}\Z)|\\[^u])*+', re.DOTALL)
+_ESCAPE: Final = re.compile(r'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+
+
+def as_functions(request: GenerationRequest) -> GenerationRequest:
+    """Return the request with functions instead of its custom tools."""
+    prompt = request.prompt
+    if isinstance(prompt, Messages):
+        prompt = Messages([_with_functions(message) for message in prompt.messages])
+    if not request.tools:
+        return replace(request, prompt=prompt)
+    tools, choice = with_functions_only(msgspec.json.encode(request.tools)), request.tool_choice
+    if isinstance(choice, CustomChoice):
+        choice = FunctionChoice(choice.custom)
+    elif isinstance(choice, AllowedToolsChoice) and (allowed := _allowed(tools, choice.allowed_tools)):
+        tools, choice = allowed, choice.allowed_tools.mode
+    return replace(request, prompt=prompt, tools=msgspec.Raw(tools), tool_choice=choice)
+
+
+def _with_functions(message: Message) -> Message:
+    if not isinstance(message, AssistantMessage) or not message.tool_calls:
+        return message
+    calls = [call.as_function if isinstance(call, CustomCall) else call for call in message.tool_calls]
+    return replace(message, tool_calls=calls)
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Tool(msgspec.Struct):
+    function: _Named
+
+
+def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
+    """Return the functions that may be called; nothing if the choice names none of them."""
+    called = [entry.get("function") or entry.get("custom") for entry in choice.tools]
+    names = {each.get("name") for each in called if isinstance(each, dict)}
+    every = zip(
+        msgspec.json.decode(tools, type=list[_Tool]),
+        msgspec.json.decode(tools, type=list[msgspec.Raw]),
+        strict=True,
+    )
+    allowed = [raw for tool, raw in every if tool.function.name in names]
+    return msgspec.json.encode(allowed) if allowed else b""
+
+
+class CustomCalls:
+    """Turns the calls of such functions into calls of custom tools."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._inputs: dict[tuple[int, int], _Input] = {}
+        """By the numbers of the choice and of its call."""
+
+    def expect(self, request: GenerationRequest) -> None:
+        """Set the names of the custom tools, which the request still has."""
+        if request.tools:
+            self._names = {tool.custom.name for tool in custom_tools(msgspec.json.encode(request.tools))}
+
+    def translate(self, batch: Sequence[AnyDelta]) -> Sequence[AnyDelta]:
+        """Return what the batch says of custom tools; the beginning of an input may come with a later one."""
+        if not self._names:
+            return batch
+        found: list[AnyDelta] = []
+        for delta in batch:
+            if isinstance(delta, ToolCall):
+                found += self._call(delta)
+                continue
+            if isinstance(delta, Finished):
+                found += self._ends(delta.index)
+            found.append(delta)
+        return found
+
+    def _call(self, delta: ToolCall) -> list[AnyDelta]:
+        key = delta.index, delta.call_index
+        if delta.name in self._names and delta.kind == "function":
+            self._inputs[key] = _Input()
+        if (input_ := self._inputs.get(key)) is None:
+            return [delta]
+        text = input_.add(delta.arguments)
+        return [replace(delta, arguments=text, kind="custom")] if text or delta.name else []
+
+    def _ends(self, index: int) -> list[AnyDelta]:
+        """Return what is left of the inputs of a choice."""
+        keys = [key for key in self._inputs if key[0] == index]
+        rests = [(key, self._inputs.pop(key).end()) for key in keys]
+        return [
+            ToolCall(call_index, rest, index=index, kind="custom") for (_, call_index), rest in rests if rest
+        ]
+
+
+class _Input:
+    """The string out of `{"input": "…"}`, which comes in pieces. Arguments of another form are the input
+    themselves.
+    """
+
+    def __init__(self) -> None:
+        self._rest = ""
+        """What is to be read with the next piece."""
+        self._high = ""
+        """The first half of a character that JSON escapes as two."""
+        self._is_string: bool | None = None
+        """None: not known yet."""
+        self._has_ended = False
+
+    def add(self, piece: str) -> str:
+        """Return the text that the piece brings."""
+        self._rest += piece
+        if self._is_string is None:
+            self._begin()
+        if self._is_string is None:
+            return ""
+        if self._is_string:
+            return self._string()
+        return self._take_rest()
+
+    def end(self) -> str:
+        """Return what is left. An escape that was cut is no text."""
+        return "" if self._is_string else self._take_rest()
+
+    def _begin(self) -> None:
+        """Find out which form the arguments have, if enough of them has come."""
+        if match := _BEGIN.match(self._rest):
+            self._is_string, self._rest = True, self._rest[match.end() :]
+            return
+        squeezed = "".join(self._rest[:_MAX_BEGIN_CHARS].split())
+        if len(self._rest) > _MAX_BEGIN_CHARS or not _SQUEEZED_BEGIN.startswith(squeezed):
+            self._is_string = False
+
+    def _take_rest(self) -> str:
+        rest, self._rest = self._rest, ""
+        return rest
+
+    def _string(self) -> str:
+        """Return the text of what is whole of the string."""
+        if self._has_ended:
+            self._rest = ""
+            return ""
+        match = _WHOLE.match(self._rest)
+        assert match is not None, "it matches nothing, too"
+        self._rest = self._rest[match.end() :]
+        self._has_ended = self._rest.startswith('"')
+        # Models write escapes that JSON does not have, and control characters without any.
+        literal = _ESCAPE.sub(lambda escape: escape[1] or r"\\", match[0])
+        text: str = self._high + json.loads(f'"{literal}"', strict=False)
+        self._high = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not self._has_ended else ""
+        text = text.removesuffix(self._high)
+        if _SURROGATE.search(text):
+            return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return text

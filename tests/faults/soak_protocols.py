@@ -1,0 +1,228 @@
+"""What a soak's clients send in each protocol, and how they read what comes back."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+RESPONSE_ENDS = {"response.completed", "response.incomplete", "response.failed"}
+MESSAGE_ENDS = {"message_stop", "error"}
+UNFINISHED = {"queued", "in_progress"}
+
+
+class Told(NamedTuple):
+    """What one event says, or an answer in one piece."""
+
+    text: str = ""
+    usage: dict[str, int] | None = None
+    error_code: str = ""
+    is_end: bool = False
+    """It is a finish or an error."""
+    is_last: bool = False
+    """Nothing may come after it."""
+    id: str = ""
+    number: int | None = None
+    """The event's own number, behind which a client can go on."""
+    is_accepted: bool = False
+    """The answer comes later."""
+
+
+class Protocol(NamedTuple):
+    """A route, its requests and its answers."""
+
+    path: str
+    body: Callable[[str, bool], dict[str, Any]]
+    """From the prompt and whether there is to be a stream; without the model."""
+    event: Callable[[dict[str, Any]], Told]
+    document: Callable[[dict[str, Any]], Told]
+    acts: dict[str, int]
+    """What its clients do, with weights."""
+
+
+# ---- requests
+
+
+def _chat(prompt: str, stream: bool) -> dict[str, Any]:
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    return {"messages": [{"role": "user", "content": prompt}], "stream": stream, **options}
+
+
+def _text(prompt: str, stream: bool) -> dict[str, Any]:
+    options = {"stream_options": {"include_usage": True}} if stream else {}
+    return {"prompt": prompt, "stream": stream, "max_tokens": 1_000, **options}
+
+
+def _response(prompt: str, stream: bool) -> dict[str, Any]:
+    return {"input": prompt, "stream": stream}
+
+
+def _message(prompt: str, stream: bool) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": prompt}], "stream": stream, "max_tokens": 1_000}
+
+
+def prompt_of(body: dict[str, Any]) -> str:
+    """Return the prompt that an upstream was asked with, in whatever protocol."""
+    prompt: Any = body.get("prompt") or body.get("input")
+    if prompt is None:
+        prompt = body["messages"][0]["content"]
+    return str(prompt[0] if isinstance(prompt, list) else prompt)
+
+
+# ---- answers
+
+
+def error_code(error: dict[str, Any]) -> str:
+    """Return the code of an error in OpenAI's envelope or in Anthropic's."""
+    details = error.get("details") or {}
+    return str(details.get("error_code") or error.get("code") or error.get("type"))
+
+
+def _chunk(chunk: dict[str, Any], said: str) -> Told:
+    if "error" in chunk:
+        return Told(error_code=error_code(chunk["error"]), is_end=True)
+    choices = chunk["choices"]
+    return Told(
+        _joined(choice[said] for choice in choices),
+        chunk.get("usage"),
+        is_end=any(choice["finish_reason"] for choice in choices),
+        id=chunk["id"],
+    )
+
+
+def _completion(document: dict[str, Any], said: str) -> Told:
+    usage = document.get("usage")
+    return Told(_joined(choice[said] for choice in document.get("choices", ())), usage)
+
+
+def _joined(said: Iterable[Any]) -> str:
+    return "".join(each if isinstance(each, str) else each.get("content") or "" for each in said)
+
+
+def _response_event(event: dict[str, Any]) -> Told:
+    kind, number = event["type"], event["sequence_number"]
+    if kind == "response.output_text.delta":
+        return Told(event["delta"], number=number)
+    if kind in RESPONSE_ENDS:
+        told = _response_document(event["response"])
+        return told._replace(text="", is_end=True, is_last=True, number=number)
+    return Told(number=number, id=event.get("response", {}).get("id", ""))
+
+
+def _response_document(document: dict[str, Any]) -> Told:
+    if "output" not in document:
+        return Told()  # an error in one piece
+    usage, error = document["usage"], document["error"]
+    parts = [part for item in document["output"] for part in item.get("content", ())]
+    return Told(
+        "".join(part["text"] for part in parts),
+        usage and {"prompt_tokens": usage["input_tokens"], "completion_tokens": usage["output_tokens"]},
+        error_code(error) if error else "",
+        id=document["id"],
+        is_accepted=document["status"] in UNFINISHED,
+    )
+
+
+def _message_event(event: dict[str, Any]) -> Told:
+    kind = event["type"]
+    return Told(
+        event["delta"].get("text", "") if kind == "content_block_delta" else "",
+        _message_usage(event["usage"]) if kind == "message_delta" else None,
+        error_code(event["error"]) if kind == "error" else "",
+        is_end=kind in MESSAGE_ENDS,
+        is_last=kind in MESSAGE_ENDS,
+        id=event["message"]["id"] if kind == "message_start" else "",
+    )
+
+
+def _message_document(document: dict[str, Any]) -> Told:
+    if "content" not in document:
+        return Told()  # an error, in OpenAI's envelope where the protocol of a generation is not known yet
+    text = "".join(block["text"] for block in document["content"])
+    return Told(text, _message_usage(document["usage"]), id=document["id"])
+
+
+def _message_usage(usage: dict[str, int]) -> dict[str, int]:
+    kinds = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return {"prompt_tokens": sum(usage[kind] for kind in kinds), "completion_tokens": usage["output_tokens"]}
+
+
+def _vectors(document: dict[str, Any]) -> Told:
+    if "error" in document:
+        return Told()
+    assert document["data"]
+    return Told(usage={"prompt_tokens": document["usage"]["prompt_tokens"], "completion_tokens": 0})
+
+
+def _count(document: dict[str, Any]) -> Told:
+    assert "error" in document or document["input_tokens"] > 0
+    return Told()
+
+
+def _no_event(event: dict[str, Any]) -> Told:
+    raise ValueError(f"an event where none was asked for: {event}")
+
+
+# ---- the protocols
+
+
+_ACTS = {
+    "reads": 25,
+    "wants it whole": 15,
+    "leaves": 14,
+    "reads slowly": 8,
+    "cancels": 8,
+    "sends it again": 8,
+    "attaches": 6,
+    "resumes": 6,
+    "fetches it later": 6,
+    "delivers it twice": 4,
+}
+_RESPONSE_ACTS = {
+    **{act: weight for act, weight in _ACTS.items() if act != "fetches it later"},
+    "continues": 14,
+    "runs in the background": 10,
+    "cancels in the background": 10,
+}
+PROTOCOLS = {
+    "chat": Protocol(
+        "/openai/v1/chat/completions",
+        _chat,
+        lambda chunk: _chunk(chunk, "delta"),
+        lambda document: _completion(document, "message"),
+        _ACTS,
+    ),
+    "text": Protocol(
+        "/openai/v1/completions",
+        _text,
+        lambda chunk: _chunk(chunk, "text"),
+        lambda document: _completion(document, "text"),
+        _ACTS,
+    ),
+    "responses": Protocol("/v1/responses", _response, _response_event, _response_document, _RESPONSE_ACTS),
+    "messages": Protocol("/v1/messages", _message, _message_event, _message_document, _ACTS),
+    "embeddings": Protocol(
+        "/v1/embeddings",
+        lambda prompt, _: {"input": prompt},
+        _no_event,
+        _vectors,
+        {"wants it whole": 6, "leaves": 2, "sends it again": 2},
+    ),
+    "input_tokens": Protocol(
+        "/v1/responses/input_tokens", lambda prompt, _: {"input": prompt}, _no_event, _count, {"counts": 1}
+    ),
+    "count_tokens": Protocol(
+        "/v1/messages/count_tokens",
+        lambda prompt, _: {"messages": [{"role": "user", "content": prompt}]},
+        _no_event,
+        _count,
+        {"counts": 1},
+    ),
+}
+SHARES = {
+    "chat": 22,
+    "text": 8,
+    "responses": 26,
+    "messages": 22,
+    "embeddings": 12,
+    "input_tokens": 5,
+    "count_tokens": 5,
+}
+"""How many of 100 clients speak each."""
