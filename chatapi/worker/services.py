@@ -58,7 +58,7 @@ class Services:
     def __init__(self) -> None:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
         self.commits = GroupCommit()
-        streams = connect(settings.STREAMS_URL)
+        streams = self._streams = connect(settings.STREAMS_URL)
         self._broker = (
             streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         )
@@ -117,8 +117,8 @@ class Services:
             await self.commits.close()
 
     async def _publish_metrics(self) -> None:
-        redis, prefix = self.stream.redis, self.stream.prefix
-        await publish_for_ever(redis, prefix, "worker", lambda: len(self.running))
+        prefix = settings.REDIS_KEY_PREFIX
+        await publish_for_ever(self._streams, prefix, "worker", lambda: len(self.running))
 
     def _has_free_slot(self) -> bool:
         slots: int = settings.WORKER_CONCURRENCY

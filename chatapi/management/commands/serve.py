@@ -96,7 +96,7 @@ class Command(BaseCommand):
             raise CannotStart("--fd belongs to --only web.")
         preflight.check_settings()
         preflight.check_services()
-        address = base_url(host, port) if role == "web" else None
+        address = base_url(host, number) if role == "web" else None
         log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
         process = import_module(PROCESSES[role])

@@ -30,13 +30,12 @@ def run() -> None:
 
 async def _run() -> None:
     commits = GroupCommit()
-    stream = DeltaStream(
-        connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS
-    )
+    redis, prefix = connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX
+    stream = DeltaStream(redis, prefix, ttl_ms=settings.STREAM_TTL_MS)
     reaper = Reaper(commits, stream)
     reaping = asyncio.create_task(supervise(reaper.run))
     loops = [partial(each, commits, stream) for each in (collect_garbage, store_responses)]
-    loops.append(partial(publish_for_ever, stream.redis, stream.prefix, "reaper", lambda: 0))
+    loops.append(partial(publish_for_ever, redis, prefix, "reaper", lambda: 0))
     beside = [asyncio.create_task(supervise(loop)) for loop in (partial(keep_house, commits), *loops)]
     for number in (signal.SIGTERM, signal.SIGINT):
         # Orphans that it has taken over and not closed go to the next reaper when the lease runs out.
