@@ -26,7 +26,7 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
 slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
-	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py presence.py rate_limits_end_to_end.py serve.py \
+	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py one_line_errors.py presence.py rate_limits_end_to_end.py serve.py \
 	stored_responses.py watchdog.py) \
 	tests/chatapi/worker/test_pool.py \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py followers.py \
