@@ -45,6 +45,7 @@ async def respond(
     try:
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
         await asyncio.shield(admitting)
+        exchange.is_admitted = True
         answer = answer_to(exchange, admission)
         exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
         batches = relay(services, follower, settings.PING_MS)
@@ -74,6 +75,7 @@ async def respond_later(
     """
     try:
         await asyncio.shield(admitting)
+        exchange.is_admitted = True
         answer = answer_to(exchange, admission)
         public_id = dialect.public_id(answer.id)
         exchange.response_headers.append((b"x-generation-id", public_id.encode()))

@@ -53,6 +53,11 @@ class RunUsage:
         self._visible: Mapping[int, tokens.Counter] = defaultdict(tokens.Counter)
         self._reasoning: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
 
+    @property
+    def total_ms(self) -> int:
+        """The time since the worker began with the generation."""
+        return round((time.monotonic() - self._started_at) * 1_000)
+
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
         """Count a batch; return the deltas to publish now. Finishes and usage wait for the commit."""
         # One pass for counting and for dividing: this runs for every batch of every stream.
