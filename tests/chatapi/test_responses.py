@@ -199,7 +199,7 @@ def test_a_large_conversation_goes_on(client: Client, installation: Installation
     assert ("user", "a" * 100_000) in messages(installation)
 
 
-def test_a_conversation_goes_on_where_bodies_must_be_small(client: Client, installation: Installation) -> None:
+def test_a_conversation_goes_on_where_bodies_are_small(client: Client, installation: Installation) -> None:
     with installation.another_web(CHATAPI_MAX_BODY_BYTES="100000") as web:
         small = Client(web.url, client.key)
         first = ask(small, input="one").json
