@@ -125,8 +125,12 @@ class RunUsage:
     @property
     def pieces(self) -> int:
         """The number of deltas with content: about that of tokens, and cheap enough for a heartbeat."""
-        echoed = self._echo.pieces if self._echo else 0
-        return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
+        return max(0, self._pieces - self.echoed_pieces - (self._lost._pieces if self._lost else 0))
+
+    @property
+    def echoed_pieces(self) -> int:
+        """The number of deltas that only repeat the prompt."""
+        return self._echo.pieces if self._echo else 0
 
     @property
     def text_bytes(self) -> int:
