@@ -18,9 +18,11 @@ from chatapi.web import idempotency_header
 from chatapi.web.byte_windows import WindowFull
 from chatapi.web.exchange import Exchange
 from chatapi.web.generations import visible_generation
+from chatapi.web.rates import used_amounts
 from chatapi.web.responses import has_failed, respond, respond_again, respond_later
 from chatapi.web.services import Services
 from chatapi.web.validation import ValidatedRequest
+from chatapi.wire.deltas import Usage
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted
 from usage.errors import AlreadyAdmitted
@@ -43,16 +45,16 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inbox.name
         admitting = services.in_background(_admit(services, request, admission, inbox))
-        used_tokens: int | None = None
+        usage: Usage | None = None
         try:
             if is_later:
                 await respond_later(
                     exchange, services, admission, request.dialect, admitting, background_state
                 )
             else:
-                used_tokens = await respond(exchange, services, admission, request.dialect, admitting)
+                usage = await respond(exchange, services, admission, request.dialect, admitting)
         finally:
-            services.in_background(_release(services, reservation, used_tokens, admitting))
+            services.in_background(_release(services, reservation, usage, admitting))
         return
     except AlreadyAdmitted as error:
         if not error.is_same_request:
@@ -191,10 +193,10 @@ async def _take_room_for_state(services: Services, request: ValidatedRequest) ->
 
 
 async def _release(
-    services: Services, reservation: Reservation, used_tokens: int | None, admitting: "asyncio.Task[None]"
+    services: Services, reservation: Reservation, usage: Usage | None, admitting: "asyncio.Task[None]"
 ) -> None:
     """Release what the request took from limits and did not use: all of it if it never ran."""
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
-    used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+    used = used_amounts(usage.prompt_tokens, usage.completion_tokens) if usage else None
     await services.rates.release(reservation, {} if has_failed(admitting) else used)

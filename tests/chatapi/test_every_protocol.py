@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 OVERLOADED = {"messages": 529}
 """The status of an overload where it is not 503."""
-COUNTING = {
+COUNTING: dict[str, dict[str, Any]] = {
     "responses/input_tokens": {"input": "hello"},
     "messages/count_tokens": {"messages": HELLO},
 }

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from accounts import keys
 from accounts.audit.commands import acting_command
-from accounts.models import APIKey, KeyScope, Organization, Project
+from accounts.models import APIKey, KeyScope, Organization, Project, Role
 from chatapi.models import ServedModel
 from usage.management import arguments
 
@@ -51,6 +51,14 @@ class Command(BaseCommand):
             help="allow the key to read all usage and costs of its organization",
         )
         parser.add_argument(
+            "--manages-as",
+            default="",
+            choices=Role.values,
+            metavar="ROLE",
+            help="allow the key to manage its organization with this role (owner, admin, member or viewer), "
+            "and all that --admin allows",
+        )
+        parser.add_argument(
             "--scope",
             action="append",
             default=[],
@@ -71,16 +79,20 @@ class Command(BaseCommand):
         """Make the key and print it. Raises `CommandError` for a wrong name."""
         _check_models(options["model"])
         _check_names(options)
+        if options["test"] and options["manages_as"]:
+            raise CommandError("--manages-as: a test key can't manage an organization; leave --test out.")
         with acting_command("createkey"), transaction.atomic():
             made = _made(options)
-            row, key = keys.create_key(
-                keys.get_or_create_project(options["organization"], options["project"]),
+            row = APIKey(
+                project=keys.get_or_create_project(options["organization"], options["project"]),
                 name=options["name"],
                 is_test=options["test"],
-                is_admin=options["admin"],
-                scopes=dict.fromkeys(options["scope"]),
-                allowed_models=dict.fromkeys(options["model"]),
+                is_admin=options["admin"] or bool(options["manages_as"]),
+                manages_as=options["manages_as"],
+                scopes=list(dict.fromkeys(options["scope"])),
+                allowed_models=list(dict.fromkeys(options["model"])),
             )
+            key = keys.issue(row)
         self.stdout.write(
             json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made)
         )
