@@ -15,7 +15,7 @@ from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatapi.apps import CHECK_TAG
-from chatapi.web.listening_socket import listen
+from chatapi.web.listening_socket import inherited, listen
 from chatapi.web.server_limits import ServerLimits
 
 log = logging.getLogger(__name__)
@@ -89,15 +89,22 @@ def process_count(option: str, text: str) -> int:
     raise CannotStart(f"{option} {text!r} is no number of processes. Use a number from 1 to {MAX_PROCESSES}.")
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Open the socket that the web processes share; raises `CannotStart`."""
+def listening_socket(host: str, port: int, descriptor: int | None = None) -> socket.socket:
+    """Open the socket that web processes accept from, or take the inherited one; raises `CannotStart`."""
+    user_timeout_seconds = ServerLimits().user_timeout_seconds
+    if descriptor is not None:
+        try:
+            return inherited(descriptor, user_timeout_seconds=user_timeout_seconds)
+        except (OSError, OverflowError) as error:
+            message = f"file descriptor {descriptor} can't be listened on: {error}."
+            raise CannotStart(message) from error
     try:
-        return listen(host, port, user_timeout_seconds=ServerLimits().user_timeout_seconds)
+        return listen(host, port, user_timeout_seconds=user_timeout_seconds)
     except (OSError, OverflowError) as error:
-        raise cannot_listen(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
 
 
-def cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
+def _cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
     """Return the error for an address that can't be listened on."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return CannotStart(

@@ -96,19 +96,12 @@ class Command(BaseCommand):
             raise CannotStart("--fd belongs to --only web.")
         preflight.check_settings()
         preflight.check_services()
-        address = base_url(host, number) if role == "web" else None
+        listener = preflight.listening_socket(host, number, fd) if role == "web" else None
+        address = base_url(*listener.getsockname()[:2]) if listener else None
         log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
         process = import_module(PROCESSES[role])
-        if role != "web":
-            return process.run() or 0
-        try:
-            process.run(host=host, port=number, descriptor=fd)
-        except (OSError, OverflowError) as error:
-            if fd is not None:
-                raise CannotStart(f"file descriptor {fd} can't be listened on: {error}.") from error
-            raise preflight.cannot_listen(host, number, error) from error
-        return 0
+        return process.run(listener, is_shared=fd is not None) if listener else process.run() or 0
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)
