@@ -165,6 +165,19 @@ class Budget(models.Model):
             ),
             models.CheckConstraint(condition=Q(pending_nanodollars__gte=0), name="pending_not_negative"),
         ]
+        # The order of their list; end users, of whom there may be very many, are a list of their own.
+        indexes = [
+            models.Index(
+                fields=["-period_start", "scope", "scope_id"],
+                condition=~Q(scope="end_user"),
+                name="budgets_by_period",
+            ),
+            models.Index(
+                fields=["-period_start", "scope_id"],
+                condition=Q(scope="end_user"),
+                name="end_user_budgets_by_period",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.id
