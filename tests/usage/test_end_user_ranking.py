@@ -23,6 +23,7 @@ from usage.insights import Filters, Range, end_user_ranking
 from usage.models import DailyEndUserUsage, Kind, LedgerEntry, MonthlyEndUserUsage
 from usage.pricing import Tokens
 from usage.rollups import rebuild
+from usage.verification.sums import end_users_months_are_their_days
 
 pytestmark = pytest.mark.django_db
 
@@ -103,6 +104,13 @@ def test_months_follow_their_days(used: Client, alice: Person) -> None:
     assert months() == days() != {}
     rebuild()
     assert months() == days() != {}
+    for since in (None, database_now()):
+        assert list(end_users_months_are_their_days(since)) == []
+    MonthlyEndUserUsage.objects.filter(requests=2).update(requests=1)
+    for since in (None, database_now()):
+        (wrong,) = end_users_months_are_their_days(since)
+        assert "end users of project" in str(wrong)
+    rebuild()
     DailyEndUserUsage.objects.all().delete()
     assert set(months().values()) == {(0, 0)}
 

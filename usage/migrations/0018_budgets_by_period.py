@@ -1,4 +1,4 @@
-"""Indexes in the order of the list of budgets, with and without those of end users."""
+"""Indexes in the order of the list of budgets: without those of end users, and of one scope."""
 
 from django.db import migrations, models
 
@@ -20,9 +20,7 @@ class Migration(migrations.Migration):
         AddIndexBesideWriters(
             model_name="budget",
             index=models.Index(
-                fields=["-period_start", "scope_id"],
-                condition=models.Q(scope="end_user"),
-                name="end_user_budgets_by_period",
-            ),
+ fields=["scope", "-period_start", "scope_id"], name="budgets_of_a_scope_by_period"
+ ),
         ),
     ]
