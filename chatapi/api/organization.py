@@ -160,7 +160,8 @@ def _models_of(*kinds: ModelKind) -> tuple[str, ...]:
 
 def _names_of(found: list[Bucket]) -> dict[int | None, str]:
     """Return the names of the end users in the buckets, by their ids."""
-    ids = {sums.group.get("end_user_id") for bucket in found for sums in bucket.sums} - {None}
+    groups = [sums.group for bucket in found for sums in bucket.sums]
+    ids = {group["end_user_id"] for group in groups if "end_user_id" in group}
     return dict(EndUser.objects.filter(pk__in=ids).values_list("pk", "name"))
 
 

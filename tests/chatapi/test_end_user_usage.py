@@ -76,7 +76,8 @@ def test_what_is_not_kept_by_end_user_is_refused(alice: Person, query: str, para
 
 def walked(person: Person, path: str, **parameters: Any) -> list[list[dict[str, Any]]]:
     """Return the results of each page."""
-    pages, cursor = [], {}
+    pages: list[list[dict[str, Any]]] = []
+    cursor: dict[str, str] = {}
     while True:
         query = urlencode({"start_time": TODAY_S} | parameters | cursor, doseq=True)
         response = person.get(f"{path}?{query}")
@@ -109,6 +110,7 @@ def test_pages_of_end_users_are_the_ledger(alice: Person, monkeypatch: pytest.Mo
     names = dict(EndUser.objects.values_list("pk", "name"))
     spent: Counter[str] = Counter()
     for end_user_id, amount in mine.values_list("end_user_id", "amount_nanodollars"):
+        assert end_user_id is not None
         spent[names[end_user_id]] += amount
     found = {each["end_user"]: round(each["amount"]["value"] * 10**9) for page in pages for each in page}
     assert found == spent
