@@ -3,9 +3,10 @@ here.
 
 An object of another tenant gets the same 404 as an id that was never issued.
 
-A *caller* is the owner of an API key. A person is an *operator* (a superuser, or staff without a membership;
-Django's permissions say what they may do, in the whole installation) or a member of organizations, where the
-role decides (`roles.py`).
+A *caller* is the owner of an API key, and may have a role to manage its organization with. A person is an
+*operator* (a superuser, or staff without a membership; Django's permissions say what they may do, in the
+whole installation) or a member of organizations. Roles decide what members and managing callers may do
+(`roles.py`).
 """
 
 from collections.abc import Collection, Mapping
@@ -18,6 +19,7 @@ from django.db.models.functions import Now
 
 from accounts import roles
 from accounts.authentication import Caller
+from accounts.errors import PermissionDenied
 from accounts.models import APIKey, EndUser, Member, Project, Role
 
 Row = TypeVar("Row", bound=Model)
@@ -50,6 +52,31 @@ def own_key(caller: Caller) -> APIKey:
     return APIKey.objects.select_related("project__organization").get(
         pk=caller.api_key_id, project_id=caller.project_id
     )
+
+
+# ---- for a caller that manages its organization
+
+
+def managed_by(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Return the rows of the caller's organization, for routes that have called `require`."""
+    return rows.filter(_belonging_to([caller.organization_id], rows.model))
+
+
+def require(caller: Caller, permission: str) -> None:
+    """Raise `PermissionDenied` unless the role of the caller's key has the permission."""
+    if not caller.manages_as:
+        raise PermissionDenied(
+            "This needs an API key that manages your organization: make one with `createkey --manages-as`, "
+            "or choose a role in the key's page."
+        )
+    if permission not in roles.PERMISSIONS[caller.manages_as]:
+        raise PermissionDenied(f"An API key with the role '{caller.manages_as}' may not do this.")
+
+
+def require_role(caller: Caller, role: str) -> None:
+    """Raise `PermissionDenied` if the role is above that of the caller's key."""
+    if role and roles.is_above(role, caller.manages_as):
+        raise PermissionDenied(f"An API key with the role '{caller.manages_as}' manages nothing above it.")
 
 
 # ---- for a person of the admin
@@ -120,13 +147,23 @@ def may(user: Person, permission: str, row: Model) -> bool:
 
 
 def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[APIKey]:
-    """Return the keys without admin keys of organizations where the person may not make admin keys."""
+    """Return the keys without admin keys that the person may not change."""
     if is_operator(user):
         return keys
-    administered = [
-        organization_id for organization_id, role in roles_of(user).items() if role in roles.ADMINISTERS_KEYS
-    ]
-    return keys.filter(Q(is_admin=False) | Q(project__organization__in=administered))
+    own = Q(is_admin=False)
+    for organization_id, role in roles_of(user).items():
+        if role in roles.ADMINISTERS_KEYS:
+            manageable = ["", *roles.givable(role)]
+            own |= Q(project__organization=organization_id, manages_as__in=manageable)
+    return keys.filter(own)
+
+
+def may_change_admin_key(user: Person, key: APIKey) -> bool:
+    """Return whether the person may change this admin key: its role is not above their own."""
+    organization_id = key.project.organization_id
+    return may_make_admin_keys(user, organization_id) and not (
+        key.manages_as and roles.is_above(key.manages_as, role_in(user, organization_id))
+    )
 
 
 def may_make_admin_keys(user: Person, organization_id: int | None) -> bool:
@@ -153,6 +190,7 @@ _BELONGING = {
     "accounts.Organization": ("pk",),
     "accounts.APIKey": ("project__organization",),
     "accounts.EndUser": ("project__organization",),
+    "accounts.ServiceAccount": ("project__organization",),
     "accounts.RateLimit": (
         "organization",
         "project__organization",

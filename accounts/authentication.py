@@ -14,6 +14,7 @@ from django.utils import timezone
 from accounts import api_keys, end_users
 from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, TwoKeys
 from accounts.limits import Limit
+from accounts.model_lists import ModelsMode, list_allows
 from accounts.models import APIKey, EndUser, KeyScope, RateLimit
 
 MAX_CACHED_CALLERS = 10_000
@@ -37,6 +38,9 @@ class Caller:
     """What its key may do (`KeyScope`); empty: everything."""
     allowed_models: frozenset[str] = frozenset()
     """The models that its key may use; empty: all."""
+    models_mode: str = ModelsMode.ALL
+    """What its project's list of models means."""
+    listed_models: frozenset[str] = frozenset()
     model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Models' ids by its project's own names for them."""
     hashes_end_users: bool = False
@@ -48,11 +52,16 @@ class Caller:
     """Limits of each end user, without the name."""
     has_own_end_user_limits: bool = False
     """Whether some end users have limits of their own."""
+    key_name: str = ""
+    """The name of its key, with the start of the secret."""
+    manages_as: str = ""
+    """The role with which its key manages the organization; blank: it does not."""
     is_authenticated: bool = True
 
     def may_use(self, model: str) -> bool:
-        """Return whether its key may use the model, if that exists."""
-        return not self.allowed_models or model in self.allowed_models
+        """Return whether its key and its project may use the model, if that exists."""
+        is_keys = not self.allowed_models or model in self.allowed_models
+        return is_keys and list_allows(self.models_mode, self.listed_models, model)
 
     def require(self, scope: KeyScope) -> None:
         """Raise `PermissionDenied` unless its key has the scope."""
@@ -142,6 +151,10 @@ def _caller(row: APIKey | None) -> Caller:
         rate_limits=tuple(limits),
         scopes=frozenset(row.scopes),
         allowed_models=frozenset(row.allowed_models),
+        models_mode=row.project.models_mode,
+        listed_models=frozenset(row.project.listed_models),
+        key_name=str(row),
+        manages_as=row.manages_as if row.is_admin and not row.is_test else "",
         model_aliases=row.project.model_aliases,
         hashes_end_users=row.project.hashes_end_users,
         stores_metadata=row.project.stores_metadata,

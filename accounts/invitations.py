@@ -18,7 +18,9 @@ from django.utils.http import urlsafe_base64_encode
 from unfold.widgets import UnfoldAdminPasswordWidget
 
 from accounts import access, roles
-from accounts.models import Member
+from accounts.authentication import Caller, look_up_id
+from accounts.errors import AccountsError
+from accounts.models import KeyScope, Member
 
 
 def may_send(sender: access.Person, person: User) -> bool:
@@ -42,16 +44,38 @@ def may_send(sender: access.Person, person: User) -> bool:
     return changeable == len(places) and not is_above
 
 
+def path(caller: Caller, person: User) -> str:
+    """Return the path at which the person chooses a password, while the caller's key may invite people."""
+    token = f"{_KEY}{caller.api_key_id}.{_Tokens(f'{_KEY}{caller.api_key_id}').make_token(person)}"
+    return reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
+
+
+def _key_may_send(api_key_id: int, person: User) -> bool:
+    """Return whether the key may still invite the person, who has no other organization."""
+    try:
+        caller = look_up_id(api_key_id)
+        caller.require(KeyScope.MANAGEMENT)
+        access.require(caller, "accounts.add_member")
+        for place in Member.objects.filter(user=person):
+            access.require_role(caller, place.role)
+    except AccountsError:
+        return False
+    places = list(Member.objects.filter(user=person).values_list("organization", flat=True))
+    is_free = not (person.has_usable_password() or person.is_staff or person.is_superuser)
+    return is_free and places == [caller.organization_id]
+
+
 def link(request: HttpRequest, person: User) -> str:
     """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
-    token = f"{request.user.pk}.{_Tokens(request.user).make_token(person)}"
+    token = f"{request.user.pk}.{_Tokens(str(request.user.pk)).make_token(person)}"
     return request.build_absolute_uri(
         reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
     )
 
 
-# At most 19 digits: Python refuses to parse a number of thousands of digits.
-_ID = re.compile("[0-9]{1,19}")
+# At most 18 digits: Python refuses to parse a number of thousands of digits.
+_SENDER = re.compile("(key-)?([0-9]{1,18})")
+_KEY = "key-"
 
 
 class _Tokens(PasswordResetTokenGenerator):
@@ -59,13 +83,14 @@ class _Tokens(PasswordResetTokenGenerator):
 
     key_salt = "accounts.invitations"
 
-    def __init__(self, sender: Any) -> None:
+    def __init__(self, sender: str) -> None:
+        """`sender` is a person's id or `key-` with an API key's."""
         super().__init__()
         self._sender = sender
 
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
         # With the sender in the signature, nobody can put another sender's id in front of a token.
-        return f"{super()._make_hash_value(user, timestamp)}{self._sender.pk}"
+        return f"{super()._make_hash_value(user, timestamp)}{self._sender}"
 
 
 class _AnySender:
@@ -73,14 +98,15 @@ class _AnySender:
 
     def check_token(self, person: User | None, token: str | None) -> bool:
         """Return whether the token is valid for the person and its sender may still send it."""
-        sender_id, _, signed = (token or "").partition(".")
-        sender = (
-            User.objects.filter(pk=sender_id, is_active=True).first() if _ID.fullmatch(sender_id) else None
-        )
-        if person is None or sender is None:
-            return False
+        name, _, signed = (token or "").partition(".")
+        known = _SENDER.fullmatch(name)
         # The signature first, because it costs no query.
-        return _Tokens(sender).check_token(person, signed) and may_send(sender, person)
+        if person is None or known is None or not _Tokens(name).check_token(person, signed):
+            return False
+        if known[1]:
+            return _key_may_send(int(known[2]), person)
+        sender = User.objects.filter(pk=known[2], is_active=True).first()
+        return sender is not None and may_send(sender, person)
 
 
 class ChoosePassword(PasswordResetConfirmView):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
@@ -32,9 +33,22 @@ def person_named(by: access.Person, name: str, email: str) -> User:
         if email and email != known.email:
             raise ValidationError({"email": _OTHER_ADDRESS})
         return known
-    # A name that `by` does not know can be taken all the same.
+    return _new_person(name, email, "name")
+
+
+def person_with_email(organization_id: int, email: str) -> User:
+    """Return a new unsaved person whose user name is the address. Raises `ValidationError`, for a member of
+    the organization too.
+    """
+    if Member.objects.filter(organization=organization_id, user__email__iexact=email).exists():
+        raise ValidationError({"email": "This person is already a member, or is invited."})
+    return _new_person(email, email, "email")
+
+
+def _new_person(name: str, email: str, name_field: str) -> User:
+    # A name that nobody here knows can be taken all the same.
     if User.objects.filter(username=name).exists():
-        raise ValidationError({"name": _TAKEN})
+        raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)
     # Django's form to reset a password and our invitations tell by this who has never chosen one.
     person.set_unusable_password()
@@ -42,8 +56,8 @@ def person_named(by: access.Person, name: str, email: str) -> User:
         person.full_clean()
     except ValidationError as error:
         raise ValidationError(
-            # The form's field for the user name is called "name".
-            {{"username": "name"}.get(field, field): texts for field, texts in error.message_dict.items()}
+            # A form has its own name for the user name: `name_field`.
+            {{"username": name_field}.get(field, field): texts for field, texts in error.message_dict.items()}
         ) from error
     return person
 
@@ -68,6 +82,29 @@ def remove(member: Member) -> None:
     """Remove the membership; raises `ValidationError` if the organization would lose its last owner."""
     with _owned_after(member, is_owner=False):
         member.delete()
+
+
+def is_pending(member: Member) -> bool:
+    """Return whether the person was invited and has not signed in or chosen a password yet."""
+    return member.user.last_login is None and not member.user.has_usable_password()
+
+
+def pending(members: QuerySet[Member]) -> QuerySet[Member]:
+    """Return the members of whom `is_pending` is true."""
+    return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
+
+
+def withdraw(member: Member) -> None:
+    """Remove a pending membership, and the person if that was the only one, so that the name is free again.
+    Raises `ValidationError` if the person has accepted, or if the organization would lose its last owner.
+    """
+    with transaction.atomic():
+        member.user = person = User.objects.select_for_update().get(pk=member.user_id)
+        if not is_pending(member):
+            raise ValidationError("This invitation was accepted. Remove the member instead.")
+        remove(member)
+        if not (person.is_staff or person.is_superuser or person.memberships.exists()):
+            person.delete()
 
 
 def is_last_owner(member: Member) -> bool:

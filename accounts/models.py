@@ -1,6 +1,7 @@
 """Tenants: organizations, projects, members, API keys and rate limits."""
 
 from datetime import datetime
+from typing import Any
 from zoneinfo import available_timezones
 
 from django.conf import settings
@@ -8,9 +9,11 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
+from django.utils import timezone
 
 from accounts import api_keys
 from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
+from accounts.model_lists import ModelsMode, validate_model_names
 
 MAX_END_USER_CHARS = 128
 MAX_RESPONSE_DAYS = 30
@@ -76,7 +79,20 @@ class Project(models.Model):
         help_text="Days for which stored responses, input and output, are kept, encrypted, in the database. "
         f"At most {MAX_RESPONSE_DAYS}; 0: for minutes in memory only.",
     )
+    models_mode = models.CharField(
+        "which models",
+        max_length=10,
+        choices=ModelsMode.choices,
+        default=ModelsMode.ALL,
+        blank=True,
+        db_default="",
+        help_text="A key's own list can narrow this, and never widen it.",
+    )
+    listed_models = models.JSONField(
+        default=list, db_default=[], blank=True, validators=[validate_model_names]
+    )
     created_at = models.DateTimeField(auto_now_add=True)
+    archived_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         ordering = ["organization_id", "name"]
@@ -86,6 +102,22 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return f"{self.organization} / {self.name}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Keep the time since which an inactive project is inactive."""
+        self.archived_at = None if self.is_active else self.archived_at or timezone.now()
+        super().save(*args, **kwargs)
+
+
+class ServiceAccount(models.Model):
+    """A program that has keys of a project; its deletion revokes them."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="service_accounts")
+    name = models.CharField(max_length=100, validators=[identifier])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.project} / {self.name}"
 
 
 class EndUser(models.Model):
@@ -142,22 +174,13 @@ class KeyScope(models.TextChoices):
     MODELS = "models", "models – list the models"
     GENERATIONS = "generations", "generations – read receipts, resume and cancel streams"
     USAGE = "usage", "usage – read the organization's usage and costs; this needs an admin key too"
+    MANAGEMENT = "management", "management – manage the organization; this needs an admin key with a role"
 
 
 def validate_scopes(scopes: object) -> None:
     """Raise `ValidationError` unless it is a list of scopes."""
     if not isinstance(scopes, list) or not all(scope in KeyScope.values for scope in scopes):
         raise ValidationError(f"This must be a list of scopes: {', '.join(KeyScope.values)}.")
-
-
-def validate_model_names(names: object) -> None:
-    """Raise `ValidationError` unless it is a list of names. The models need not exist: that changes from day
-    to day.
-    """
-    if not isinstance(names, list) or not all(
-        isinstance(name, str) and 0 < len(name) <= 128 for name in names
-    ):
-        raise ValidationError("This must be a list of models' names.")
 
 
 class APIKey(models.Model):
@@ -181,6 +204,18 @@ class APIKey(models.Model):
         help_text="May also read all of its organization's usage and costs: "
         "/v1/organization/usage/completions and /v1/organization/costs.",
     )
+    manages_as = models.CharField(
+        max_length=10,
+        choices=Role.choices,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="A live admin key may manage its organization as a member with this role.",
+    )
+    service_account = models.ForeignKey(
+        ServiceAccount, on_delete=models.SET_NULL, null=True, blank=True, related_name="api_keys",
+        editable=False,
+    )  # fmt: skip
     # Empty lists allow everything, so that keys from before these columns keep all their rights.
     scopes = models.JSONField(
         default=list,
@@ -223,6 +258,11 @@ class APIKey(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.redacted})"
+
+    def clean(self) -> None:
+        """Raise `ValidationError` for a role of a key that can't manage anything."""
+        if self.manages_as and (self.is_test or not self.is_admin):
+            raise ValidationError({"manages_as": "Only a live admin key can manage its organization."})
 
     @property
     def redacted(self) -> str:

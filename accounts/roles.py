@@ -28,7 +28,11 @@ _VIEWER = frozenset(
     }
 )
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}
+# To make, change and revoke admin keys; `ADMINISTERS_KEYS` has the roles.
+ADMINISTER_KEYS = "accounts.administer_keys"
+
 _ADMIN = _MEMBER | {
+    ADMINISTER_KEYS,
     "accounts.add_project",
     "accounts.change_project",
     "accounts.add_member",

@@ -134,6 +134,17 @@ def generation_not_found() -> APIError:
     return APIError(Failed(message, INVALID, "generation_not_found", "id", 404))
 
 
+def object_not_found(what: str, param: str) -> APIError:
+    """Return a 404, the same for an unknown id and for another organization's."""
+    return APIError(Failed(f"There is no {what} with this id.", INVALID, "not_found", param, 404))
+
+
+def conflict() -> APIError:
+    """Return a 409 for a change that another one has overtaken; nothing was changed."""
+    message = "This conflicts with a change that was saved just now, so nothing was changed. Try again."
+    return APIError(Failed(message, INVALID, "conflict", status=409))
+
+
 def stream_expired() -> APIError:
     """Return a 410 for a generation that has ended and whose stream is not kept any more."""
     message = "This generation's stream is not kept any more. GET /v1/generations/{id} has its receipt."

@@ -8,7 +8,10 @@ from typing import Any
 from django.contrib import admin
 from django.urls import include, path
 
+from accounts.audit import recorder
+from accounts.models import ServiceAccount
 from chatapi.api import error_pages, front, metrics, openapi, organization, views
+from chatapi.api.management import routes as management
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
 
@@ -18,11 +21,13 @@ client_routes = [
     path("key", views.Key.as_view()),
     path("generations/<str:generation_id>", views.Receipt.as_view()),
     *organization.routes,
+    *management.urls,
 ]
 
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
+recorder.watch([ServiceAccount])  # which has no page
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [

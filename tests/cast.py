@@ -1,5 +1,6 @@
 """Who the tests are about, and what they have run."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,18 @@ class Person:
     def get(self, path: str, **headers: str) -> Any:
         """Return the answer to a GET with the person's key."""
         return Client().get(path, headers={"authorization": f"Bearer {self.key}", **headers})
+
+    def send(self, method: str, path: str, body: Any = None) -> Any:
+        """What the person's key gets to see; `body` is sent as JSON, and bytes as they are."""
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        return Client().generic(
+            method, path, data, "application/json", headers={"authorization": f"Bearer {self.key}"}
+        )
+
+    def manage_as(self, role: str) -> "Person":
+        """The same person, whose key now manages the organization with this role."""
+        APIKey.objects.filter(pk=self.api_key.pk).update(is_admin=True, manages_as=role)
+        return self
 
 
 def join(name: str, role: Role, organization: Organization, project: str) -> Person:

@@ -53,6 +53,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
 def test_the_shell_examples_work(service: Installation, document: Path, tmp_path: Path) -> None:
     (tmp_path / "catalog.toml").write_bytes((ROOT / "docs" / "catalog.example.toml").read_bytes())
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "provision.py").write_bytes((ROOT / "docs" / "provision.py").read_bytes())
     (tmp_path / "manage.py").write_text(
         f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); "
         f"runpy.run_path({str(ROOT / 'manage.py')!r}, run_name='__main__')"

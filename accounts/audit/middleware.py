@@ -1,4 +1,4 @@
-"""Names the signed-in person as the actor of a Django request."""
+"""Names the signed-in person, or the API key, as the actor of a Django request."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,6 +11,7 @@ from django.utils.decorators import sync_and_async_middleware
 
 from accounts import client_ip
 from accounts.audit.recorder import Actor, acting
+from accounts.authentication import Caller
 
 Sync = Callable[[HttpRequest], HttpResponseBase]
 Async = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
@@ -35,11 +36,13 @@ def AuditMiddleware(get_response: Sync | Async) -> Sync | Async:  # noqa: N802  
 
 
 def actor_of(request: HttpRequest) -> Actor | None:
-    """Return the signed-in person; None for nobody or an API key."""
-    user = getattr(request, "user", None)
-    if user is None or not isinstance(user, User):
-        return None
-    return Actor(user.pk, user.get_username(), ip_of(request))
+    """Return the signed-in person or the authenticated API key; None for nobody."""
+    match getattr(request, "user", None):
+        case User() as user:
+            return Actor(user.pk, user.get_username(), ip_of(request))
+        case Caller() as caller:  # set by Django REST Framework
+            return Actor(None, f"API key {caller.key_name}", ip_of(request), caller.api_key_id)
+    return None
 
 
 def ip_of(request: HttpRequest) -> str | None:

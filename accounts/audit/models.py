@@ -6,14 +6,15 @@ from django.db.models.functions import Now
 
 
 class AuditEntry(models.Model):
-    """One act of a person on an object; the database refuses to change or delete it.
+    """One act of a person or an API key on an object; the database refuses to change or delete it.
 
     `changes` has the values before and after by field name, `{"name": ["Acme", "Acme Inc"]}`; null: none.
     """
 
     at = models.DateTimeField(db_default=Now())
     actor_id = models.BigIntegerField(null=True, help_text="The person's id; null: nobody who was signed in.")
-    actor = models.CharField(max_length=150, help_text="The person's user name then.")
+    actor_key_id = models.BigIntegerField(null=True, help_text="The id of the API key that acted, if any.")
+    actor = models.CharField(max_length=150, help_text="The name of the person or API key then.")
     address = models.GenericIPAddressField(null=True, help_text="Where the request came from.")
     action = models.CharField(max_length=40, help_text="A verb, in the past.")
     object_type = models.CharField(max_length=100, help_text="The model's label, such as accounts.project.")

@@ -33,6 +33,8 @@ class Actor:
     id: int | None
     name: str
     ip: str | None = None
+    key_id: int | None = None
+    """The API key that acts, if it is no person."""
 
 
 _acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", default=None)
@@ -67,6 +69,7 @@ def write(who: Actor, action: str, row: Model, changes: Changes | None = None, r
     """Write an entry of this actor."""
     AuditEntry.objects.create(
         actor_id=who.id,
+        actor_key_id=who.key_id,
         actor=who.name,
         address=who.ip,
         action=action,

@@ -1,9 +1,13 @@
 """The routes of the OpenAPI document: parameters, answers and errors of each operation."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from chatapi.api.openapi_schemas import Schema, ref
+import msgspec
+
+from chatapi.api.management.routes import ROUTES
+from chatapi.api.openapi_schemas import Schema, ref, ref_to
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation
@@ -96,7 +100,7 @@ def paths() -> dict[str, Schema]:
         for operation in protocol.operations
     }
     found["/v1/chat/completions"]["get"] = _ticket_stream()
-    return found | _tickets() | _responses() | _generations() | _readings()
+    return found | _tickets() | _responses() | _generations() | _readings() | _management()
 
 
 def _creation(operation: Operation) -> Schema:
@@ -244,6 +248,41 @@ def _readings() -> dict[str, Schema]:
     }
 
 
+def _management() -> dict[str, Schema]:
+    """Return the operations of the management API, whose data is beside its routes."""
+    found: dict[str, Schema] = {}
+    for route in ROUTES:
+        path = re.sub(r"<\w+:(\w+)>", r"{\1}", f"/v1/organization/{route.path}")
+        inside = [_parameter("path", name, _TEXT, "Its id.") for name in re.findall(r"{(\w+)}", path)]
+        found[path] = {
+            method.lower(): _operation(
+                ("management", each.id, each.summary),
+                f"Needs a key whose role permits `{each.permission}`. {each.description}".strip(),
+                answers={200: {"description": "The result."} | _json(each.answer), 409: _OVERTAKEN},
+                errors=(404, 415),
+                parameters=[*inside, *_query(each.query)],
+                body=None if each.body is None else {"required": True} | _json(each.body),
+            )
+            for method, each in route.operations.items()
+        }
+    return found
+
+
+def _json(type_: Any) -> Schema:
+    return {"content": {"application/json": {"schema": ref_to(type_)}}}
+
+
+def _query(query_type: type[msgspec.Struct] | None) -> Iterable[Schema]:
+    """Yield the parameters of a query; lists are repeated, with brackets."""
+    if query_type is None:
+        return
+    _, components = msgspec.json.schema_components([query_type])
+    for name, schema in components[query_type.__name__]["properties"].items():
+        plain = schema.get("anyOf", [schema])[0]
+        shown = f"{name}[]" if plain.get("type") == "array" else name
+        yield _parameter("query", shown, plain, "As in OpenAI's API reference.")
+
+
 def _operation(
     names: tuple[str, str, str],
     description: str,
@@ -325,6 +364,9 @@ def _body(schema: str, example: Mapping[str, Any]) -> Schema:
 def _answer(description: str, schema: str, headers: Schema | None = None) -> dict[str, Any]:
     answer = {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
     return answer if headers is None else answer | {"headers": headers}
+
+
+_OVERTAKEN = _answer("Another change was faster, so nothing was changed.", "Error")
 
 
 def _completion(schema: str, event: str | None) -> dict[int, Schema]:

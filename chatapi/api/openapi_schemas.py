@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from chatapi.api.management.routes import ROUTES
 from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.wire import caps
@@ -21,11 +22,19 @@ def ref(name: str) -> Schema:
     return {"$ref": _REF.format(name=name)}
 
 
+def ref_to(type_: Any) -> Schema:
+    """Return a reference to the schema of this type."""
+    found, _ = msgspec.json.schema_components([type_], ref_template=_REF)
+    return dict(found[0])
+
+
 def all_schemas() -> dict[str, Schema]:
     """Return every schema of the document by its name."""
     operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
     requests = [operation.request for operation in operations]
+    managing = [operation for route in ROUTES for operation in route.operations.values()]
     types = [*requests, ModelList, Key, Receipt, UsagePage, EmbeddingsPage, CostPage]
+    types += [each for operation in managing for each in (operation.body, operation.answer) if each]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())

@@ -7,6 +7,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from unfold.widgets import (
+    UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
@@ -23,6 +24,7 @@ from chatapi.models import (
     extra_parameters_mistake,
     shared_alias,
 )
+from chatapi.pages.key_forms import model_choices
 from chatapi.worker.engines import Timeouts
 
 _BETWEEN_NAMES = re.compile(r"[\s,]+")
@@ -115,9 +117,16 @@ class ProjectForm(ConstrainedForm):
         "An empty field means that only the models' own names and aliases work.",
     )
 
+    listed_models = forms.MultipleChoiceField(
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="For “only the listed models” and “all but the listed models”.",
+    )
+
     class Meta:
         model = Project
-        fields = ["organization", "name", "is_active", "model_aliases", "hashes_end_users"]
+        fields = ["organization", "name", "is_active", "models_mode", "listed_models", "model_aliases"]
+        fields += ["hashes_end_users"]
         fields += ["counts_end_users", "stores_metadata", "stores_responses_days"]
         help_texts = {
             "counts_end_users": "Usage and budgets are kept for each person whom requests name in "
@@ -131,6 +140,8 @@ class ProjectForm(ConstrainedForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if field := self.fields.get("listed_models"):  # people who may only view have no fields
+            field.choices = model_choices(self.instance.listed_models)  # type: ignore[attr-defined]
         aliases = self.instance.model_aliases
         self.initial["model_aliases"] = "\n".join(f"{name} = {model}" for name, model in aliases.items())
 

@@ -115,7 +115,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         row = obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
         if row is None or not row.is_admin:
             return True
-        return access.may_make_admin_keys(request.user, row.project.organization_id)
+        return access.may_change_admin_key(request.user, row)
 
     def has_key_permission(self, request: HttpRequest, object_id: str) -> bool:
         return self._changeable(request, object_id) is not None
@@ -191,7 +191,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         """Return the fields; a digest is never among them."""
         may_change = obj is None or self.has_change_permission(request, obj)
         rights = ["scopes", "allowed_models"] if may_change else ["scopes_shown", "allowed_models_shown"]
-        rights += [] if obj is None and not access.may_make_admin_keys(request.user, None) else ["is_admin"]
+        if obj is not None or access.may_make_admin_keys(request.user, None):
+            rights += ["is_admin", "manages_as"]
         rights += ["default_dialect", "expires_at"]
         if obj is None:
             return [
@@ -213,7 +214,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
             *shown_only,
             "scopes_shown",
             "allowed_models_shown",
-            *([] if may_make_admin else ["is_admin"]),
+            *([] if may_make_admin else ["is_admin", "manages_as"]),
         ]
 
     def get_form(

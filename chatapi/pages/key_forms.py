@@ -12,7 +12,7 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
-from accounts import access
+from accounts import access, roles
 from accounts.models import APIKey, KeyScope
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
@@ -53,9 +53,17 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
 
     class Meta:
         model = APIKey
-        fields = ["name", "scopes", "allowed_models", "is_admin", "default_dialect", "expires_at"]
-        labels = {"is_admin": "Can read the organization's usage"}
-        help_texts = {"is_admin": "With /v1/organization/usage/completions and /v1/organization/costs."}
+        fields = ["name", "scopes", "allowed_models", "is_admin", "manages_as"]
+        fields += ["default_dialect", "expires_at"]
+        labels = {
+            "is_admin": "Can read the organization's usage",
+            "manages_as": "Manages the organization as",
+        }
+        help_texts = {
+            "is_admin": "With /v1/organization/usage/completions and /v1/organization/costs.",
+            "manages_as": "A live admin key with a role may do what a member of that role may, with "
+            "/v1/organization/projects and the other management routes.",
+        }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -74,6 +82,18 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         ):
             raise ValidationError("Only owners and admins of the organization can make an admin key.")
         return is_admin
+
+    def clean_manages_as(self) -> str:
+        """Raise `ValidationError` for a role above the person's own."""
+        role: str = self.cleaned_data["manages_as"]
+        project = self.cleaned_data.get("project") or (self.instance.project if self.instance.pk else None)
+        if role and project is not None:
+            own = access.role_in(self.person, project.organization_id)
+            if not self.cleaned_data.get("is_admin"):
+                raise ValidationError("Only an admin key can have a role.")
+            if roles.is_above(role, own):
+                raise ValidationError("You can't give a key a role above your own.")
+        return role
 
 
 class NewKeyForm(KeyForm):

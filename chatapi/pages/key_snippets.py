@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
+from accounts.model_lists import list_allows
 from accounts.models import APIKey, KeyScope
 from chatapi import catalog
 from chatapi.models import ModelKind
@@ -129,12 +130,14 @@ _TEMPLATES = {
 
 def usable_models(row: APIKey) -> dict[ModelKind, str]:
     """Return a served model of each kind that the key may use, preferably the default model."""
-    allowed = set(row.allowed_models)
+    allowed, project = set(row.allowed_models), row.project
     served = sorted(
         # False sorts before True, so the default model is the first.
         (model.id != settings.DEFAULT_MODEL, model.id, ModelKind(model.kind))
         for model in catalog.load().values()
-        if model.price is not None and (not allowed or model.id in allowed)
+        if model.price is not None
+        and (not allowed or model.id in allowed)
+        and list_allows(project.models_mode, project.listed_models, model.id)
     )
     # The last one of each kind is kept, so the preferred one comes last.
     return {kind: model for _, model, kind in reversed(served)}

@@ -48,7 +48,7 @@ def run(*, host: str, port: int, descriptor: int | None = None) -> None:
     if descriptor is None:
         listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
     else:
-        listener = inherited(descriptor)
+        listener = inherited(descriptor, user_timeout_seconds=limits.user_timeout_seconds)
     # It imports the views and pages: in the first request that would block the event loop for 200 ms.
     reverse("admin:index")
     tune_process()

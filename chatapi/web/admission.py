@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 from django.conf import settings
 from redis.exceptions import RedisError
@@ -14,13 +15,16 @@ from accounts.limits import Counts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.delta_stream import Job
+from chatapi.process_metrics import ADMISSION
 from chatapi.web import idempotency_header
 from chatapi.web.byte_windows import WindowFull
 from chatapi.web.exchange import Exchange
 from chatapi.web.generations import visible_generation
+from chatapi.web.rates import used_amounts
 from chatapi.web.responses import has_failed, respond, respond_again, respond_later
 from chatapi.web.services import Services
 from chatapi.web.validation import ValidatedRequest
+from chatapi.wire.deltas import Usage
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted
 from usage.errors import AlreadyAdmitted
@@ -42,17 +46,17 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inbox.name
-        admitting = services.in_background(_admit(services, request, admission, inbox))
-        used_tokens: int | None = None
+        admitting = services.in_background(_admit(services, request, admission, inbox, exchange.began_at))
+        usage: Usage | None = None
         try:
             if is_later:
                 await respond_later(
                     exchange, services, admission, request.dialect, admitting, background_state
                 )
             else:
-                used_tokens = await respond(exchange, services, admission, request.dialect, admitting)
+                usage = await respond(exchange, services, admission, request.dialect, admitting)
         finally:
-            services.in_background(_release(services, reservation, used_tokens, admitting))
+            services.in_background(_release(services, reservation, usage, admitting))
         return
     except AlreadyAdmitted as error:
         if not error.is_same_request:
@@ -140,7 +144,11 @@ async def end_user_limits(services: Services, caller: Caller, end_user: str | No
 
 
 async def _admit(
-    services: Services, request: ValidatedRequest, admission: ledger.Admission, inbox: str
+    services: Services,
+    request: ValidatedRequest,
+    admission: ledger.Admission,
+    inbox: str,
+    began_at: float,
 ) -> None:
     """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
@@ -162,6 +170,8 @@ async def _admit(
         stores_response = bool(request.caller.stores_responses_days)
         await services.enqueue(admission.id, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
+        if not admission.is_test:
+            ADMISSION.observe(monotonic() - began_at)
         failpoint("enqueue.after")
     finally:
         if request.room is not None:
@@ -191,10 +201,10 @@ async def _take_room_for_state(services: Services, request: ValidatedRequest) ->
 
 
 async def _release(
-    services: Services, reservation: Reservation, used_tokens: int | None, admitting: "asyncio.Task[None]"
+    services: Services, reservation: Reservation, usage: Usage | None, admitting: "asyncio.Task[None]"
 ) -> None:
     """Release what the request took from limits and did not use: all of it if it never ran."""
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
-    used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+    used = used_amounts(usage.prompt_tokens, usage.completion_tokens) if usage else None
     await services.rates.release(reservation, {} if has_failed(admitting) else used)

@@ -31,6 +31,11 @@ MOST_REMEMBERED = 10_000
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]
 
 
+def used_amounts(prompt_tokens: int, completion_tokens: int) -> Amounts:
+    """Return what a request with this usage takes from its limits."""
+    return {Counts.TOKENS: prompt_tokens + completion_tokens}
+
+
 class _Full(NamedTuple):
     """A limit of requests that had no room. Times are by `time.monotonic`."""
 
@@ -157,6 +162,6 @@ class Rates:
             except DatabaseUnavailable:
                 end = None
             if end is not None:
-                return {Counts.TOKENS: end.tokens.prompt_tokens + end.tokens.completion_tokens}
+                return used_amounts(end.tokens.prompt_tokens, end.tokens.completion_tokens)
             await asyncio.sleep(wait_s)
         return None

@@ -33,8 +33,8 @@ async def respond(
     admission: Admission,
     dialect: Dialect,
     admitting: "asyncio.Task[None]",
-) -> int | None:
-    """Send the completion while it is generated, and return the tokens that it used, if its end came.
+) -> Usage | None:
+    """Send the completion while it is generated, and return its usage, if its end came.
 
     A client that leaves before the end has the generation cancelled, unless it can come back with an
     idempotency key.
@@ -45,14 +45,15 @@ async def respond(
     try:
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
         await asyncio.shield(admitting)
+        exchange.is_admitted = True
         answer = answer_to(exchange, admission)
         exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
         batches = relay(services, follower, settings.PING_MS)
-        used_tokens = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
+        usage = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
-        if used_tokens is not None and dialect.encoder is None and admission.idempotency is None:
+        if usage is not None and dialect.encoder is None and admission.idempotency is None:
             services.forget(admission.id)  # without a stream, it can't be asked for again
-        return used_tokens
+        return usage
     finally:
         services.inbox.leave(follower)
         if is_wanted and admission.idempotency is None and not has_failed(admitting):
@@ -74,6 +75,7 @@ async def respond_later(
     """
     try:
         await asyncio.shield(admitting)
+        exchange.is_admitted = True
         answer = answer_to(exchange, admission)
         public_id = dialect.public_id(answer.id)
         exchange.response_headers.append((b"x-generation-id", public_id.encode()))
@@ -142,16 +144,16 @@ async def _deliver(
     is_stream: bool,
     *,
     is_final: bool = False,
-) -> int | None:
-    """Send the deltas as a stream or as one object; return the tokens used, if the generation ended well.
+) -> Usage | None:
+    """Send the deltas as a stream or as one object; return the usage, if the generation ended well.
 
     `is_final`: an idempotency key would only repeat a failure.
     """
     if is_stream and dialect.encoder is not None:
         exchange.encoder = dialect.encoder(answer)
-        used_tokens, failure = await _stream(exchange, exchange.encoder, batches, dialect.keep_alive)
+        usage, failure = await _stream(exchange, exchange.encoder, batches, dialect.keep_alive)
     else:
-        used_tokens, failure = await _collect(exchange, dialect.folder(answer), batches)
+        usage, failure = await _collect(exchange, dialect.folder(answer), batches)
     if failure is not None:
         # The key would only repeat this failure: no retry. A failure of this connection alone may be retried.
         if is_final and failure not in (LOST, CLOSING):
@@ -160,14 +162,14 @@ async def _deliver(
                 exchange.response_headers.append(errors.NO_RETRY)
         await exchange.send_error(failure)
     failpoint("view.after_terminal")
-    return used_tokens
+    return usage
 
 
 async def _stream(
     exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
-) -> tuple[int | None, Failed | None]:
+) -> tuple[Usage | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
-    used_tokens, has_begun, sent_at = None, False, time.monotonic()
+    usage, has_begun, sent_at = None, False, time.monotonic()
     async for batch in batches:
         if not has_begun:
             if batch and isinstance(batch[0], Failed):
@@ -176,7 +178,7 @@ async def _stream(
             has_begun = True
         is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
         if is_last and isinstance(batch[-1], Usage):
-            used_tokens = batch[-1].total_tokens
+            usage = batch[-1]
         rest = batch
         if len(batch) > PIECE_DELTAS:
             last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
@@ -193,12 +195,12 @@ async def _stream(
         sent_at = now if frames else sent_at
         await exchange.send_body(frames, more=not is_last)
         del batch, rest, frames  # a thousand streams wait here for their next batch
-    return used_tokens, None
+    return usage, None
 
 
 async def _collect(
     exchange: Exchange, folder: Folder, batches: AsyncIterator[list[AnyDelta]]
-) -> tuple[int | None, Failed | None]:
+) -> tuple[Usage | None, Failed | None]:
     """Wait for the end, then send one object; a failure is returned."""
     async for batch in batches:
         for delta in batch:
@@ -206,7 +208,7 @@ async def _collect(
     if folder.failure is not None:
         return None, folder.failure
     await send_folded(exchange, folder)
-    return folder.usage.total_tokens if folder.usage else None, None
+    return folder.usage, None
 
 
 async def send_folded(exchange: Exchange, folder: Folder) -> None:

@@ -2,6 +2,7 @@
 surprise who has read it.
 """
 
+import copy
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "ignored_auth,unsupported_method"
 )
+MANAGEMENT = "management"
 PHASES: dict[str, list[str]] = {
     "what it makes up": ["--phases", "examples,fuzzing", "--max-examples", "15"],
     # The bodies of tickets are those of chat completions, those to count are those of messages.
@@ -53,10 +55,53 @@ def document(installation: Installation) -> dict[str, Any]:
     return document
 
 
+@pytest.fixture(scope="module")
+def admin_key(installation: Installation) -> str:
+    """A key that owns an organization of its own, which the tests may turn upside down."""
+    made = installation.manage(
+        "createkey", "--organization", "Fuzzed", "--project", "home", "--manages-as", "owner", "--json"
+    )
+    assert made.returncode == 0, made.stderr
+    return str(json.loads(made.stdout)["key"])
+
+
+@pytest.fixture(scope="module")
+def management(installation: Installation, document: dict[str, Any], admin_key: str) -> dict[str, Any]:
+    """The management API of the document, narrowed to a project that there is, except for its archiving."""
+    body = json.dumps({"name": "fuzzed"}).encode()
+    project = Client(installation.url, admin_key).send("POST", "/v1/organization/projects", body).json
+    paths = {
+        path: operations
+        for path, operations in document["paths"].items()
+        if any(MANAGEMENT in operation["tags"] for operation in operations.values())
+    }
+    narrowed: dict[str, Any] = copy.deepcopy(document | {"paths": paths})
+    for path, operations in narrowed["paths"].items():
+        parameters = [each for operation in operations.values() for each in operation["parameters"]]
+        for parameter in parameters:
+            if parameter["name"] == "project_id" and not path.endswith("/archive"):
+                parameter["schema"] = {"const": project["id"]}
+            if parameter["name"] == "rate_limit_id":
+                parameter["schema"] = {"enum": ["rl-*", "rl-sandbox"]}
+    return narrowed
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_schemathesis_finds_no_server_error_and_nothing_undocumented(
     installation: Installation, document: dict[str, Any], tmp_path: Path, phase: str
 ) -> None:
+    options = [*PHASES[phase], "--exclude-tag", MANAGEMENT]
+    fuzz(installation.url, document, installation.keys["test"], tmp_path, options)
+
+
+@pytest.mark.parametrize("phase", ["examples,fuzzing", "coverage"])
+def test_schemathesis_finds_nothing_undocumented_in_the_management_api(
+    installation: Installation, management: dict[str, Any], admin_key: str, tmp_path: Path, phase: str
+) -> None:
+    fuzz(installation.url, management, admin_key, tmp_path, ["--phases", phase, "--max-examples", "10"])
+
+
+def fuzz(url: str, document: dict[str, Any], key: str, tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     command = [
         sys.executable,
@@ -65,17 +110,17 @@ def test_schemathesis_finds_no_server_error_and_nothing_undocumented(
         "run",
         "openapi.json",
         "--url",
-        installation.url,
+        url,
         "--seed",
         SEED,
         "--no-color",
     ]
     command += [
         "--header",
-        f"Authorization: Bearer {installation.keys['test']}",
+        f"Authorization: Bearer {key}",
         "--checks",
         CHECKS,
-        *PHASES[phase],
+        *options,
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""Who gets what on every page of the admin, and on the organization's usage routes: a page that this file
-does not know fails it.
+"""Who gets what on every page of the admin, and on the organization's usage and management routes: a page
+that this file does not know fails it.
 
 Each page has the least role that may read it, and the least that may send its form. Acme's pages are asked
 for by everyone: operators, Acme's own people by role, Umbrella's owner, someone who belongs nowhere, a
@@ -15,15 +15,18 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
+from django.db import transaction
 from django.db.models import Model
 from django.template.response import SimpleTemplateResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from accounts import access
-from accounts.models import APIKey, Member, Organization, RateLimit, Role
+from accounts import access, roles
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role, ServiceAccount
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi import response_store
+from chatapi.api.management.route import ManagementRoute
+from chatapi.api.management.routes import ROUTES as MANAGEMENT
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.response_store import Content
 from tests.admin_pages import client_of
@@ -373,3 +376,108 @@ def test_the_organizations_usage_is_for_its_admin_keys(
         charlie.get(f"{asked}&project_ids={project}").content for project in (alice.project.pk, 999_999_999)
     ]
     assert others[0] == others[1]
+
+
+# ---- the management API, which is for keys with a role
+
+OPERATIONS = [(route, method) for route in MANAGEMENT for method in route.operations]
+ALWAYS_REFUSED = {("spend_limit", "POST"), ("spend_limit", "DELETE")}
+"""The organization's limits are the operator's."""
+
+
+class Managed:
+    """One row of Acme's of each kind that a management route names."""
+
+    def __init__(self, alice: Person, bob: Person) -> None:
+        account = ServiceAccount.objects.create(project=bob.project, name="backend")
+        invited = User.objects.create(username="dora@example.com", password="!")
+        invite = Member.objects.create(organization=bob.project.organization, user=invited, role=Role.VIEWER)
+        self.ids = {
+            "project_id": str(bob.project.pk),
+            "api_key_id": str(bob.api_key.pk),
+            "service_account_id": str(account.pk),
+            "user_id": str(bob.user.pk),
+            "invite_id": str(invite.pk),
+            "key_id": str(alice.api_key.pk),
+            "rate_limit_id": "rl-*",
+        }
+
+    def path(self, route: type[ManagementRoute], *, unknown: bool = False) -> str:
+        """The path of the route about Acme's rows, or about some that there never were."""
+        ids = self.ids if not unknown else dict.fromkeys(self.ids, "999999999")
+        return f"/v1/organization/{re.sub('<[a-z]+:([a-z_]+)>', lambda part: ids[part[1]], route.path)}"
+
+
+def operation_name(operation: tuple[type[ManagementRoute], str]) -> str:
+    return f"{operation[1]} {operation[0].path}"
+
+
+@pytest.fixture
+def managed(alice: Person, bob: Person) -> Managed:
+    """Acme's rows."""
+    return Managed(alice, bob)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=operation_name)
+def test_a_management_route_is_for_roles_that_permit_it(
+    managed: Managed, alice: Person, operation: tuple[type[ManagementRoute], str]
+) -> None:
+    route, method = operation
+    path = managed.path(route)
+    needed = route.operations[method].permission
+    assert Client().generic(method, path).status_code == 401
+    assert client_of(alice.user).generic(method, path).status_code == 401
+    assert alice.send(method, path).status_code == 403
+    APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
+    assert alice.send(method, path).status_code == 403
+    for role in LEAST_FIRST:
+        with transaction.atomic():
+            response = alice.manage_as(role).send(method, path, b"no JSON")
+            transaction.set_rollback(True)
+        may = needed in roles.PERMISSIONS[role] and (route.path, method) not in ALWAYS_REFUSED
+        assert (response.status_code != 403) == may, (role, response.content)
+    APIKey.objects.filter(pk=alice.api_key.pk).update(manages_as="owner", scopes=["usage"])
+    assert alice.send(method, path).status_code == 403
+    APIKey.objects.filter(pk=alice.api_key.pk).update(scopes=["management"], is_test=True)
+    assert alice.send(method, path).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS if "<" in each[0].path], ids=operation_name
+)
+def test_others_rows_are_unknown_to_a_management_route(
+    managed: Managed, alice: Person, charlie: Person, operation: tuple[type[ManagementRoute], str]
+) -> None:
+    alice.manage_as("owner")
+    charlie.manage_as("owner")
+    route, method = operation
+    before = everything()
+    own, unknown = (charlie.send(method, managed.path(route, unknown=each), b"{}") for each in (False, True))
+    assert (own.status_code, own.content) == (404, unknown.content), own.content
+    inside = managed.path(route).replace(f"/{managed.ids['project_id']}", f"/{charlie.project.pk}")
+    if "project_id" in route.path and route.path.count("<") > 1 and "rate_limit" not in route.path:
+        assert charlie.send(method, inside, b"{}").status_code == 404
+    assert everything() == before
+
+
+def everything() -> list[Any]:
+    """All rows that the management API can change."""
+    models: list[type[Model]] = [
+        Organization,
+        Project,
+        APIKey,
+        ServiceAccount,
+        Member,
+        RateLimit,
+        BudgetLimit,
+    ]
+    return [list(model._default_manager.order_by("pk").values()) for model in models]
+
+
+@pytest.mark.parametrize("route", [each for each in MANAGEMENT if "GET" in each.operations], ids=str)
+def test_lists_of_the_management_api_show_nothing_of_others(
+    managed: Managed, alice: Person, charlie: Person, route: type[ManagementRoute]
+) -> None:
+    alice.manage_as("owner")
+    shown = charlie.manage_as("owner").send("GET", managed.path(route)).content.decode()
+    assert not re.search(rf"Acme|alice|bob|dora|backend|{alice.api_key.public[:4]}", shown)

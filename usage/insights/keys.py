@@ -42,7 +42,7 @@ def key_activity(keys: Sequence[APIKey], now: datetime) -> dict[int, KeyActivity
     for key_id, day, requests, tokens, amount in _sums_by_day(keys, first_day):
         days[key_id][(day - first_day.date()).days] += requests
         sums[key_id] = sums[key_id][0] + tokens, sums[key_id][1] + amount
-    newest = _newest_requests(keys)
+    newest = newest_requests(keys)
     return {key.pk: KeyActivity(first_day, days[key.pk], *sums[key.pk], newest[key.pk]) for key in keys}
 
 
@@ -72,7 +72,7 @@ def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
             yield (key_id, midnight.date(), *numbers)
 
 
-def _newest_requests(keys: Sequence[APIKey]) -> dict[int, datetime | None]:
+def newest_requests(keys: Sequence[APIKey]) -> dict[int, datetime | None]:
     """Return when each key's newest request was admitted: one look into an index for each key."""
     newest = (
         Generation.objects.filter(api_key=OuterRef("pk")).order_by("-admitted_at").values("admitted_at")[:1]

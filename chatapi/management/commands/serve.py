@@ -1,5 +1,6 @@
 """`manage.py serve`: run the whole service, or one of its processes."""
 
+import logging
 import os
 import sys
 from importlib import import_module
@@ -7,9 +8,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from chatapi import __version__
+from chatapi.log_formats import fields
 from chatapi.serving import all_in_one, preflight
 from chatapi.serving.all_in_one import Processes
+from chatapi.serving.greeting import base_url
 from chatapi.serving.preflight import CannotStart
+
+log = logging.getLogger("chatapi")
 
 PROCESSES = {
     "web": "chatapi.serving.web_process",
@@ -90,6 +96,8 @@ class Command(BaseCommand):
             raise CannotStart("--fd belongs to --only web.")
         preflight.check_settings()
         preflight.check_services()
+        address = base_url(host, number) if role == "web" else None
+        log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
         process = import_module(PROCESSES[role])
         if role != "web":

@@ -25,6 +25,7 @@ from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
 from tests.cast import Person, run
 from tests.chatapi.worker.processes import Valkey
 from usage.database.group_commit import GroupCommit
+from usage.models import Generation
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -116,8 +117,10 @@ async def test_missing_deltas_come_when_valkey_answers_again(
 
 
 async def test_the_row_tells_an_end_that_was_never_published(services: Any, settled: UUID) -> None:
+    row = await services.commits.read(Generation.objects.get, pk=settled)
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode(TOLD))])
-    assert await heard(services, settled) == [*TOLD, *GOOD_END]
+    usage = Usage(1_000, 200, 400, completed_at=int(row.settled_at.timestamp()))
+    assert await heard(services, settled) == [*TOLD, Finished("stop"), usage]
 
 
 async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UUID) -> None:

@@ -184,7 +184,9 @@ async def test_a_commit_whose_answer_was_lost_is_told_like_any_other(
     commits.lost_answers = 1
     row = await settled(commits, publisher, run, Engine([Started(), Text(" the of"), *END]))
     assert (row.outcome, row.completion_tokens) == (Outcome.COMPLETED, 5)
-    assert published(writes)[-2:] == END
+    assert row.settled_at is not None
+    usage = Usage(7, 5, completed_at=int(row.settled_at.timestamp()))
+    assert published(writes)[-2:] == [END[0], usage]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,174 @@
+"""`/v1/organization/audit_logs`: the organization's audit log, newest first, in OpenAI's words."""
+
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import Any
+
+import msgspec
+from django.db.models import CharField, Q, QuerySet
+from django.db.models.functions import Cast
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import access
+from accounts.audit.models import AuditEntry
+from accounts.models import APIKey, Member, Project, ServiceAccount
+from chatapi.api.management import objects, requests
+from chatapi.api.management.operations import Operation
+from chatapi.api.management.pages import Page, page_of_rows
+from chatapi.api.management.route import ManagementRoute, refuse
+from chatapi.api.views import caller_of
+from usage.database.time_limit import time_limit
+
+# OpenAI's words for our kinds of objects; others keep the name of their model.
+_KINDS = {
+    "accounts.apikey": "api_key",
+    "accounts.member": "user",
+    "accounts.organization": "organization",
+    "accounts.project": "project",
+    "accounts.ratelimit": "rate_limit",
+    "accounts.serviceaccount": "service_account",
+    "usage.budgetlimit": "spend_limit",
+}
+_OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
+_ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}
+# What OpenAI has other words for.
+_ADDED, _REVOKED, _ARCHIVED = "user.added", "api_key.deleted", "project.archived"
+_IS_REVOCATION = Q(object_type="accounts.apikey", action="changed", changes__has_key="revoked_at")
+# `has_key`, because the negation of a comparison with nothing would be neither true nor false.
+_IS_ARCHIVING = Q(
+    object_type="accounts.project",
+    action="changed",
+    changes__has_key="is_active",
+    changes__is_active=[True, False],
+)
+
+
+class AuditLogs(ManagementRoute):
+    """The acts of people, API keys and commands on what belongs to the organization."""
+
+    path = "audit_logs"
+    operations = {
+        "GET": Operation(
+            "listAuditLogs",
+            "List the audit log",
+            "audit.view_auditentry",
+            Page[objects.AuditLog],
+            query=requests.AuditLogQuery,
+            description="For keys with the role `owner`. The newest act is the first one.",
+        )
+    }
+
+    @time_limit()
+    def get(self, request: Request) -> Response:
+        """Return a page."""
+        query = self.query(request)
+        members = access.managed_by(caller_of(request), Member.objects.all())
+        entries = access.managed_by(caller_of(request), AuditEntry.objects.all())
+        rows = entries.filter(_matching(query, members))
+        found: list[AuditEntry] = []
+
+        def shown(entries: list[AuditEntry]) -> list[objects.AuditLog]:
+            found.extend(entries)
+            actors = members.filter(user__in={entry.actor_id for entry in entries} - {None})
+            emails = dict(actors.values_list("user", "user__email"))
+            return [_log(entry, emails) for entry in entries]
+
+        page = msgspec.to_builtins(page_of_rows(rows, query, shown, newest_first=True))
+        for log, entry in zip(page["data"], found, strict=True):
+            log[log["type"]] = _details(entry)
+        return Response(page)
+
+
+routes: list[type[ManagementRoute]] = [AuditLogs]
+
+
+def _matching(query: Any, members: QuerySet[Member]) -> Q:
+    """Return the condition of the query's filters; only members are known by their e-mail addresses."""
+    found = Q(pk__in=[]) if query.tenant_only else Q()
+    for name in ("gt", "gte", "lt", "lte"):
+        seconds = getattr(query, f"effective_{name}")
+        if seconds is not None:
+            found &= Q(**{f"at__{name}": datetime.fromtimestamp(seconds, UTC)})
+    if query.event_types is not None:
+        found &= reduce(or_, map(_of_type, query.event_types), Q(pk__in=[]))
+    if query.actor_ids is not None:
+        found &= Q(actor_id__in=query.actor_ids) | Q(actor_key_id__in=query.actor_ids)
+    if query.actor_emails is not None:
+        found &= Q(actor_id__in=members.filter(user__email__in=query.actor_emails).values("user"))
+    if query.resource_ids is not None:
+        found &= Q(object_id__in=query.resource_ids)
+    return found if query.project_ids is None else found & _of_projects(query.project_ids)
+
+
+def _of_type(event_type: str) -> Q:
+    """Return the condition of an event's type. Raises `InvalidRequest` for text that is no type."""
+    if event_type == _REVOKED:
+        return _IS_REVOCATION
+    if event_type == _ARCHIVED:
+        return _IS_ARCHIVING
+    kind, _, act = "user.created".partition(".") if event_type == _ADDED else event_type.rpartition(".")
+    actions = [action for action, word in _ACTIONS.items() if word == act]
+    if not kind:
+        refuse("expected types such as 'project.created'.", "event_types")
+    same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action__in=actions)
+    return same & ~_IS_REVOCATION & ~_IS_ARCHIVING if act == "updated" else same
+
+
+def _of_projects(ids: list[str]) -> Q:
+    """Match acts on these projects, and on their keys and service accounts."""
+    found, projects = Q(object_type="accounts.project", object_id__in=ids), [int(each) for each in ids]
+    rows: dict[str, QuerySet[Any]] = {
+        "accounts.apikey": APIKey.objects.filter(project__in=projects).order_by(),
+        "accounts.serviceaccount": ServiceAccount.objects.filter(project__in=projects).order_by(),
+    }
+    for object_type, own in rows.items():
+        texts = own.values_list(Cast("pk", CharField()), flat=True)
+        found |= Q(object_type=object_type, object_id__in=texts)
+    return found
+
+
+def _log(entry: AuditEntry, emails: dict[int, str]) -> objects.AuditLog:
+    is_project = entry.object_type == Project._meta.label_lower
+    return objects.AuditLog(
+        id=str(entry.pk),
+        type=_type(entry),
+        effective_at=int(entry.at.timestamp()),
+        actor=_actor(entry, emails),
+        project=objects.AuditedProject(id=entry.object_id, name=entry.object_name) if is_project else None,
+    )
+
+
+def _type(entry: AuditEntry) -> str:
+    kind = _KINDS.get(entry.object_type, entry.object_type)
+    act = _ACTIONS.get(entry.action, entry.action.replace(" ", "_"))
+    found = f"{kind}.{act}"
+    if found == "api_key.updated" and "revoked_at" in entry.changes:
+        return _REVOKED
+    if found == "project.updated" and entry.changes.get("is_active") == [True, False]:
+        return _ARCHIVED
+    return _ADDED if found == "user.created" else found
+
+
+def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
+    """Return who acted; a command has no session and no key."""
+    if entry.actor_key_id is not None:
+        key = objects.ActingKey(id=str(entry.actor_key_id))
+        return objects.Actor(type="api_key", name=entry.actor, api_key=key)
+    user = None
+    if entry.actor_id is not None:
+        user = objects.ActingUser(id=str(entry.actor_id), email=emails.get(entry.actor_id))
+    return objects.Actor(type="session", name=entry.actor, session=objects.Session(user=user))
+
+
+def _details(entry: AuditEntry) -> dict[str, Any]:
+    """Return the object's id, and its new values if it was created or changed."""
+    found: dict[str, Any] = {"id": entry.object_id, "name": entry.object_name}
+    new_values = {name: after for name, (_, after) in entry.changes.items()}
+    match entry.action:
+        case "created":
+            found["data"] = new_values
+        case "changed":
+            found["changes_requested"] = new_values
+    return found

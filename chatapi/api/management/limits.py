@@ -1,0 +1,247 @@
+"""The rate limits of projects by model, and the monthly spend limits of projects and the organization.
+
+The rows are those of the admin's pages: `RateLimit`, and `BudgetLimit` for months. Limits of the organization
+are the operator's, and only shown.
+"""
+
+from typing import Any
+
+from django.db import transaction
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.errors import PermissionDenied
+from accounts.limits import HIGHEST
+from accounts.models import Organization, Project, RateLimit
+from chatapi import errors
+from chatapi.api.management import objects, requests
+from chatapi.api.management.operations import Operation
+from chatapi.api.management.pages import Page, page_of_items
+from chatapi.api.management.requests import NANODOLLARS_PER_CENT
+from chatapi.api.management.route import ManagementRoute, refuse, reply
+from chatapi.api.views import caller_of
+from chatapi.models import ServedModel
+from usage.database.clock import database_now, local_day
+from usage.models import Budget, BudgetLimit, Period, Scope
+from usage.models.budgets import BudgetKey
+
+# Our columns by the members of OpenAI's object; the last two are not OpenAI's.
+_NUMBERS = {
+    "max_requests_per_1_minute": "requests_per_minute",
+    "max_tokens_per_1_minute": "tokens_per_minute",
+    "max_requests_per_1_day": "requests_per_day",
+    "max_tokens_per_1_day": "tokens_per_day",
+    "max_concurrent_requests": "concurrent_requests",
+}
+# What the columns of requests hold on PostgreSQL.
+_MOST_REQUESTS = 2**31 - 1
+_ALL_MODELS = "*"
+_PREFIX = "rl-"
+
+
+class RateLimits(ManagementRoute):
+    """The rate limits of a project: one for each model, and one for all models together."""
+
+    path = "projects/<str:project_id>/rate_limits"
+    operations = {
+        "GET": Operation(
+            "listRateLimits",
+            "List a project's rate limits",
+            "accounts.view_ratelimit",
+            Page[objects.ProjectRateLimit],
+            query=requests.RateLimitListQuery,
+            description="There is one for each model, and one for all models together, `rl-*`.",
+        )
+    }
+
+    def get(self, request: Request, project_id: str) -> Response:
+        """Return a page, by model."""
+        rows = _rows(self.project(request, project_id))
+        models = ServedModel.objects.values_list("pk", flat=True)
+        found = [_rate_limit(model, rows.get(model)) for model in sorted({"", *models, *rows})]
+        return reply(page_of_items(found, self.query(request)))
+
+
+class OneRateLimit(ManagementRoute):
+    """The rate limit of a project for one model, or for all models together."""
+
+    # A model's name may contain slashes.
+    path = "projects/<str:project_id>/rate_limits/<path:rate_limit_id>"
+    operations = {
+        "POST": Operation(
+            "modifyRateLimit",
+            "Change a project's rate limit",
+            "accounts.change_ratelimit",
+            objects.ProjectRateLimit,
+            body=requests.RateLimitBody,
+            description="Numbers that are left out stay. 0 blocks everything, 9007199254740992 is no limit.",
+        )
+    }
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str, rate_limit_id: str) -> Response:
+        """Save the numbers that were sent; a limit without any number has no row."""
+        project, sent = self.project(request, project_id), self.body(request)
+        model = _model(rate_limit_id)
+        row = _rows(project).get(model) or RateLimit(project=project, model=model)
+        for name, column in _NUMBERS.items():
+            number = getattr(sent, name)
+            if "_requests_" in name and number is not None and _MOST_REQUESTS < number < HIGHEST:
+                refuse(f"expected at most {_MOST_REQUESTS}, or {HIGHEST} for no limit.", name)
+            if number is not None:
+                setattr(row, column, None if number == HIGHEST else number)
+        if any(getattr(row, column) is not None for column in _NUMBERS.values()):
+            row.full_clean()
+            row.save()
+        elif row.pk is not None:
+            row.delete()
+        return reply(_rate_limit(model, row))
+
+
+class ProjectSpendLimit(ManagementRoute):
+    """The monthly budget of a project."""
+
+    path = "projects/<str:project_id>/spend_limit"
+    operations = {
+        "GET": Operation(
+            "retrieveProjectSpendLimit",
+            "Show a project's monthly spend limit",
+            "usage.view_budgetlimit",
+            objects.ProjectSpendLimit,
+        ),
+        "POST": Operation(
+            "modifyProjectSpendLimit",
+            "Set a project's monthly spend limit",
+            "usage.change_budgetlimit",
+            objects.ProjectSpendLimit,
+            body=requests.SpendLimitBody,
+            description="It refuses requests that it can't cover, from the next request on.",
+        ),
+        "DELETE": Operation(
+            "deleteProjectSpendLimit",
+            "Remove a project's monthly spend limit",
+            "usage.delete_budgetlimit",
+            objects.Deleted,
+        ),
+    }
+
+    def get(self, request: Request, project_id: str) -> Response:
+        """Return the limit, or a 404 without one."""
+        project = self.project(request, project_id)
+        limit = _budget_limit(Scope.PROJECT, project.pk)
+        return reply(self._shown(project, limit))
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str) -> Response:
+        """Save the limit."""
+        project, sent = self.project(request, project_id), self.body(request)
+        known = {"scope": Scope.PROJECT, "scope_id": project.pk, "period": Period.MONTH}
+        row = BudgetLimit.objects.filter(**known).first() or BudgetLimit(**known)
+        row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
+        row.full_clean()
+        row.save()
+        return reply(self._shown(project, row))
+
+    @transaction.atomic
+    def delete(self, request: Request, project_id: str) -> Response:
+        """Remove the limit; a soft one stays."""
+        project = self.project(request, project_id)
+        row = _budget_limit(Scope.PROJECT, project.pk)
+        if row.soft_limit_nanodollars is None:
+            row.delete()
+        else:
+            row.limit_nanodollars = None
+            row.save()
+        return reply(objects.Deleted(object="project.spend_limit.deleted"))
+
+    def _shown(self, project: Project, row: BudgetLimit) -> objects.ProjectSpendLimit:
+        return objects.ProjectSpendLimit(**_limit_members(row, project.organization))
+
+
+class OrganizationSpendLimit(ManagementRoute):
+    """The monthly budget of the organization, which is the operator's to change."""
+
+    path = "spend_limit"
+    operations = {
+        "GET": Operation(
+            "retrieveSpendLimit",
+            "Show the organization's monthly spend limit",
+            "usage.view_budgetlimit",
+            objects.OrganizationSpendLimit,
+        ),
+        "POST": Operation(
+            "modifySpendLimit",
+            "Set the organization's monthly spend limit",
+            "usage.change_budgetlimit",
+            objects.OrganizationSpendLimit,
+            description="Always refused: only the operator changes limits of an organization.",
+        ),
+        "DELETE": Operation(
+            "deleteSpendLimit",
+            "Remove the organization's monthly spend limit",
+            "usage.delete_budgetlimit",
+            objects.Deleted,
+            description="Always refused: only the operator changes limits of an organization.",
+        ),
+    }
+
+    def get(self, request: Request) -> Response:
+        """Return the limit, or a 404 without one."""
+        owner = Organization.objects.get(pk=caller_of(request).organization_id)
+        row = _budget_limit(Scope.ORGANIZATION, owner.pk)
+        return reply(objects.OrganizationSpendLimit(**_limit_members(row, owner)))
+
+    def post(self, request: Request) -> Response:
+        """Refuse."""
+        raise PermissionDenied("Only the operator of this service changes an organization's spend limit.")
+
+    delete = post
+
+
+routes: list[type[ManagementRoute]] = [RateLimits, OneRateLimit, ProjectSpendLimit, OrganizationSpendLimit]
+
+
+def _rows(project: Project) -> dict[str, RateLimit]:
+    """Return the limits of the project itself by model, without those of its end users."""
+    rows = RateLimit.objects.filter(project=project, each_end_user=False).select_related("project")
+    return {row.model: row for row in rows}
+
+
+def _model(rate_limit_id: str) -> str:
+    """Return the model of a limit, blank for all models; raises a 404 for any other id."""
+    name = rate_limit_id.removeprefix(_PREFIX)
+    is_known = name != rate_limit_id and (
+        name == _ALL_MODELS or ("\x00" not in name and ServedModel.objects.filter(pk=name).exists())
+    )
+    if not is_known:
+        raise errors.object_not_found("rate limit", "rate_limit_id")
+    return "" if name == _ALL_MODELS else name
+
+
+def _rate_limit(model: str, row: RateLimit | None) -> objects.ProjectRateLimit:
+    numbers: dict[str, Any] = {name: getattr(row, column, None) for name, column in _NUMBERS.items()}
+    # OpenAI's object always has these two as numbers.
+    for name in ("max_requests_per_1_minute", "max_tokens_per_1_minute"):
+        numbers[name] = HIGHEST if numbers[name] is None else numbers[name]
+    shown = model or _ALL_MODELS
+    return objects.ProjectRateLimit(id=f"{_PREFIX}{shown}", model=shown, **numbers)
+
+
+def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
+    rows = BudgetLimit.objects.filter(scope=scope, scope_id=scope_id, period=Period.MONTH)
+    row = rows.filter(limit_nanodollars__isnull=False).first()
+    if row is None:
+        raise errors.object_not_found("spend limit", f"{scope.value}_id")
+    return row
+
+
+def _limit_members(row: BudgetLimit, owner: Organization) -> dict[str, Any]:
+    """Return the limit in whole cents, rounded down, and whether it is reached in this month."""
+    most = row.limit_nanodollars or 0
+    month = local_day(database_now(), owner.time_zone).replace(day=1)
+    budget = Budget.objects.filter(pk=str(BudgetKey(row.scope, row.scope_id, row.period, month))).first()
+    used = budget.posted_nanodollars + budget.pending_nanodollars if budget else 0
+    return {
+        "threshold_amount": most // NANODOLLARS_PER_CENT,
+        "enforcement": objects.Enforcement(status="enforcing" if used >= most else "inactive"),
+    }

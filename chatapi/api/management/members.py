@@ -1,0 +1,333 @@
+"""The organization's members, their places in its projects, and invitations.
+
+A member has one role in the organization, for all of its projects. OpenAI's `reader` is our viewer.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from msgspec import UNSET, UnsetType
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import access, invitations, memberships
+from accounts.models import Member, Organization, Role
+from chatapi import errors
+from chatapi.api.management import objects, requests
+from chatapi.api.management.operations import Operation
+from chatapi.api.management.pages import Page, PageQuery, page_of_rows
+from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
+from chatapi.api.views import caller_of
+
+_READER = "reader"
+
+
+class Users(ManagementRoute):
+    """The members of the organization who have accepted."""
+
+    path = "users"
+    operations = {
+        "GET": Operation(
+            "listUsers",
+            "List the members",
+            "accounts.view_member",
+            Page[objects.User],
+            query=requests.UserListQuery,
+        )
+    }
+
+    def get(self, request: Request) -> Response:
+        """Return a page, the oldest member first."""
+        query, rows = self.query(request), _accepted(request)
+        if query.emails is not None:
+            rows = rows.filter(user__email__in=query.emails)
+        return reply(page_of_rows(rows, query, lambda rows: [_user(row) for row in rows]))
+
+
+class User(ManagementRoute):
+    """One member."""
+
+    path = "users/<str:user_id>"
+    operations = {
+        "GET": Operation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
+        "POST": Operation(
+            "modifyUser",
+            "Change a member's role",
+            "accounts.change_member",
+            objects.User,
+            body=requests.UserBody,
+        ),
+        "DELETE": Operation(
+            "deleteUser",
+            "Remove a member from the organization",
+            "accounts.delete_member",
+            objects.Deleted,
+            description="The organization's last owner can't be removed.",
+        ),
+    }
+
+    def get(self, request: Request, user_id: str) -> Response:
+        """Return the member."""
+        return reply(_user(_find(request, user_id)))
+
+    @transaction.atomic
+    def post(self, request: Request, user_id: str) -> Response:
+        """Change the role: neither the old nor the new one is above the caller's."""
+        member, role = _find(request, user_id), _role(self.body(request).role)
+        for each in (member.role, role):
+            access.require_role(caller_of(request), each)
+        if role != member.role:
+            try:
+                memberships.change_role(member, role)
+            except ValidationError as error:
+                refuse(error.messages[0], "role")
+        return reply(_user(member))
+
+    @transaction.atomic
+    def delete(self, request: Request, user_id: str) -> Response:
+        """Remove the member, whose role is not above the caller's."""
+        member = _find(request, user_id)
+        access.require_role(caller_of(request), member.role)
+        memberships.remove(member)
+        return reply(objects.Deleted(object="organization.user.deleted", id=user_id))
+
+
+class ProjectUsers(ManagementRoute):
+    """The members as a project has them: all of the organization's."""
+
+    path = "projects/<str:project_id>/users"
+    operations = {
+        "GET": Operation(
+            "listProjectUsers",
+            "List the members who see a project",
+            "accounts.view_member",
+            Page[objects.ProjectUser],
+            query=PageQuery,
+            description="They are those of the organization: a member sees all of its projects.",
+        ),
+        "POST": Operation(
+            "createProjectUser",
+            "Add a member to a project",
+            "accounts.change_member",
+            objects.ProjectUser,
+            body=requests.ProjectUserBody,
+            description="Changes nothing: a member sees all projects. Another role than the member has in "
+            "the organization is refused.",
+        ),
+    }
+
+    def get(self, request: Request, project_id: str) -> Response:
+        """Return a page, the oldest member first."""
+        self.project(request, project_id)
+        rows = _accepted(request)
+        return reply(
+            page_of_rows(rows, self.query(request), lambda rows: [_project_user(row) for row in rows])
+        )
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str) -> Response:
+        """Return the member, who has this role already."""
+        self.project(request, project_id)
+        sent = self.body(request)
+        if (sent.email is None) == (sent.user_id is None):
+            refuse("send it or 'user_id', not both.", "email")
+        named = Q(user=sent.user_id) if sent.user_id is not None else Q(user__email__iexact=sent.email)
+        member = _accepted(request).filter(named).first()
+        if member is None:
+            raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
+        return reply(_with_role(member, sent.role))
+
+
+class ProjectUser(ManagementRoute):
+    """One member as a project has them."""
+
+    path = "projects/<str:project_id>/users/<str:user_id>"
+    operations = {
+        "GET": Operation(
+            "retrieveProjectUser",
+            "Show a member who sees a project",
+            "accounts.view_member",
+            objects.ProjectUser,
+        ),
+        "POST": Operation(
+            "modifyProjectUser",
+            "Change a member's role in a project",
+            "accounts.change_member",
+            objects.ProjectUser,
+            body=requests.ProjectUserChange,
+            description="Another role than the member has in the organization is refused.",
+        ),
+        "DELETE": Operation(
+            "deleteProjectUser",
+            "Remove a member from a project",
+            "accounts.delete_member",
+            objects.Deleted,
+            description="Always refused: a member sees all projects. Remove them from the organization.",
+        ),
+    }
+
+    def get(self, request: Request, project_id: str, user_id: str) -> Response:
+        """Return the member."""
+        self.project(request, project_id)
+        return reply(_project_user(_find(request, user_id)))
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str, user_id: str) -> Response:
+        """Return the member, who has this role already."""
+        self.project(request, project_id)
+        member = _find(request, user_id)
+        return reply(_with_role(member, self.body(request).role))
+
+    def delete(self, request: Request, project_id: str, user_id: str) -> Response:
+        """Refuse: a smaller right than to the whole organization does not exist."""
+        self.project(request, project_id)
+        _find(request, user_id)
+        refuse(
+            "members see all projects of their organization. Remove the member from the organization: "
+            "DELETE /v1/organization/users/{user_id}.",
+            "user_id",
+        )
+
+
+class Invites(ManagementRoute):
+    """The people who were invited and have not accepted."""
+
+    path = "invites"
+    operations = {
+        "GET": Operation(
+            "listInvites",
+            "List the open invitations",
+            "accounts.view_member",
+            Page[objects.Invite],
+            query=PageQuery,
+        ),
+        "POST": Operation(
+            "inviteUser",
+            "Invite a person",
+            "accounts.add_member",
+            objects.Invite,
+            body=requests.InviteBody,
+            description="Nothing is mailed: the answer has the path at which the person chooses a password.",
+        ),
+    }
+
+    def get(self, request: Request) -> Response:
+        """Return a page, the oldest first."""
+        rows = memberships.pending(_members(request))
+        return reply(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
+
+    @transaction.atomic
+    def post(self, request: Request) -> Response:
+        """Make the person and the membership, as the admin's form does."""
+        caller, sent = caller_of(request), self.body(request)
+        role = _role(sent.role)
+        access.require_role(caller, role)
+        owner = Organization.objects.select_for_update().get(pk=caller.organization_id)
+        refuse_more(owner.members.all(), "members")
+        person = memberships.person_with_email(owner.pk, sent.email)
+        member = Member(organization=owner, user=person, role=role)
+        memberships.join(member)
+        return reply(_invite(member, url=invitations.path(caller, person)))
+
+
+class Invite(ManagementRoute):
+    """One invitation, whose id is that of the membership."""
+
+    path = "invites/<str:invite_id>"
+    operations = {
+        "GET": Operation("retrieveInvite", "Show an invitation", "accounts.view_member", objects.Invite),
+        "DELETE": Operation(
+            "deleteInvite",
+            "Withdraw an invitation",
+            "accounts.delete_member",
+            objects.Deleted,
+            description="An accepted one can't be withdrawn: remove the member.",
+        ),
+    }
+
+    def get(self, request: Request, invite_id: str) -> Response:
+        """Return the invitation, accepted or not."""
+        return reply(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
+
+    @transaction.atomic
+    def delete(self, request: Request, invite_id: str) -> Response:
+        """Remove the membership that nobody has used."""
+        member = find(caller_of(request), _MEMBERS, invite_id, "invite")
+        access.require_role(caller_of(request), member.role)
+        memberships.withdraw(member)
+        return reply(objects.Deleted(object="organization.invite.deleted", id=invite_id))
+
+
+routes: list[type[ManagementRoute]] = [Users, User, ProjectUsers, ProjectUser, Invites, Invite]
+
+_MEMBERS: QuerySet[Member] = Member.objects.select_related("user")
+
+
+def _members(request: Request) -> QuerySet[Member]:
+    return access.managed_by(caller_of(request), _MEMBERS)
+
+
+def _accepted(request: Request) -> QuerySet[Member]:
+    return _members(request).exclude(pk__in=memberships.pending(_members(request)).values("pk"))
+
+
+def _find(request: Request, user_id: str) -> Member:
+    """Return the member with this person's id, or raise a 404."""
+    is_id = user_id.isascii() and user_id.isdecimal() and len(user_id) <= 18
+    member = _accepted(request).filter(user=int(user_id)).first() if is_id else None
+    if member is None:
+        raise errors.object_not_found("user", "user_id")
+    return member
+
+
+def _role(name: str) -> str:
+    return Role.VIEWER if name == _READER else name
+
+
+def _user(row: Member) -> objects.User:
+    role = _READER if row.role == Role.VIEWER else row.role
+    return objects.User(**_person(row), role=role)
+
+
+def _project_user(row: Member) -> objects.ProjectUser:
+    is_owner = row.role in (Role.OWNER, Role.ADMIN)
+    return objects.ProjectUser(**_person(row), role="owner" if is_owner else "member")
+
+
+def _person(row: Member) -> dict[str, Any]:
+    return {
+        "id": str(row.user_id),
+        "name": row.user.get_username(),
+        "email": row.user.email,
+        "added_at": int(row.created_at.timestamp()),
+    }
+
+
+def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
+    """Return the member; raises `InvalidRequest` for another role than the one in the organization."""
+    shown = _project_user(member)
+    if role not in (None, shown.role):
+        refuse(
+            "a member has one role for all projects. Change it with POST /v1/organization/users/{user_id}.",
+            "role",
+        )
+    return shown
+
+
+def _invite(row: Member, url: str | UnsetType = UNSET) -> objects.Invite:
+    expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
+    is_open = memberships.is_pending(row)
+    return objects.Invite(
+        id=str(row.pk),
+        email=row.user.email,
+        role=_READER if row.role == Role.VIEWER else row.role,
+        status="accepted" if not is_open else "pending" if timezone.now() < expires_at else "expired",
+        created_at=int(row.created_at.timestamp()),
+        expires_at=int(expires_at.timestamp()),
+        url=url,
+    )

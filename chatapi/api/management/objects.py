@@ -1,0 +1,245 @@
+"""The resources of the management API, with the members of OpenAI's. Times are Unix seconds, ids are text."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+
+class Project(Struct, frozen=True, kw_only=True):
+    """A part of the organization with its own keys and limits. An archived one refuses requests."""
+
+    object: Literal["organization.project"] = "organization.project"
+    id: str
+    name: str
+    created_at: int
+    archived_at: int | None
+    status: Literal["active", "archived"]
+
+
+class ModelPermissions(Struct, frozen=True, kw_only=True):
+    """The models that the keys of a project can use; a key's own list can narrow them."""
+
+    object: Literal["project.model_permissions"] = "project.model_permissions"
+    mode: Literal["allow_list", "deny_list"]
+    model_ids: list[str]
+
+
+class ServiceAccountOwner(Struct, frozen=True, kw_only=True):
+    """The service account that a key belongs to."""
+
+    id: str
+    name: str
+    created_at: int
+    role: Literal["member"] = "member"
+
+
+class KeyOwner(Struct, frozen=True, kw_only=True):
+    """The owner of a key. A key that a person made belongs to its project, and has none."""
+
+    type: Literal["service_account"] | None = None
+    service_account: ServiceAccountOwner | None = None
+
+
+class ProjectKey(Struct, frozen=True, kw_only=True):
+    """An API key of a project. `last_used_at` is the time of the newest request that is kept."""
+
+    object: Literal["organization.project.api_key"] = "organization.project.api_key"
+    id: str
+    name: str
+    redacted_value: str
+    created_at: int
+    expires_at: int | None
+    last_used_at: int | None
+    owner: KeyOwner
+    owner_project_access: Literal["active", "inactive"]
+
+
+class NewKey(Struct, frozen=True, kw_only=True):
+    """A key of a service account with its secret, which is shown only now."""
+
+    object: Literal["organization.project.service_account.api_key"] = (
+        "organization.project.service_account.api_key"
+    )
+    id: str
+    name: str
+    created_at: int
+    expires_at: int | None
+    value: str
+
+
+class ServiceAccount(Struct, frozen=True, kw_only=True):
+    """A program that has keys of a project."""
+
+    object: Literal["organization.project.service_account"] = "organization.project.service_account"
+    id: str
+    name: str
+    created_at: int
+    role: Literal["member"] = "member"
+
+
+class NewServiceAccount(ServiceAccount, frozen=True, kw_only=True):
+    """A service account with its first key, unless none was wanted."""
+
+    api_key: NewKey | None
+
+
+class AdminKeyOwner(Struct, frozen=True, kw_only=True):
+    """The role with which an admin key manages the organization; null: it reads usage and costs only."""
+
+    object: Literal["organization.user"] = "organization.user"
+    type: Literal["user"] = "user"
+    role: str | None
+
+
+class AdminKey(Struct, frozen=True, kw_only=True):
+    """An admin key. `value`, its secret, is there at its creation only."""
+
+    object: Literal["organization.admin_api_key"] = "organization.admin_api_key"
+    id: str
+    name: str
+    redacted_value: str
+    created_at: int
+    expires_at: int | None
+    last_used_at: int | None
+    owner: AdminKeyOwner
+    value: str | UnsetType = UNSET
+
+
+class User(Struct, frozen=True, kw_only=True):
+    """A member of the organization. Its roles are owner, admin, member and reader."""
+
+    object: Literal["organization.user"] = "organization.user"
+    id: str
+    name: str
+    email: str
+    role: str
+    added_at: int
+
+
+class ProjectUser(Struct, frozen=True, kw_only=True):
+    """A member of the organization as a project has it: owners and admins are `owner`, others `member`."""
+
+    object: Literal["organization.project.user"] = "organization.project.user"
+    id: str
+    name: str
+    email: str
+    role: Literal["owner", "member"]
+    added_at: int
+
+
+class Invite(Struct, frozen=True, kw_only=True):
+    """An invitation. `url`, the path at which the person chooses a password, is there at its creation only:
+    whoever has it can sign in as this person.
+    """
+
+    object: Literal["organization.invite"] = "organization.invite"
+    id: str
+    email: str
+    role: str
+    status: Literal["accepted", "expired", "pending"]
+    created_at: int
+    expires_at: int
+    accepted_at: int | None = None
+    projects: list[str] = []
+    url: str | UnsetType = UNSET
+
+
+Maximum = Annotated[int, Meta(description="9007199254740992 stands for no limit.")]
+
+
+class ProjectRateLimit(Struct, frozen=True, kw_only=True):
+    """The limits of a project for one model, or for all models together: its `model` is then `*`. The last
+    two members are not OpenAI's.
+    """
+
+    object: Literal["project.rate_limit"] = "project.rate_limit"
+    id: str
+    model: str
+    max_requests_per_1_minute: Maximum
+    max_tokens_per_1_minute: Maximum
+    max_requests_per_1_day: int | None
+    max_tokens_per_1_day: int | None
+    max_concurrent_requests: int | None
+
+
+class Enforcement(Struct, frozen=True, kw_only=True):
+    """Whether the limit is reached, so that requests are refused."""
+
+    status: Literal["inactive", "enforcing"]
+
+
+class ProjectSpendLimit(Struct, frozen=True, kw_only=True):
+    """The most that a project may spend in a month, in cents."""
+
+    object: Literal["project.spend_limit"] = "project.spend_limit"
+    currency: Literal["USD"] = "USD"
+    interval: Literal["month"] = "month"
+    threshold_amount: int
+    enforcement: Enforcement
+
+
+class OrganizationSpendLimit(Struct, frozen=True, kw_only=True):
+    """The most that the organization may spend in a month, in cents."""
+
+    object: Literal["organization.spend_limit"] = "organization.spend_limit"
+    currency: Literal["USD"] = "USD"
+    interval: Literal["month"] = "month"
+    threshold_amount: int
+    enforcement: Enforcement
+
+
+class Deleted(Struct, frozen=True, kw_only=True):
+    """What was deleted; `object` ends with `.deleted`."""
+
+    object: str
+    deleted: Literal[True] = True
+    id: str | UnsetType = UNSET
+
+
+class ActingKey(Struct, frozen=True, kw_only=True):
+    """The API key that acted."""
+
+    id: str
+    type: Literal["service_account"] = "service_account"
+
+
+class ActingUser(Struct, frozen=True, kw_only=True):
+    """The person who acted. `email` is there for members of the organization."""
+
+    id: str
+    email: str | None
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """The session of the person who acted."""
+
+    user: ActingUser | None
+
+
+class Actor(Struct, frozen=True, kw_only=True):
+    """Who acted: a person or an API key. `name` is the person's, the key's or the command's then, and not
+    OpenAI's.
+    """
+
+    type: Literal["session", "api_key"]
+    name: str
+    session: Session | None = None
+    api_key: ActingKey | None = None
+
+
+class AuditedProject(Struct, frozen=True, kw_only=True):
+    """The project that was acted on."""
+
+    id: str
+    name: str
+
+
+class AuditLog(Struct, frozen=True, kw_only=True):
+    """One act. The member named by `type` has the object's id and its new values; secrets are hidden."""
+
+    object: Literal["organization.audit_log"] = "organization.audit_log"
+    id: str
+    type: str
+    effective_at: int
+    actor: Actor
+    project: AuditedProject | None

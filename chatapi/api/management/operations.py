@@ -1,0 +1,25 @@
+"""What the OpenAPI document and the base class know of each operation of the management API."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Struct
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of a route."""
+
+    id: str
+    summary: str
+    permission: str
+    """What the role of the key must allow, as in `accounts.roles`."""
+    answer: Any
+    """The type of the answer."""
+    body: type[Struct] | None = None
+    query: type[Struct] | None = None
+    description: str = ""
+
+
+Operations = dict[str, Operation]
+"""By the method, in capitals."""

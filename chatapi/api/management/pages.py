@@ -1,0 +1,74 @@
+"""Pages of lists, with the members of OpenAI's: a page begins behind `after`, or ends before `before`."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from django.db.models import Model, QuerySet
+from msgspec import Meta, Struct
+
+from chatapi.wire.invalid_request import InvalidRequest
+
+Item = TypeVar("Item", bound=Struct)
+Row = TypeVar("Row", bound=Model)
+
+RowId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}\Z")]
+Limit = Annotated[int, Meta(ge=1, le=100)]
+
+
+class PageQuery(Struct, frozen=True, kw_only=True):
+    """The place of a page in its list."""
+
+    after: RowId | None = None
+    limit: Limit = 20
+
+
+class Page(Struct, Generic[Item], frozen=True, kw_only=True):
+    """A part of a list; `after=last_id` asks for the next one."""
+
+    object: Literal["list"] = "list"
+    data: list[Item]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def page_of_rows(
+    rows: QuerySet[Row],
+    query: Any,
+    shown: Callable[[list[Row]], Sequence[Item]],
+    *,
+    newest_first: bool = False,
+) -> Page[Item]:
+    """Return the page of these rows in the order of their ids; `shown` makes the items of its rows.
+
+    The cursors are ids, and a row that was deleted meanwhile still marks a place.
+    """
+    before = getattr(query, "before", None)
+    is_backwards = before is not None and query.after is None
+    for cursor, is_low in ((query.after, not newest_first), (before, newest_first)):
+        if cursor is not None:
+            rows = rows.filter(**{"pk__gt" if is_low else "pk__lt": int(cursor)})
+    # One more than is shown says whether there is another page.
+    found = list(rows.order_by("-pk" if newest_first != is_backwards else "pk")[: query.limit + 1])
+    page = found[: query.limit]
+    return _page(shown(page[::-1] if is_backwards else page), has_more=len(found) > query.limit)
+
+
+def page_of_items(items: Sequence[Item], query: Any) -> Page[Item]:
+    """Return the page of a list that is in memory. Raises `InvalidRequest` for an unknown cursor."""
+    places = {item.id: place for place, item in enumerate(items)}  # type: ignore[attr-defined]
+    for name in ("after", "before"):
+        cursor = getattr(query, name)
+        if cursor is not None and cursor not in places:
+            raise InvalidRequest(f"Invalid value for '{name}': there is no object with this id.", name)
+    start = 0 if query.after is None else places[query.after] + 1
+    found = items[start : len(items) if query.before is None else places[query.before]]
+    is_backwards = query.before is not None and query.after is None
+    page = found[-query.limit :] if is_backwards else found[: query.limit]
+    return _page(page, has_more=len(found) > query.limit)
+
+
+def _page(items: Sequence[Item], *, has_more: bool) -> Page[Item]:
+    ids = [item.id for item in items]  # type: ignore[attr-defined]
+    first_id, last_id = (ids[0], ids[-1]) if ids else (None, None)
+    return Page(data=list(items), first_id=first_id, last_id=last_id, has_more=has_more)

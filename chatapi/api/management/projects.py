@@ -1,0 +1,198 @@
+"""`/v1/organization/projects`: projects and the models that their keys can use."""
+
+from typing import Any
+
+from django.db import transaction
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import access
+from accounts.model_lists import ModelsMode
+from accounts.models import Organization, Project
+from chatapi import errors
+from chatapi.api.management import objects, requests
+from chatapi.api.management.operations import Operation
+from chatapi.api.management.pages import Page, page_of_rows
+from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
+from chatapi.api.views import caller_of
+from chatapi.models import ServedModel
+from chatapi.wire.invalid_request import InvalidRequest
+
+
+class Projects(ManagementRoute):
+    """The projects of the organization."""
+
+    path = "projects"
+    operations = {
+        "GET": Operation(
+            "listProjects",
+            "List the projects",
+            "accounts.view_project",
+            Page[objects.Project],
+            query=requests.ProjectListQuery,
+        ),
+        "POST": Operation(
+            "createProject",
+            "Create a project",
+            "accounts.add_project",
+            objects.Project,
+            body=requests.ProjectBody,
+            description="Its name is unique in the organization.",
+        ),
+    }
+
+    def get(self, request: Request) -> Response:
+        """Return a page, the oldest first."""
+        query = self.query(request)
+        rows = access.managed_by(caller_of(request), Project.objects.all())
+        if not query.include_archived:
+            rows = rows.filter(is_active=True)
+        return reply(page_of_rows(rows, query, lambda rows: [project(row) for row in rows]))
+
+    @transaction.atomic
+    def post(self, request: Request) -> Response:
+        """Create a project."""
+        # The organization's lock lets no second request pass the checks of the number and the name.
+        owner = Organization.objects.select_for_update().get(pk=caller_of(request).organization_id)
+        refuse_more(owner.projects.all(), "projects")
+        row = Project(organization=owner, name=self.body(request).name)
+        _check_name(row)
+        row.full_clean()
+        row.save()
+        return reply(project(row))
+
+
+class OneProject(ManagementRoute):
+    """One project."""
+
+    path = "projects/<str:project_id>"
+    operations = {
+        "GET": Operation("retrieveProject", "Show a project", "accounts.view_project", objects.Project),
+        "POST": Operation(
+            "modifyProject",
+            "Rename a project",
+            "accounts.change_project",
+            objects.Project,
+            body=requests.ProjectBody,
+        ),
+    }
+
+    def get(self, request: Request, project_id: str) -> Response:
+        """Return the project."""
+        return reply(project(self.project(request, project_id)))
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str) -> Response:
+        """Rename the project."""
+        row = self.project(request, project_id)
+        row.name = self.body(request).name
+        _check_name(row)
+        row.full_clean()
+        row.save()
+        return reply(project(row))
+
+
+class ProjectArchive(ManagementRoute):
+    """The end of a project."""
+
+    path = "projects/<str:project_id>/archive"
+    operations = {
+        "POST": Operation(
+            "archiveProject",
+            "Archive a project",
+            "accounts.change_project",
+            objects.Project,
+            description="Its keys are refused within a second. Its page in the admin can make it active.",
+        )
+    }
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str) -> Response:
+        """Archive the project; an archived one stays as it is."""
+        row = find(caller_of(request), Project.objects.all(), project_id, "project")
+        if row.pk == caller_of(request).project_id:
+            message = "This project has the key of this request. Archive it with a key of another project."
+            raise InvalidRequest(message, "project_id")
+        if row.is_active:
+            row.is_active = False
+            row.save()
+        return reply(project(row))
+
+
+class ProjectModelPermissions(ManagementRoute):
+    """The models that a project can use."""
+
+    path = "projects/<str:project_id>/model_permissions"
+    operations = {
+        "GET": Operation(
+            "retrieveModelPermissions",
+            "Show which models a project can use",
+            "accounts.view_project",
+            objects.ModelPermissions,
+            description="Without a list, the answer is an empty `deny_list`.",
+        ),
+        "POST": Operation(
+            "modifyModelPermissions",
+            "Set which models a project can use",
+            "accounts.change_project",
+            objects.ModelPermissions,
+            body=requests.ModelPermissionsBody,
+        ),
+        "DELETE": Operation(
+            "deleteModelPermissions",
+            "Let a project use all models",
+            "accounts.change_project",
+            objects.Deleted,
+        ),
+    }
+
+    def get(self, request: Request, project_id: str) -> Response:
+        """Return the list."""
+        return reply(_permissions(self.project(request, project_id)))
+
+    @transaction.atomic
+    def post(self, request: Request, project_id: str) -> Response:
+        """Set the list, whose models exist."""
+        row, sent = self.project(request, project_id), self.body(request)
+        wanted = list(dict.fromkeys(sent.model_ids))
+        known = {*ServedModel.objects.filter(pk__in=wanted).values_list("pk", flat=True), *row.listed_models}
+        if unknown := [name for name in wanted if name not in known]:
+            refuse(f"there is no model {unknown[0]!r}.", "model_ids")
+        row.models_mode, row.listed_models = sent.mode, wanted
+        row.save()
+        return reply(_permissions(row))
+
+    @transaction.atomic
+    def delete(self, request: Request, project_id: str) -> Response:
+        """Remove the list."""
+        row = self.project(request, project_id)
+        if row.models_mode == ModelsMode.ALL:
+            raise errors.object_not_found("list of models", "project_id")
+        row.models_mode, row.listed_models = ModelsMode.ALL, []
+        row.save()
+        return reply(objects.Deleted(object="project.model_permissions.deleted"))
+
+
+routes: list[type[ManagementRoute]] = [Projects, OneProject, ProjectArchive, ProjectModelPermissions]
+
+
+def project(row: Project) -> objects.Project:
+    """Return the project as clients see it."""
+    return objects.Project(
+        id=str(row.pk),
+        name=row.name,
+        created_at=int(row.created_at.timestamp()),
+        archived_at=int(row.archived_at.timestamp()) if row.archived_at else None,
+        status="active" if row.is_active else "archived",
+    )
+
+
+def _check_name(row: Project) -> None:
+    others = Project.objects.filter(organization=row.organization_id, name=row.name).exclude(pk=row.pk)
+    if others.exists():
+        refuse("a project of your organization has this name already.", "name")
+
+
+def _permissions(row: Project) -> objects.ModelPermissions:
+    mode: Any = row.models_mode or ModelsMode.DENY_LIST.value
+    return objects.ModelPermissions(mode=mode, model_ids=row.listed_models)

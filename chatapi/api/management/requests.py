@@ -1,0 +1,179 @@
+"""The bodies and queries of the management API. An unknown member is refused: a setting that is not applied
+misleads.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from accounts.limits import HIGHEST
+from chatapi.api.management.pages import PageQuery, RowId
+from usage.books.budgets import MAX_NANODOLLARS
+from usage.pricing import NANODOLLARS
+
+NANODOLLARS_PER_CENT = NANODOLLARS // 100
+_TEN_YEARS_S = 315_360_000
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z")]
+Email = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.@+_-]{3,150}\Z")]
+Seconds = Annotated[int, Meta(ge=1, le=_TEN_YEARS_S)]
+Scopes = Annotated[list[Literal["completions", "models", "generations"]], Meta(max_length=3)]
+ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
+Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
+OrganizationRole = Literal["owner", "admin", "member", "reader"]
+ProjectRole = Literal["owner", "member"]
+
+
+class ProjectListQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of projects."""
+
+    include_archived: bool = False
+
+
+class ProjectBody(Struct, frozen=True, kw_only=True):
+    """A new project, or the new name of one."""
+
+    name: Name
+
+
+class ModelPermissionsBody(Struct, frozen=True, kw_only=True):
+    """The models of a project."""
+
+    mode: Literal["allow_list", "deny_list"]
+    model_ids: Annotated[list[ModelId], Meta(max_length=200)]
+
+
+class ProjectKeyListQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of keys; `active` are those that are accepted now."""
+
+    owner_project_access: Literal["active", "inactive", "any"] = "any"
+
+
+class ProjectKeyBody(Struct, frozen=True, kw_only=True):
+    """The new rights of a key; no scopes at all: everything."""
+
+    expires_in_seconds: Seconds | None = None
+    scopes: Scopes | None = None
+
+
+class ServiceAccountBody(Struct, frozen=True, kw_only=True):
+    """A new service account, by default with a key."""
+
+    name: Name
+    create_service_account_only: bool = False
+    expires_in_seconds: Seconds | None = None
+
+
+class ServiceAccountChange(Struct, frozen=True, kw_only=True):
+    """The new name of a service account."""
+
+    name: Name | None = None
+    role: Literal["member"] | None = None
+
+
+class ServiceAccountKeyBody(Struct, frozen=True, kw_only=True):
+    """A new key of a service account."""
+
+    name: Name = "default"
+    expires_in_seconds: Seconds | None = None
+    scopes: Scopes = []
+
+
+class AdminKeyListQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of admin keys."""
+
+    order: Literal["asc", "desc"] = "asc"
+
+
+class AdminKeyBody(Struct, frozen=True, kw_only=True):
+    """A new admin key, with the role and the scopes of the calling one."""
+
+    name: Name
+    expires_in_seconds: Seconds | None = None
+
+
+class UserListQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of members."""
+
+    emails: Annotated[list[Email], Meta(max_length=100)] | None = None
+
+
+class UserBody(Struct, frozen=True, kw_only=True):
+    """The new role of a member."""
+
+    role: OrganizationRole
+
+
+class ProjectUserBody(Struct, frozen=True, kw_only=True):
+    """A member of the organization, named by `user_id` or `email`."""
+
+    role: ProjectRole
+    email: Email | None = None
+    user_id: RowId | None = None
+
+
+class ProjectUserChange(Struct, frozen=True, kw_only=True):
+    """The role of a member in a project."""
+
+    role: ProjectRole | None = None
+
+
+class InviteBody(Struct, frozen=True, kw_only=True):
+    """A person to be invited; the user name is the address."""
+
+    email: Email
+    role: OrganizationRole
+
+
+class RateLimitListQuery(Struct, frozen=True, kw_only=True):
+    """A page of rate limits."""
+
+    after: ModelId | None = None
+    before: ModelId | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+
+
+class RateLimitBody(Struct, frozen=True, kw_only=True):
+    """The new numbers of a rate limit; 0 blocks everything."""
+
+    max_requests_per_1_minute: Maximum | None = None
+    max_tokens_per_1_minute: Maximum | None = None
+    max_requests_per_1_day: Maximum | None = None
+    max_tokens_per_1_day: Maximum | None = None
+    max_concurrent_requests: Maximum | None = None
+
+
+class SpendLimitBody(Struct, frozen=True, kw_only=True):
+    """The most that may be spent in a month, in cents."""
+
+    currency: Literal["USD"]
+    interval: Literal["month"]
+    threshold_amount: Annotated[int, Meta(ge=0, le=MAX_NANODOLLARS // NANODOLLARS_PER_CENT)]
+
+
+_Times = Annotated[int, Meta(ge=0, le=253_402_300_799)]
+# A database takes no NUL character.
+_Text = Annotated[str, Meta(pattern=r"^[^\x00]{1,150}\Z")]
+_Texts = Annotated[list[_Text], Meta(max_length=100)]
+
+
+class AuditLogQuery(
+    PageQuery,
+    frozen=True,
+    kw_only=True,
+    rename={f"effective_{name}": f"effective_at[{name}]" for name in ("gt", "gte", "lt", "lte")},
+):
+    """A page of the audit log, newest first."""
+
+    before: RowId | None = None
+    effective_gt: _Times | None = None
+    effective_gte: _Times | None = None
+    effective_lt: _Times | None = None
+    effective_lte: _Times | None = None
+    event_types: _Texts | None = None
+    actor_ids: Annotated[list[RowId], Meta(max_length=100)] | None = None
+    actor_emails: _Texts | None = None
+    project_ids: Annotated[list[RowId], Meta(max_length=100)] | None = None
+    resource_ids: _Texts | None = None
+    tenant_only: bool = False
+    """Only acts on what several organizations share, of which there are none."""

@@ -1,0 +1,164 @@
+"""The base of the management API's routes: who may call them, what they read, and the rows that they find."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import msgspec
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.db import IntegrityError, connection
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from msgspec import Struct
+from msgspec.inspect import ListType, type_info
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import access
+from accounts.authentication import Caller
+from accounts.models import KeyScope, Project
+from chatapi import errors
+from chatapi.api.management.operations import Operation, Operations
+from chatapi.api.views import ClientRoute, caller_of
+from chatapi.wire import json_guard
+from chatapi.wire.invalid_request import InvalidRequest, explain
+
+_ID = re.compile(r"[0-9]{1,18}", re.ASCII)
+_MOST_ROWS = 1_000
+_Row = TypeVar("_Row", bound=Model)
+
+
+class ManagementRoute(ClientRoute):
+    """A route of the caller's organization, for keys with a role that permits the operation."""
+
+    http_method_names = ["get", "head", "post", "delete"]
+    required_scope = KeyScope.MANAGEMENT
+    operations: ClassVar[Operations]
+    path: ClassVar[str]
+    """The path behind `/v1/organization/`, in Django's words."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Refuse other methods, then keys without the scope, the role or its permission."""
+        if self._operation(request) is None:
+            self.http_method_not_allowed(request)
+        super().initial(request, *args, **kwargs)
+        access.require(caller_of(request), self.operation(request).permission)
+
+    def handle_exception(self, exc: Exception) -> Any:
+        """Answer 400 to values that a row can't have, and 409 to a change that another one has overtaken."""
+        if isinstance(exc, ValidationError):
+            exc = _explained(exc)
+        elif isinstance(exc, IntegrityError):
+            exc = errors.conflict()
+        return super().handle_exception(exc)
+
+    def operation(self, request: Request) -> Operation:
+        """Return the operation that the request's method names."""
+        found = self._operation(request)
+        assert found is not None, "`initial` refuses other methods"
+        return found
+
+    def _operation(self, request: Request | HttpRequest) -> Operation | None:
+        method = str(request.method)
+        return self.operations.get("GET" if method == "HEAD" else method)
+
+    def body(self, request: Request) -> Any:
+        """Return the body as the operation's type. Raises `InvalidRequest`, for an unknown member too."""
+        body_type = self.operation(request).body
+        assert body_type is not None, "the operation takes a body"
+        if request.content_type.partition(";")[0].strip().lower() != "application/json":
+            raise errors.unsupported_media_type("application/json")
+        try:
+            sent = json_guard.decode(request._request.body)
+        except msgspec.ValidationError:
+            raise InvalidRequest("A number in the body is out of range.") from None
+        return _converted({name: value for name, value in sent.items() if value is not None}, body_type)
+
+    def query(self, request: Request) -> Any:
+        """Return the query as the operation's type. Lists are repeated, as `ids[]=1&ids[]=2` or without the
+        brackets. Raises `InvalidRequest`, for an unknown parameter too.
+        """
+        query_type = self.operation(request).query
+        assert query_type is not None, "the operation takes a query"
+        fields = {field.encode_name: field for field in msgspec.structs.fields(query_type)}
+        sent: dict[str, Any] = {}
+        for name, texts in request._request.GET.lists():
+            plain = name.removesuffix("[]")
+            is_list = plain in fields and _is_list(fields[plain].type)
+            if not is_list and (name != plain or len(texts) > 1):
+                raise InvalidRequest(f"Invalid value for '{name[:100]}': send it once.", name[:100])
+            sent[plain] = sent.get(plain, []) + texts if is_list else texts[0]
+        return _converted(sent, query_type, strict=False)
+
+    def project(self, request: Request, project_id: str) -> Project:
+        """Return the project of the caller's organization, or raise a 404. Raises `InvalidRequest` if a
+        write is for an archived one.
+        """
+        project = find(caller_of(request), Project.objects.all(), project_id, "project")
+        if request.method in ("POST", "DELETE") and not project.is_active:
+            message = "This project is archived, so it can't be changed."
+            raise InvalidRequest(message, "project_id", "project_archived")
+        return project
+
+
+def find(caller: Caller, rows: QuerySet[_Row], row_id: str, what: str) -> _Row:
+    """Return the row of the caller's organization, locked in a transaction; or raise a 404, the same for
+    another's row and for an unknown id.
+    """
+    own = access.managed_by(caller, rows)
+    if connection.in_atomic_block:
+        own = own.select_for_update(of=("self",))
+    row = own.filter(pk=int(row_id)).first() if _ID.fullmatch(row_id) else None
+    if row is None:
+        raise errors.object_not_found(what, f"{what.replace(' ', '_')}_id")
+    return row
+
+
+def refuse_more(rows: QuerySet[Any], what: str) -> None:
+    """Raise `InvalidRequest` if there are as many rows already as there may be."""
+    if rows.count() >= _MOST_ROWS:
+        raise InvalidRequest(f"There can be {_MOST_ROWS} {what} at most.", None, "too_many_objects")
+
+
+def expiry(expires_in_seconds: int | None) -> Any:
+    """Return the time in so many seconds; None for None."""
+    return None if expires_in_seconds is None else timezone.now() + timedelta(seconds=expires_in_seconds)
+
+
+def reply(resource: Struct | Mapping[str, Any]) -> Response:
+    """Return a 200 with the resource as JSON."""
+    return Response(msgspec.to_builtins(resource))
+
+
+def _is_list(type_: Any) -> bool:
+    info = type_info(type_)
+    return any(isinstance(each, ListType) for each in getattr(info, "types", (info,)))
+
+
+def _converted(sent: dict[str, Any], type_: type[Struct], *, strict: bool = True) -> Any:
+    known = {field.encode_name for field in msgspec.structs.fields(type_)}
+    for name in sent:
+        if name not in known:
+            shown = name[:100]
+            raise InvalidRequest(f"Unknown parameter: '{shown}'.", shown, "unknown_parameter")
+    try:
+        return msgspec.convert(sent, type_, strict=strict)
+    except msgspec.ValidationError as error:
+        raise explain(error, type_, sent) from None
+
+
+def _explained(error: ValidationError) -> InvalidRequest:
+    """Return the first complaint about a row, with the parameter that it is about, if there is one."""
+    if not hasattr(error, "error_dict"):
+        return InvalidRequest(error.messages[0])
+    field, messages = next(iter(error.message_dict.items()))
+    if field == NON_FIELD_ERRORS:
+        return InvalidRequest(messages[0])
+    return InvalidRequest(f"Invalid value for '{field}': {messages[0]}", field)
+
+
+def refuse(message: str, param: str) -> NoReturn:
+    """Raise `InvalidRequest` that names the parameter."""
+    raise InvalidRequest(f"Invalid value for '{param}': {message}", param)

@@ -1,0 +1,416 @@
+"""The management API: what it refuses and by which name, what its changes do, and what the audit log keeps of
+them. tests/clients/test_openai_python_admin.py has each call, test_access_matrix.py who may make it.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from accounts.audit.models import AuditEntry
+from accounts.authentication import look_up
+from accounts.errors import NotAuthenticated
+from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
+from chatapi.models import ServedModel
+from tests.admin_pages import client_of
+from tests.cast import Person, run
+from usage.models import BudgetLimit
+
+HERE = "/v1/organization"
+
+
+@pytest.fixture
+def boss(alice: Person) -> Person:
+    """Alice, with a key that owns Acme."""
+    return alice.manage_as("owner")
+
+
+@pytest.fixture
+def research(bob: Person) -> str:
+    """The path of Bob's project."""
+    return f"{HERE}/projects/{bob.project.pk}"
+
+
+def said(person: Person, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+    response = person.send(method, path, body)
+    assert response.status_code == status, response.content
+    return json.loads(response.content)
+
+
+def refused(person: Person, method: str, path: str, body: Any = None, status: int = 400) -> tuple[Any, Any]:
+    """The parameter and the code of a refusal."""
+    error = said(person, method, path, body, status)["error"]
+    return error["param"], error["code"]
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("", {}, "name"),
+        ("", {"name": ""}, "name"),
+        ("", {"name": "a/b"}, "name"),
+        ("", {"name": 7}, "name"),
+        ("", {"name": "shop", "geography": "EU"}, "geography"),
+        ("", {"name": "research"}, "name"),
+        ("/{}/service_accounts", {"name": "x", "expires_in_seconds": 0}, "expires_in_seconds"),
+        (
+            "/{}/service_accounts",
+            {"name": "x", "create_service_account_only": True, "expires_in_seconds": 5},
+            "expires_in_seconds",
+        ),
+        ("/{}/api_keys/{key}", {}, "scopes"),
+        ("/{}/api_keys/{key}", {"scopes": ["api.all.read"]}, "scopes[0]"),
+        ("/{}/spend_limit", {"currency": "EUR", "interval": "month", "threshold_amount": 1}, "currency"),
+        ("/{}/spend_limit", {"currency": "USD", "interval": "day", "threshold_amount": 1}, "interval"),
+        (
+            "/{}/spend_limit",
+            {"currency": "USD", "interval": "month", "threshold_amount": -1},
+            "threshold_amount",
+        ),
+        (
+            "/{}/spend_limit",
+            {"currency": "USD", "interval": "month", "threshold_amount": 10**12},
+            "threshold_amount",
+        ),
+        ("/{}/rate_limits/rl-*", {"max_requests_per_1_minute": 2**31}, "max_requests_per_1_minute"),
+        ("/{}/rate_limits/rl-*", {"max_tokens_per_1_minute": 2**60}, "max_tokens_per_1_minute"),
+        ("/{}/model_permissions", {"mode": "allow_list", "model_ids": ["no-such"]}, "model_ids"),
+        ("/{}/users", {"role": "member"}, "email"),
+        ("/{}/users", {"role": "owner", "user_id": "{bob}"}, "role"),
+    ],
+)
+def test_a_wrong_body_is_a_400_that_names_the_parameter(
+    boss: Person, bob: Person, path: str, body: Any, param: str
+) -> None:
+    if body.get("user_id"):
+        User.objects.filter(pk=bob.user.pk).update(last_login=datetime.now(UTC))
+        body["user_id"] = str(bob.user.pk)
+    path = f"{HERE}/projects{path}".replace("{}", str(bob.project.pk)).replace("{key}", str(bob.api_key.pk))
+    assert refused(boss, "POST", path, body)[0] == param
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=ten", "limit"),
+        ("limit=1&limit=2", "limit"),
+        ("after=abc", "after"),
+        ("after=1%00", "after"),
+        ("order=asc", "order"),
+        ("include_archived=maybe", "include_archived"),
+    ],
+)
+def test_a_wrong_query_is_a_400_that_names_the_parameter(boss: Person, query: str, param: str) -> None:
+    assert refused(boss, "GET", f"{HERE}/projects?{query}")[0] == param
+
+
+def test_a_body_is_json_and_says_so(boss: Person) -> None:
+    assert refused(boss, "POST", f"{HERE}/projects", b'{"name": ')[1] == "invalid_json"
+    assert refused(boss, "POST", f"{HERE}/projects", b"[" * 60_000)[1] in {"too_deep", "invalid_json"}
+    assert (
+        refused(boss, "POST", f"{HERE}/projects", b'{"name": "a", "name": "b"}')[1] == "duplicate_parameter"
+    )
+
+
+def test_a_body_of_another_type_is_a_415(boss: Person) -> None:
+    headers = {"authorization": f"Bearer {boss.key}"}
+    response = Client().post(f"{HERE}/projects", b"name=shop", "text/plain", headers=headers)
+    assert response.status_code == 415
+    assert "application/json" in response.json()["error"]["message"]
+
+
+def test_ids_that_no_row_can_have_are_unknown(boss: Person, research: str) -> None:
+    for row_id in ("x", "9" * 18, "9" * 400, "%00", "-1", "1e3", "\N{ARABIC-INDIC DIGIT ONE}"):
+        assert refused(boss, "GET", f"{HERE}/projects/{row_id}", status=404)[1] == "not_found"
+    assert refused(boss, "POST", f"{research}/rate_limits/rl-nothing", {}, 404)[1] == "not_found"
+
+
+# ---- pages
+
+
+def test_pages_reach_every_row_once(boss: Person) -> None:
+    for number in range(5):
+        said(boss, "POST", f"{HERE}/projects", {"name": f"p{number}"})
+    seen: list[str] = []
+    page = said(boss, "GET", f"{HERE}/projects?limit=2")
+    while page["has_more"]:
+        seen += [each["name"] for each in page["data"]]
+        assert (page["first_id"], page["last_id"]) == (page["data"][0]["id"], page["data"][-1]["id"])
+        page = said(boss, "GET", f"{HERE}/projects?limit=2&after={page['last_id']}")
+    assert seen + [each["name"] for each in page["data"]] == ["default", *(f"p{n}" for n in range(5))]
+    assert said(boss, "GET", f"{HERE}/projects?after=999999")["data"] == []
+
+
+def test_the_audit_log_is_read_in_both_directions(boss: Person) -> None:
+    for number in range(4):
+        said(boss, "POST", f"{HERE}/projects", {"name": f"p{number}"})
+    whole = [each["id"] for each in said(boss, "GET", f"{HERE}/audit_logs")["data"]]
+    assert whole == sorted(whole, key=int, reverse=True)
+    page = said(boss, "GET", f"{HERE}/audit_logs?limit=2&before={whole[3]}")
+    assert ([each["id"] for each in page["data"]], page["has_more"]) == (whole[1:3], True)
+
+
+# ---- keys
+
+
+def test_a_secret_is_shown_once_and_kept_nowhere(boss: Person, research: str) -> None:
+    made = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})
+    secret = made["api_key"]["value"]
+    assert look_up(secret).project_id == Project.objects.get(name="research").pk
+    everything = [
+        boss.send("GET", f"{research}/api_keys").content.decode(),
+        boss.send("GET", f"{HERE}/audit_logs").content.decode(),
+        str(list(APIKey.objects.values())),
+        str(list(AuditEntry.objects.values())),
+    ]
+    assert not any(secret[-20:] in each for each in everything)
+    assert made["api_key"]["id"] in {each["id"] for each in said(boss, "GET", f"{research}/api_keys")["data"]}
+
+
+def test_a_deleted_service_account_takes_its_keys_with_it(boss: Person, bob: Person, research: str) -> None:
+    made = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})
+    said(boss, "DELETE", f"{research}/service_accounts/{made['id']}")
+    with pytest.raises(NotAuthenticated):
+        look_up(made["api_key"]["value"])
+    assert not ServiceAccount.objects.exists()
+    assert look_up(bob.key)
+
+
+def test_admin_keys_are_not_among_a_projects_keys(boss: Person) -> None:
+    own = f"{HERE}/projects/{boss.project.pk}/api_keys"
+    assert said(boss, "GET", own)["data"] == []
+    assert refused(boss, "DELETE", f"{own}/{boss.api_key.pk}", status=404)[1] == "not_found"
+
+
+def test_an_admin_key_makes_none_with_more_rights(alice: Person, bob: Person) -> None:
+    alice.manage_as("admin")
+    owners = bob.manage_as("owner").api_key
+    APIKey.objects.filter(pk=alice.api_key.pk).update(scopes=["management"])
+    made = APIKey.objects.get(pk=said(alice, "POST", f"{HERE}/admin_api_keys", {"name": "more"})["id"])
+    assert (made.manages_as, made.scopes, made.is_admin) == ("admin", ["management"], True)
+    assert (
+        refused(alice, "DELETE", f"{HERE}/admin_api_keys/{owners.pk}", status=403)[1] == "permission_denied"
+    )
+
+
+def test_an_expired_key_stays_expired(boss: Person, bob: Person, research: str) -> None:
+    APIKey.objects.filter(pk=bob.api_key.pk).update(expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    path = f"{research}/api_keys/{bob.api_key.pk}"
+    assert refused(boss, "POST", path, {"expires_in_seconds": 60})[0] == "api_key_id"
+    assert said(boss, "GET", path)["owner_project_access"] == "inactive"
+
+
+def test_a_key_was_used_when_its_newest_request_was_admitted(
+    boss: Person, bob: Person, research: str
+) -> None:
+    path = f"{research}/api_keys/{bob.api_key.pk}"
+    assert said(boss, "GET", path)["last_used_at"] is None
+    generation = run(bob)
+    assert said(boss, "GET", path)["last_used_at"] == int(generation.admitted_at.timestamp())
+
+
+# ---- projects
+
+
+def test_an_archived_project_refuses_its_keys_and_every_change(
+    boss: Person, bob: Person, research: str
+) -> None:
+    archived = said(boss, "POST", f"{research}/archive")
+    assert (archived["status"], said(boss, "POST", f"{research}/archive")) == ("archived", archived)
+    assert bob.get("/v1/key").status_code == 401
+    assert said(boss, "GET", research)["archived_at"] == archived["archived_at"]
+    assert refused(boss, "POST", research, {"name": "other"}) == ("project_id", "project_archived")
+    account = {"name": "backend"}
+    assert refused(boss, "POST", f"{research}/service_accounts", account)[1] == "project_archived"
+    assert [each["name"] for each in said(boss, "GET", f"{HERE}/projects")["data"]] == ["default"]
+    project = Project.objects.get(pk=bob.project.pk)
+    project.is_active = True
+    project.save()
+    assert said(boss, "GET", research)["archived_at"] is None
+
+
+def test_a_key_does_not_archive_its_own_project(boss: Person) -> None:
+    assert refused(boss, "POST", f"{HERE}/projects/{boss.project.pk}/archive")[0] == "project_id"
+
+
+def test_a_projects_list_of_models_narrows_what_its_keys_use(
+    boss: Person, bob: Person, research: str, small: ServedModel
+) -> None:
+    def models() -> list[str]:
+        return [each["id"] for each in said(bob, "GET", "/v1/models")["data"]]
+
+    path = f"{research}/model_permissions"
+    assert models() == ["small"]
+    said(boss, "POST", path, {"mode": "deny_list", "model_ids": ["small"]})
+    assert models() == []
+    said(boss, "POST", path, {"mode": "allow_list", "model_ids": ["small"]})
+    assert models() == ["small"]
+    said(boss, "POST", path, {"mode": "allow_list", "model_ids": []})
+    assert models() == []
+    said(boss, "DELETE", path)
+    assert models() == ["small"]
+    assert refused(boss, "DELETE", path, status=404)[1] == "not_found"
+
+
+# ---- limits
+
+
+def test_a_rate_limit_is_the_row_of_the_admins_page(boss: Person, bob: Person, research: str) -> None:
+    path = f"{research}/rate_limits/rl-*"
+    assert said(boss, "POST", path, {"max_requests_per_1_minute": 60})["max_tokens_per_1_minute"] == 2**53
+    row = RateLimit.objects.get(project=bob.project)
+    assert (row.model, row.requests_per_minute, row.tokens_per_minute) == ("", 60, None)
+    said(boss, "POST", path, {"max_concurrent_requests": 3})
+    assert [str(limit) for limit in bob.caller.rate_limits] == [
+        "60 requests per minute for this project", "3 concurrent requests for this project",
+    ]  # fmt: skip
+    said(boss, "POST", path, {"max_requests_per_1_minute": 2**53, "max_concurrent_requests": 2**53})
+    assert not RateLimit.objects.exists()
+
+
+def test_a_spend_limit_enforces_from_the_next_request_on(
+    boss: Person, bob: Person, research: str, small: ServedModel
+) -> None:
+    run(bob)
+    spend = {"currency": "USD", "interval": "month", "threshold_amount": 0}
+    assert said(boss, "POST", f"{research}/spend_limit", spend)["enforcement"] == {"status": "enforcing"}
+    more = spend | {"threshold_amount": 100}
+    assert said(boss, "POST", f"{research}/spend_limit", more)["enforcement"] == {"status": "inactive"}
+    limit = BudgetLimit.objects.get(scope="project", scope_id=bob.project.pk, period="month")
+    assert limit.limit_nanodollars == 10**9
+    BudgetLimit.objects.update(soft_limit_nanodollars=5)
+    said(boss, "DELETE", f"{research}/spend_limit")
+    assert refused(boss, "GET", f"{research}/spend_limit", status=404)[1] == "not_found"
+    assert BudgetLimit.objects.get().soft_limit_nanodollars == 5
+
+
+# ---- people
+
+
+def test_nobody_is_given_a_role_above_the_keys(alice: Person, bob: Person) -> None:
+    alice.manage_as("admin")
+    Member.objects.filter(user=alice.user).update(role=Role.OWNER)
+    User.objects.update(last_login=datetime.now(UTC))
+    invitation = {"email": "dora@example.com", "role": "owner"}
+    assert refused(alice, "POST", f"{HERE}/invites", invitation, 403)[1] == "permission_denied"
+    for person, role in ((bob, "owner"), (alice, "reader")):
+        path = f"{HERE}/users/{person.user.pk}"
+        assert refused(alice, "POST", path, {"role": role}, 403)[1] == "permission_denied"
+    assert refused(alice, "DELETE", f"{HERE}/users/{alice.user.pk}", status=403)[1] == "permission_denied"
+    assert said(alice, "POST", f"{HERE}/users/{bob.user.pk}", {"role": "reader"})["role"] == "reader"
+    assert Member.objects.get(user=bob.user).role == "viewer"
+
+
+def test_an_invitation_link_ends_with_the_right_to_send_it(boss: Person) -> None:
+    invitation = {"email": "dora@example.com", "role": "admin"}
+    path = said(boss, "POST", f"{HERE}/invites", invitation)["url"]
+    opened = client_of(boss.user)
+
+    def is_open() -> bool:
+        return opened.get(path).status_code == 302
+
+    assert is_open()
+    APIKey.objects.update(manages_as="member")
+    assert not is_open()
+    APIKey.objects.update(manages_as="owner", is_active=False)
+    assert not is_open()
+    APIKey.objects.update(is_active=True)
+    assert is_open()
+    assert refused(boss, "POST", f"{HERE}/invites", invitation)[0] == "email"
+
+
+def test_a_name_that_another_organization_has_is_taken(boss: Person, charlie: Person) -> None:
+    User.objects.filter(pk=charlie.user.pk).update(username="c@example.com", email="c@example.com")
+    assert (
+        refused(boss, "POST", f"{HERE}/invites", {"email": "c@example.com", "role": "reader"})[0] == "email"
+    )
+
+
+# ---- the audit log
+
+
+def test_each_change_is_recorded_under_the_keys_name(boss: Person, bob: Person, research: str) -> None:
+    made = said(boss, "POST", f"{research}/service_accounts", {"name": "backend"})
+    said(boss, "DELETE", f"{research}/api_keys/{made['api_key']['id']}")
+    said(boss, "POST", f"{research}/rate_limits/rl-*", {"max_requests_per_1_minute": 60})
+    spend = {"currency": "USD", "interval": "month", "threshold_amount": 100}
+    said(boss, "POST", f"{research}/spend_limit", spend)
+    said(boss, "POST", f"{HERE}/invites", {"email": "dora@example.com", "role": "reader"})
+    said(boss, "POST", f"{research}/archive")
+    page = said(boss, "GET", f"{HERE}/audit_logs")["data"]
+    assert [each["type"] for each in page] == [
+        "project.archived", "user.added", "spend_limit.created", "rate_limit.created", "api_key.deleted",
+        "api_key.created", "service_account.created",
+    ]  # fmt: skip
+    assert {each["actor"]["api_key"]["id"] for each in page} == {str(boss.api_key.pk)}
+    assert {each["actor"]["name"] for each in page} == {f"API key {boss.api_key}"}
+    assert page[0]["project"] == {"id": str(bob.project.pk), "name": "Acme / research"}
+    assert page[1]["user.added"]["data"]["role"] == "viewer"
+
+
+def test_a_refused_change_leaves_no_trace(boss: Person, research: str) -> None:
+    body = {"name": "shop", "unknown": 1}
+    refused(boss, "POST", f"{HERE}/projects", body)
+    refused(boss, "POST", f"{research}/spend_limit", {"currency": "USD"})
+    assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ("event_types[]=project.created", 1),
+        ("event_types[]=project.archived&event_types[]=project.created", 2),
+        ("event_types[]=project.updated", 1),
+        ("event_types[]=no.such", 0),
+        ("effective_at[gt]=9999999999", 0),
+        ("effective_at[lte]=9999999999", 3),
+        ("resource_ids[]={project}", 3),
+        ("project_ids[]={project}", 3),
+        ("actor_ids[]={key}", 3),
+        ("actor_ids[]=999", 0),
+        ("actor_emails[]=alice@example.com", 0),
+        ("tenant_only=true", 0),
+    ],
+)
+def test_the_audit_log_is_filtered(boss: Person, query: str, count: int) -> None:
+    project = said(boss, "POST", f"{HERE}/projects", {"name": "shop"})["id"]
+    said(boss, "POST", f"{HERE}/projects/{project}", {"name": "web shop"})
+    said(boss, "POST", f"{HERE}/projects/{project}/archive")
+    query = query.replace("{project}", project).replace("{key}", str(boss.api_key.pk))
+    assert len(said(boss, "GET", f"{HERE}/audit_logs?{query}")["data"]) == count
+
+
+# ---- the admin's pages
+
+
+def test_no_member_takes_over_a_key_with_a_role_above_their_own(alice: Person, bob: Person) -> None:
+    Member.objects.filter(user=bob.user).update(role=Role.ADMIN)
+    pages = client_of(bob.user)
+    page = f"/admin/accounts/apikey/{alice.api_key.pk}"
+    alice.manage_as("admin")
+    assert pages.get(f"{page}/rotate/").status_code == 200
+    alice.manage_as("owner")
+    assert pages.get(f"{page}/rotate/").status_code == 403
+    pages.post(
+        "/admin/accounts/apikey/",
+        {"action": "disable_selected", "_selected_action": [str(alice.api_key.pk)]},
+    )
+    assert APIKey.objects.get(pk=alice.api_key.pk).is_active
+
+
+def test_no_member_gives_a_key_a_role_above_their_own(alice: Person, bob: Person) -> None:
+    Member.objects.filter(user=bob.user).update(role=Role.ADMIN)
+    form = {"project": str(bob.project.pk), "name": "more", "is_admin": "on", "manages_as": "owner"}
+    page = client_of(bob.user).post("/admin/accounts/apikey/add/", form)
+    assert "above your own" in page.content.decode()
+    assert not APIKey.objects.filter(name="more").exists()
+    page = client_of(bob.user).post("/admin/accounts/apikey/add/", form | {"manages_as": "admin"})
+    assert APIKey.objects.get(name="more").manages_as == "admin"

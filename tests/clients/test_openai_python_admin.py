@@ -1,0 +1,237 @@
+"""OpenAI's own Python client manages an organization: `client.admin.organization`, each call that its
+resources have for what is here, against a served instance.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, Request, build_opener
+
+import openai
+import pytest
+from openai import OpenAI
+from openai.resources.admin.organization import organization as sdk
+
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
+
+HERE = ("projects", "users", "invites", "admin_api_keys", "audit_logs", "spend_limit")
+IN_PROJECTS = ("api_keys", "rate_limits", "service_accounts", "users", "spend_limit", "model_permissions")
+UNSERVED = ("users.roles", "projects.users.roles")
+"""Resources of the SDK below those that are here: roles of one's own making."""
+
+
+def calls(resource: type, path: str) -> Iterator[str]:
+    """The names of the resource's requests, and of those below it."""
+    for name, member in vars(resource).items():
+        if name.startswith("_") or name.startswith("with_"):
+            continue
+        if isinstance(member, openai._compat.cached_property):
+            yield from calls(_resource(resource, name), f"{path}.{name}")
+        elif callable(member):
+            yield f"{path}.{name}"
+
+
+def offered() -> set[str]:
+    """Every request that the SDK knows for what is here."""
+    found = {name for each in HERE for name in calls(_resource(sdk.Organization, each), each)}
+    in_projects = tuple(f"projects.{each}." for each in IN_PROJECTS)
+    own = {f"projects.{name}" for name in ("create", "retrieve", "update", "list", "archive")}
+    return {
+        name
+        for name in found
+        if (not name.startswith("projects.") or name in own or name.startswith(in_projects))
+        and not name.startswith(UNSERVED)
+    }
+
+
+def _resource(parent: type, name: str) -> type:
+    property_: Any = vars(parent)[name]
+    below = property_.func.__annotations__["return"]
+    return getattr(__import__(parent.__module__, fromlist=[below]), below)  # type: ignore[no-any-return]
+
+
+class Recorded:
+    """A resource of the SDK that notes which requests were made, and checks what they return strictly."""
+
+    def __init__(self, resource: Any, made: set[str], path: str = "") -> None:
+        self._resource, self._made, self._path = resource, made, path
+
+    def __getattr__(self, name: str) -> Any:
+        found, path = getattr(self._resource, name), f"{self._path}.{name}".lstrip(".")
+        if not callable(found):
+            return Recorded(found, self._made, path)
+
+        def request(*args: Any, **kwargs: Any) -> Any:
+            self._made.add(path)
+            answer = found(*args, **kwargs)
+            for each in getattr(answer, "data", [answer]):
+                assert isinstance(each, openai.BaseModel)
+                type(each).model_validate(each.to_dict(), strict=True)
+            return answer
+
+        return request
+
+
+@pytest.fixture(scope="module")
+def admin_key(installation: Installation) -> str:
+    """A key that owns the organization Managed."""
+    made = installation.manage(
+        "createkey", "--organization", "Managed", "--project", "management", "--manages-as", "owner", "--json"
+    )
+    assert made.returncode == 0, made.stderr
+    return str(json.loads(made.stdout)["key"])
+
+
+@pytest.fixture
+def admin(installation: Installation, admin_key: str) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{installation.url}/v1", admin_api_key=admin_key, max_retries=0) as client:
+        yield client
+
+
+def test_every_call(admin: OpenAI, installation: Installation) -> None:
+    made: set[str] = set()
+    organization = Recorded(admin.admin.organization, made)
+    projects = organization.projects
+    project = projects.create(name="web shop")
+    assert projects.retrieve(project.id).name == "web shop"
+    assert projects.update(project.id, name="shop").name == "shop"
+    assert {each.name for each in projects.list()} == {"management", "shop"}
+    assert [each.name for each in projects.list(limit=1)] == ["management", "shop"]  # page by page
+    make_keys(projects, project.id, installation)
+    set_limits(organization, project.id)
+    choose_models(projects.model_permissions, project.id)
+    add_people(organization, project.id, installation)
+    make_admin_keys(organization.admin_api_keys)
+    archived = projects.archive(project.id)
+    assert archived.status == "archived"
+    assert archived.archived_at
+    assert [each.name for each in projects.list()] == ["management"]
+    assert len(list(projects.list(include_archived=True))) == 2
+    read_the_log(organization.audit_logs, project.id)
+    assert made == offered()
+    assert len(made) == 44
+
+
+def make_keys(projects: Any, project_id: str, installation: Installation) -> None:
+    accounts, keys = projects.service_accounts, projects.api_keys
+    account = accounts.create(project_id, name="backend", expires_in_seconds=3_600)
+    assert accounts.retrieve(account.id, project_id=project_id).name == "backend"
+    assert accounts.update(account.id, project_id=project_id, name="back end").name == "back end"
+    assert [each.name for each in accounts.list(project_id)] == ["back end"]
+    second = accounts.api_keys.create(
+        account.id, project_id=project_id, name="second", scopes=["completions"], expires_in_seconds=60
+    )
+    with OpenAI(base_url=f"{installation.url}/v1", api_key=second.value, max_retries=0) as client:
+        answer = client.completions.create(model="five", prompt="Hello")
+        assert answer.choices
+        with pytest.raises(openai.PermissionDeniedError):
+            client.models.list()
+
+    assert [each.name for each in keys.list(project_id)] == ["backend", "second"]
+    assert [each.name for each in keys.list(project_id, owner_project_access="inactive")] == []
+    changed = keys.update(second.id, project_id=project_id, scopes=[], expires_in_seconds=7_200)
+    assert changed.expires_at > time.time() + 7_000
+    shown = keys.retrieve(second.id, project_id=project_id)
+    assert shown.owner.service_account.id == account.id
+    assert shown.last_used_at is not None
+    assert keys.delete(second.id, project_id=project_id).deleted
+    assert accounts.delete(account.id, project_id=project_id).deleted
+    assert list(keys.list(project_id)) == []
+
+
+def set_limits(organization: Any, project_id: str) -> None:
+    projects, limits = organization.projects, organization.projects.rate_limits
+    assert {"rl-*", "rl-five", "rl-org/with-slash"} <= {
+        each.id for each in limits.list_rate_limits(project_id, limit=10)
+    }
+    (first,) = limits.list_rate_limits(project_id, limit=1).data
+    assert first.id == "rl-*"
+    last = limits.list_rate_limits(project_id).data[-1]
+    assert limits.list_rate_limits(project_id, before=last.id, limit=1).has_more
+    for name in ("rl-*", "rl-five", "rl-org/with-slash"):
+        limited = limits.update_rate_limit(name, project_id=project_id, max_requests_per_1_minute=60)
+        assert limited.max_requests_per_1_minute == 60
+    with pytest.raises(openai.BadRequestError, match="max_images_per_1_minute"):
+        limits.update_rate_limit("rl-*", project_id=project_id, max_images_per_1_minute=1)
+
+    spend: dict[str, Any] = {"currency": "USD", "interval": "month", "threshold_amount": 5_000}
+    assert projects.spend_limit.update(project_id, **spend).threshold_amount == 5_000
+    assert projects.spend_limit.retrieve(project_id).enforcement.status == "inactive"
+    assert projects.spend_limit.delete(project_id).deleted
+    with pytest.raises(openai.NotFoundError):
+        organization.spend_limit.retrieve()
+    for refused in (lambda: organization.spend_limit.update(**spend), organization.spend_limit.delete):
+        with pytest.raises(openai.PermissionDeniedError, match="operator"):
+            refused()
+
+
+def choose_models(permissions: Any, project_id: str) -> None:
+    allowed = permissions.update(project_id, mode="allow_list", model_ids=["five"])
+    assert allowed == permissions.retrieve(project_id)
+    assert allowed.api_model_ids == ["five"]
+    assert permissions.delete(project_id).deleted
+
+
+def add_people(organization: Any, project_id: str, installation: Installation) -> None:
+    invite = organization.invites.create(email="dora@example.com", role="reader")
+    assert organization.invites.retrieve(invite.id).status == "pending"
+    assert [each.email for each in organization.invites.list()] == ["dora@example.com"]
+    assert organization.invites.delete(invite.id).deleted
+
+    again = organization.invites.create(email="dora@example.com", role="reader")
+    accept(installation, again.to_dict()["url"])
+    assert organization.invites.retrieve(again.id).status == "accepted"
+    with pytest.raises(openai.BadRequestError, match="accepted"):
+        organization.invites.delete(again.id)
+    (dora,) = organization.users.list(emails=["dora@example.com"])
+    assert organization.users.retrieve(dora.id).role == "reader"
+    in_project = organization.projects.users
+    assert [each.id for each in in_project.list(project_id)] == [dora.id]
+    assert in_project.create(project_id, user_id=dora.id, role="member").id == dora.id
+    assert in_project.retrieve(dora.id, project_id=project_id).role == "member"
+    assert in_project.update(dora.id, project_id=project_id, role="member").role == "member"
+    with pytest.raises(openai.BadRequestError, match="all projects"):
+        in_project.delete(dora.id, project_id=project_id)
+    assert organization.users.update(dora.id, role="owner").role == "owner"
+    with pytest.raises(openai.BadRequestError, match="only owner"):
+        organization.users.delete(dora.id)
+
+
+def make_admin_keys(admin_keys: Any) -> None:
+    other = admin_keys.create(name="other", expires_in_seconds=3_600)
+    assert admin_keys.retrieve(other.id).name == "other"
+    assert admin_keys.list(order="desc", limit=1).data[0].id == other.id
+    assert admin_keys.delete(other.id).deleted
+
+
+def read_the_log(audit_logs: Any, project_id: str) -> None:
+    log = list(audit_logs.list(project_ids=[project_id], effective_at={"gt": 0}, limit=2))
+    assert [each.type for each in log if each.type.startswith("project.")] == [
+        "project.archived", "project.updated", "project.updated", "project.updated", "project.created",
+    ]  # fmt: skip
+    assert {each.actor.type for each in log} == {"api_key"}
+    assert log[-1].project_created.data.name == "web shop"
+
+
+def accept(installation: Installation, path: str) -> None:
+    """Choose a password, as the invited person does in a browser."""
+    browser = build_opener(HTTPCookieProcessor())
+    with browser.open(f"{installation.url}{path}") as page:
+        token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', page.read().decode())
+        assert token is not None
+        form = {"csrfmiddlewaretoken": token[1]} | dict.fromkeys(
+            ("new_password1", "new_password2"), "correct horse battery"
+        )
+        sent = Request(page.url, urlencode(form).encode())
+    with browser.open(sent) as page:
+        assert "Your password is set" in page.read().decode()
+
+
+def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="/docs"):
+        admin.admin.organization.groups.list()
