@@ -26,7 +26,7 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
 slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
-	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py presence.py rate_limits_end_to_end.py serve.py \
+	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py one_line_errors.py presence.py rate_limits_end_to_end.py serve.py \
 	stored_responses.py watchdog.py) \
 	tests/chatapi/worker/test_pool.py \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py followers.py \
@@ -44,9 +44,10 @@ slow-ones:
 mutations: .venv/.test ## break the code on purpose, one way at a time, and see that a test notices
 	@.ci/with-postgres .venv/bin/python -m tests.faults.mutations $(ARGS)
 
-lint: .venv/.dev ## style
+lint: .venv/.dev ## style, and deploy/kubernetes against its schemas
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/kubernetes-validate --strict --quiet -k 1.29 -k 1.37 deploy/kubernetes/*.yaml
 
 types: .venv/.dev ## types
 	@.venv/bin/mypy .

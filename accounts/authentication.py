@@ -15,7 +15,7 @@ from accounts import api_keys, end_users
 from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, TwoKeys
 from accounts.limits import Limit
 from accounts.model_lists import ModelsMode, list_allows
-from accounts.models import APIKey, KeyScope, RateLimit
+from accounts.models import APIKey, EndUser, KeyScope, RateLimit
 
 MAX_CACHED_CALLERS = 10_000
 
@@ -119,7 +119,9 @@ def look_up_id(api_key_id: int) -> Caller:
 
 
 def _keys() -> QuerySet[APIKey]:
-    own = RateLimit.objects.filter(end_user__project=OuterRef("project_id"))
+    # From the few limits to their end users: a project may have a million others.
+    limited = RateLimit.objects.filter(end_user__isnull=False).values("end_user")
+    own = EndUser.objects.filter(pk__in=limited, project=OuterRef("project_id"))
     rows = APIKey.objects.select_related("project__organization")
     return rows.annotate(has_own_end_user_limits=Exists(own))
 

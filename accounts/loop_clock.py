@@ -29,6 +29,7 @@ class LoopClock:
         self.thread_id = 0
         """The loop's thread."""
         self._lost_s = 0.0
+        self._lag_s = 0.0
         self._stops_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,10 +48,16 @@ class LoopClock:
         now = time.monotonic()
         return (now if now < self._stops_at else self._stops_at) - self._lost_s
 
+    def take_lag_s(self) -> float:
+        """Return by how much the latest tick since the last call was late."""
+        lag_s, self._lag_s = self._lag_s, 0.0
+        return lag_s
+
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self.thread_id = threading.get_ident()
         now = time.monotonic()
         self._lost_s += max(0.0, now - self._stops_at)
+        self._lag_s = max(self._lag_s, now - (self._stops_at - LATE_S))
         self._stops_at = now + TICK_S + LATE_S
         self.ticks += 1
         self._timer = loop.call_later(TICK_S, self._tick, loop)

@@ -11,6 +11,7 @@ from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import count
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib.auth.models import User
@@ -25,11 +26,12 @@ from bench.insights_reads import BOUND_MS, Read, admission_terms, get, timed
 from chatapi import identity
 from usage.books import budgets, ledger
 from usage.database.clock import database_now
-from usage.models import BudgetLimit, Period, Scope
+from usage.insights.end_user_ranking import MAX_ROWS
+from usage.models import BudgetLimit, HourlyUsage, Period, Scope
 from usage.pricing import Price
 
 DAYS = 40
-"""The usage is spread over so many, because a day's answer has at most 30,000 results."""
+"""The usage is spread over so many."""
 ADMISSIONS = 100
 LIMIT_NANODOLLARS = 10**12
 _BETWEEN = "WHERE project_id = %s AND id > %s"
@@ -100,6 +102,7 @@ def fill(project: Project, end_users: int) -> None:
             (Period.EVER, budgets.EVER),
         ):
             _spend(cursor, project, newest, period, start)
+        _use_by_hour(cursor, project)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")
 
@@ -111,6 +114,21 @@ def _use(cursor: Any, project: Project, newest: int, number: int, day: date) -> 
         SELECT %s, project_id, id, %s, 'seed-small', 3, 300, 0, 60, 0, 420000 FROM accounts_enduser
         {_BETWEEN} AND id %% {DAYS} = %s""",
         [project.organization_id, day, project.pk, newest, number],
+    )
+
+
+def _use_by_hour(cursor: Any, project: Project) -> None:
+    """Add the hours that belong to the days."""
+    HourlyUsage.objects.all().delete()
+    hour = {"sqlite": "day || ' 00:00:00'", "postgresql": "day::timestamp AT TIME ZONE 'UTC'"}
+    sums = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens")
+    cursor.execute(
+        f"""INSERT INTO usage_hourlyusage (organization_id, project_id, api_key_id, model, outcome, hour,
+            {", ".join(sums)}, amount_nanodollars)
+        SELECT organization_id, project_id, %s, model, 'completed', {hour[connection.vendor]},
+            {", ".join(f"SUM({name})" for name in sums)}, SUM(amount_nanodollars)
+        FROM usage_dailyenduserusage GROUP BY organization_id, project_id, model, day""",
+        [project.api_keys.order_by("id")[0].pk],
     )
 
 
@@ -153,8 +171,18 @@ def pages(project: Project, user: User) -> Iterator[tuple[str, Read]]:
     client = Client()
     client.force_login(user)
     people = {"days": 30, "project": project.pk}
+    today = database_now().date()
+    last_month = today.replace(day=1) - timedelta(days=1)
+    months = {
+        "this month": {"start": today.replace(day=1), "end": today},
+        "last month": {"start": last_month.replace(day=1), "end": last_month},
+    }
     overview, requests = reverse("admin:index"), reverse("admin:requests")
-    yield "/admin/ 30 days by end user", partial(get, client, overview, group="end_user", **people)
+    for name, month in months.items():
+        by_end_user = partial(get, client, overview, group="end_user", project=project.pk, **month)
+        yield f"/admin/ {name} by end user", by_end_user
+    yield "/admin/ 30 days by end user, refused if many", partial(refused_if_many, client, project)
+    yield "/admin/ 30 days of the project", partial(get, client, overview, **people)
     yield "/admin/ 30 days, of one end user", partial(get, client, overview, end_user="person-77", **people)
     yield "/admin/requests/ of one end user", partial(get, client, requests, end_user="person-77", **people)
     budget_list = reverse("admin:usage_budget_changelist")
@@ -162,6 +190,13 @@ def pages(project: Project, user: User) -> Iterator[tuple[str, Read]]:
     yield "/admin/ Budgets, of end users", partial(get, client, budget_list, scope__exact="end_user")
     yield "/admin/ Budget limits", partial(get, client, reverse("admin:usage_budgetlimit_changelist"))
     yield "/admin/ Rate limits", partial(get, client, reverse("admin:accounts_ratelimit_changelist"))
+
+
+def refused_if_many(client: Client, project: Project) -> None:
+    """Ask for the end users of 30 days, which are no calendar month."""
+    query = {"days": 30, "group": "end_user", "project": project.pk}
+    status = client.get(f"{reverse('admin:index')}?{urlencode(query)}").status_code
+    assert status == (400 if EndUser.objects.count() > MAX_ROWS else 200), status
 
 
 def routes(secret: str) -> Iterator[tuple[str, Read]]:

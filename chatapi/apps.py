@@ -12,6 +12,8 @@ E009  a secret is easy to guess
 E010  CHATAPI_CSRF_TRUSTED_ORIGINS has a value that is not an origin
 E011  CHATAPI_DEFAULT_MODEL is empty
 E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secret
+E013  CHATAPI_ALLOWED_HOSTS has a value that is not a host name
+W001  a variable begins with CHATAPI_ and is not a setting
 """
 
 import re
@@ -29,6 +31,7 @@ from chatapi.wire.dialects import DIALECTS
 from usage import failpoints
 
 CHECK_TAG = "chatapi"
+MISSPELT = "chatapi.W001"
 WEEK_MS = 7 * 24 * 60 * 60 * 1_000
 # The largest values: far above useful ones, and within the range of the database, Redis and timers.
 MAX = {
@@ -66,6 +69,8 @@ _HOST = r"(?:\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::[0-9]{1,5})?"
 ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 # Django's CSRF_TRUSTED_ORIGINS: `*.` stands for any subdomain.
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
+# Django's ALLOWED_HOSTS: a dot in front stands for any subdomain.
+ALLOWED_HOST = re.compile(r"\*|\.?[a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
 HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
@@ -226,6 +231,27 @@ def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
     wrong = [origin for origin in settings.CSRF_TRUSTED_ORIGINS if not TRUSTED_ORIGIN.fullmatch(origin)]
     hint = "Use https://chat.example.com, without a path, or https://*.example.com."
     return _wrong_values("CHATAPI_CSRF_TRUSTED_ORIGINS", wrong, "no origin", hint, "E010")
+
+
+@checks.register(CHECK_TAG)
+def check_allowed_hosts(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that each allowed host is a name or an IP address, as Django compares it."""
+    wrong = [host for host in settings.ALLOWED_HOSTS if not ALLOWED_HOST.fullmatch(host)]
+    hint = "Use chat.example.com, without scheme, port and path, .example.com or *."
+    return _wrong_values("CHATAPI_ALLOWED_HOSTS", wrong, "no host name", hint, "E013")
+
+
+@checks.register(CHECK_TAG)
+def check_names(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Warn of variables that look like settings and are none: a misspelt one would be ignored."""
+    return [
+        checks.Warning(
+            f"{name} is not a setting.",
+            hint=f"Did you mean {nearest}?" if nearest else "README lists the settings.",
+            id=MISSPELT,
+        )
+        for name, nearest in settings.UNKNOWN_VARIABLES.items()
+    ]
 
 
 def _wrong_values(

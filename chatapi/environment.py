@@ -1,5 +1,7 @@
 """Reads the environment; an unreadable value is one line that names its variable."""
 
+import difflib
+import re
 from typing import Any
 
 import environ
@@ -7,16 +9,36 @@ from django.core.exceptions import ImproperlyConfigured
 
 DATABASE_SCHEMES = ("sqlite", "postgres", "postgresql")
 TRUE, FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
+# A variable of examples, for clients, and those that Kubernetes sets beside a Service whose name is chatapi.
+_NO_SETTING = re.compile(r"CHATAPI_KEY|CHATAPI(_\w+)?_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
 _EXPECTED = {int: "a whole number", bool: f"one of {', '.join([*TRUE, *FALSE])}"}
 
 
 class Environment(environ.Env):
     """A strict django-environ: that reads CHATAPI_DEBUG=maybe as false and does not name variables."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: set[str] = set()
+
+    def unknown(self, prefix: str) -> dict[str, str]:
+        """Return the variables with this prefix that were not read, each with the nearest name or "".
+
+        Call it when all settings are read.
+        """
+        known = {name.removeprefix(prefix): name for name in self._names if name.startswith(prefix)}
+        found = {}
+        for name in sorted(set(self.ENVIRON) - self._names):
+            if name.startswith(prefix) and not _NO_SETTING.fullmatch(name):
+                nearest = difflib.get_close_matches(name.removeprefix(prefix), known, n=1)
+                found[name] = known[nearest[0]] if nearest else ""
+        return found
+
     def get_value(
         self, var: str, cast: Any = None, default: Any = environ.Env.NOTSET, parse_default: bool = False
     ) -> Any:
         """Return the variable's value as `cast`. Raises `ImproperlyConfigured`."""
+        self._names.add(var)
         text = self.ENVIRON.get(var)
         if cast is bool and text is not None and text.lower() not in TRUE + FALSE:
             raise _unreadable(var, text, bool)

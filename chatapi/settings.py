@@ -213,16 +213,20 @@ LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
 LOG_LEVEL = env.choice(
     "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 )
+LOG_FORMAT = env.choice("CHATAPI_LOG_FORMAT", default="CONSOLE", choices=("CONSOLE", "JSON")).lower()
+# Misspelt names of settings, each with the nearest right one; a new setting is read above this line.
+UNKNOWN_VARIABLES = env.unknown("CHATAPI_")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"format": "%(asctime)s %(levelname).1s %(name)s: %(message)s", "datefmt": "%H:%M:%S"}
+        "console": {"()": "chatapi.log_formats.ConsoleFormatter"},
+        "json": {"()": "chatapi.log_formats.JSONFormatter"},
     },
     "filters": {"one_line": {"()": "chatapi.refusal_log.OneLine"}},
     "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "line"},
-        "refusals": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["one_line"]},
+        "stderr": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT},
+        "refusals": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT, "filters": ["one_line"]},
     },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {

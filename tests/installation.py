@@ -68,7 +68,7 @@ class Installation:
         for name in ("REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL", "PYTHONDONTWRITEBYTECODE"):
             self.environment.pop(name, None)
         if "DATABASE_URL" in os.environ:
-            self.environment["DATABASE_URL"] = _own_database(os.environ["DATABASE_URL"])
+            self.environment["DATABASE_URL"] = own_database(os.environ["DATABASE_URL"])
 
     @property
     def url(self) -> str:
@@ -326,7 +326,7 @@ def _fetch(request: urllib.request.Request) -> tuple[int, Any]:
         return status, body.decode(errors="replace")
 
 
-def _own_database(url: str) -> str:
+def own_database(url: str) -> str:
     """Create a database on the same PostgreSQL server."""
     import psycopg
 

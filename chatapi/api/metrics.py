@@ -1,8 +1,9 @@
 """`GET /metrics`: the service's numbers for Prometheus, in its text format and in OpenMetrics.
 
-Every number is read from the books at the time of the request: processes come and go, and a number that one
-of them counts is lost with it. Every web process answers the same, so only one is to be scraped. Labels are
-the names of models, which operators choose, and fixed words; no label identifies a tenant.
+Money, tokens and requests are read from the books at the time of the request: processes come and go, and a
+number that one of them counts is lost with it. What only a process knows (`process_families.py`) is read from
+Redis, where each process writes it. Every web process answers the same, so only one is to be scraped. Labels
+are the names of models, which operators choose, processes and fixed words; no label identifies a tenant.
 
 The page needs `Authorization: Bearer` with the token in `CHATAPI_METRICS_TOKEN` (RFC 6750); without that
 setting it is a 404.
@@ -24,6 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from chatapi.api import process_families
 from usage import insights
 from usage.insights import NEAR_LIMIT, Health, ModelCounters
 from usage.pricing import NANODOLLARS
@@ -81,7 +83,7 @@ class _Books(Collector):
         """Return the metrics."""
         with self._lock:
             if time.monotonic() - self._read_at >= MAX_AGE_S:
-                self._newest = [*_counters(), *_service(), *_budgets()]
+                self._newest = [*_counters(), *_service(), *_budgets(), *process_families.families()]
                 self._read_at = time.monotonic()
             return self._newest
 

@@ -1,5 +1,6 @@
 """Middleware for Django's answers, which makes those of the API like the answers of the hot routes."""
 
+import logging
 import time
 
 from django.conf import settings
@@ -9,6 +10,9 @@ from django.utils.deprecation import MiddlewareMixin
 from accounts import client_ip
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route
+from chatapi.log_formats import fields
+
+access_log = logging.getLogger("chatapi.access")
 
 # Pages outside the API that open no session and make no links.
 WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
@@ -46,10 +50,13 @@ class IdentifyingMiddleware(MiddlewareMixin):
         request.META["chatapi.request_id"] = identity.request_id(sent_id, identity.new_id()).decode()
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Set the headers."""
+        """Set the headers, and log the route: a path may have what nobody may read, such as an invitation."""
         response["x-request-id"] = request.META["chatapi.request_id"]
+        elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
+        route = "/" + request.resolver_match.route if request.resolver_match else "no route"
+        access = fields(method=request.method, status=response.status_code, ms=elapsed_ms)
+        access_log.info("%s", route, extra=access)
         if "/v1/" in request.path:
-            elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(elapsed_ms)
         return response

@@ -142,11 +142,13 @@ def _tickets() -> dict[str, Schema]:
 
 def _responses() -> dict[str, Schema]:
     response = {200: _answer("The response as it is now.", "Response", _REQUEST_ID)}
+    read = _answer("The response as it is now, or its events.", "Response", _REQUEST_ID)
+    read["content"] |= _events("ResponseStreamEvent")
     reading = _operation(
         ("responses", "getResponse", "Read a response"),
         "While it is kept; with `stream=true` its events, from its beginning or behind `starting_after`.",
         parameters=[_RESPONSE_ID, *_RESPONSE_STREAM],
-        answers=response,
+        answers={200: read},
         errors=(404,),
     )
     deletion = _operation(

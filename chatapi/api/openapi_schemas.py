@@ -9,6 +9,7 @@ from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.wire import caps
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols.responses.request import UNSUPPORTED
 
 Schema = dict[str, Any]
 
@@ -41,6 +42,8 @@ def all_schemas() -> dict[str, Schema]:
     for request in (found[request_type.__name__] for request_type in requests):
         request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
+    for name in UNSUPPORTED:  # they are known only to be refused
+        del found["ResponsesRequest"]["properties"][name]
     for name, rule in _RULES.items():
         found[name] |= rule
     found["TextRequest"]["properties"]["prompt"] = _PROMPT
@@ -187,8 +190,10 @@ _ANSWERS: dict[str, Schema] = {
         **(_COMPLETION | {"choices": _array(_TEXT_CHOICE), "usage": _USAGE_OR_NULL}),
     ),
     "AnyChunk": {
-        "anyOf": [ref("ChatCompletionChunk"), ref("Completion"), ref("MessageEvent")],
-        "description": "A piece of a streamed answer of either kind.",
+        "anyOf": [
+            ref(name) for name in ("ChatCompletionChunk", "Completion", "MessageEvent", "ResponseStreamEvent")
+        ],
+        "description": "A piece of a streamed answer of any protocol.",
     },
     "Ticket": _object(
         "The right to one stream, once and soon. `url` is a path on this server.",

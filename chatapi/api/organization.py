@@ -32,9 +32,8 @@ from chatapi.api.organization_answers import (
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, PageRequest, UsageRouteSpec
 from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.models import ModelKind, ServedModel
-from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.clock import database_now
-from usage.insights import buckets
+from usage.insights import buckets, end_user_pages
 from usage.insights.buckets import Bucket, BucketQuery, Sums
 from usage.pricing import NANODOLLARS
 
@@ -126,11 +125,11 @@ class OrganizationRoute(ClientRoute):
         """Return one page of buckets, the oldest first."""
         organization_id, report = caller_of(request).organization_id, self.report
         page = organization_query.parse(request._request, organization_id, report.spec, database_now())
-        try:
-            found = buckets.buckets(report.narrowed(page.query))
-        except buckets.TooManyEndUsers:
-            message = "One day has more end users than an answer: name some with 'end_users', or filter by"
-            raise InvalidRequest(f"{message} 'project_ids' or '{report.spec.models}'.", "group_by") from None
+        query, after = report.narrowed(page.query), None
+        if query.is_of_all_end_users:
+            found, after = end_user_pages.page(query, page.after)
+        else:
+            found = buckets.buckets(query)
         names = _names_of(found)
         data = [
             report.bucket(
@@ -145,7 +144,7 @@ class OrganizationRoute(ClientRoute):
             )
             for bucket in found
         ]
-        cursor = page.next_page(found[-1].end) if found else None
+        cursor = page.next_page(found[-1], after) if found else None
         return respond(report.page(data=data, has_more=cursor is not None, next_page=cursor))
 
 
@@ -161,9 +160,9 @@ def _models_of(*kinds: ModelKind) -> tuple[str, ...]:
 
 def _names_of(found: list[Bucket]) -> dict[int | None, str]:
     """Return the names of the end users in the buckets, by their ids."""
-    ids = {sums.group.get("end_user_id") for bucket in found for sums in bucket.sums} - {None}
-    rows = EndUser.objects.in_bulk(ids)
-    return {id_: row.name for id_, row in rows.items()}
+    groups = [sums.group for bucket in found for sums in bucket.sums]
+    ids = {group["end_user_id"] for group in groups if "end_user_id" in group}
+    return dict(EndUser.objects.filter(pk__in=ids).values_list("pk", "name"))
 
 
 def _id(sums: Sums, column: str) -> str | None:

@@ -15,12 +15,13 @@ from accounts import end_users
 from accounts.models import EndUser
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.clock import Width
-from usage.insights.buckets import WIDTHS, BucketQuery
+from usage.insights.buckets import WIDTHS, Bucket, BucketQuery
+from usage.insights.end_user_pages import Place
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A year before the year 10000, in which Python's dates end; the longest page has 180 days.
 _MAX_TIME = 253_402_300_799 - 366 * 86_400
-_PAGE = re.compile(r"page_([0-9a-f]{1,10})", re.ASCII)
+_PAGE = re.compile(r"page_([0-9a-f]{1,10})(?:_([0-9a-f]{1,15})_([0-9a-f]{1,15}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,14 @@ class PageRequest:
     """Dimensions in the words of the route."""
     end: datetime
     """The end of the last page."""
+    after: Place | None = None
+    """The end user after which the first day of the page continues."""
 
-    def next_page(self, reached: datetime) -> str | None:
-        """Return the cursor of the page that begins at `reached`, or None at the end."""
-        return f"page_{_unix(reached):x}" if reached < self.end else None
+    def next_page(self, reached: Bucket, after: Place | None) -> str | None:
+        """Return the cursor of the page after this bucket, or after this end user of it; None at the end."""
+        if after is not None:
+            return f"page_{_unix(reached.start):x}_{after.project_id:x}_{after.end_user_id:x}"
+        return f"page_{_unix(reached.end):x}" if reached.end < self.end else None
 
 
 def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now: datetime) -> PageRequest:
@@ -90,7 +95,7 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
     width, usual, most = spec.widths[_one_of(sent, "bucket_width", spec.widths, "1d")]
     limit = _number(sent, "limit", usual, 1, most)
     first, end = _times(sent, WIDTHS[width], now)
-    start = _page(sent, first, end, WIDTHS[width])
+    start, after = _page(sent, first, end, WIDTHS[width])
     groups = tuple(dict.fromkeys(_each_of(sent, "group_by", spec.groups)))
     # Keys belong to projects and not to users, and nothing is a batch.
     is_unrecorded = "user_ids" in sent or _one_of(sent, "batch", ("true", "false"), "false") == "true"
@@ -106,7 +111,9 @@ def parse(request: HttpRequest, organization_id: int, spec: UsageRouteSpec, now:
         end_user_ids=_end_user_ids(sent, organization_id),
     )
     _check_end_users(query)
-    return PageRequest(query, groups, end)
+    if after is not None and not query.is_of_all_end_users:
+        raise _wrong_page()
+    return PageRequest(query, groups, end, after)
 
 
 # ---- parameters, one by one
@@ -151,15 +158,19 @@ def _times(sent: Sent, width: timedelta, now: datetime) -> tuple[datetime, datet
     return start - (start - _EPOCH) % width, end + (_EPOCH - end) % width
 
 
-def _page(sent: Sent, first: datetime, end: datetime, width: timedelta) -> datetime:
-    """Return the start of the page: that of its cursor, else that of the first bucket."""
+def _page(sent: Sent, first: datetime, end: datetime, width: timedelta) -> tuple[datetime, Place | None]:
+    """Return the start of the page, that of its cursor or else of the first bucket, and its place there."""
     if "page" not in sent:
-        return first
+        return first, None
     found = _PAGE.fullmatch(sent["page"][0])
     start = _EPOCH + timedelta(seconds=min(int(found[1], 16), _MAX_TIME)) if found else None
-    if start is None or not first <= start <= end or (start - first) % width:
-        raise InvalidRequest("Invalid value for 'page': it is not the 'next_page' of this query.", "page")
-    return start
+    if found is None or start is None or not first <= start <= end or (start - first) % width:
+        raise _wrong_page()
+    return start, Place(int(found[2], 16), int(found[3], 16)) if found[2] else None
+
+
+def _wrong_page() -> InvalidRequest:
+    return InvalidRequest("Invalid value for 'page': it is not the 'next_page' of this query.", "page")
 
 
 def _number(sent: Sent, name: str, usual: int, least: int, most: int) -> int:

@@ -56,7 +56,7 @@ _REQUESTS = {
     ),
     ModelKind.EMBEDDINGS.value: GenerationRequest(model="test", prompt=Inputs("yes"), digest=""),
 }
-_HINTS = {
+HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
     "upstream_authentication": "Does the deployment's environment variable hold a key of this upstream?",
@@ -348,5 +348,5 @@ def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> d
         "timeout_s": f"{TIMEOUT_S:.0f}",
         # The page says only whether the key is set.
         "has_key": bool(key_of(row)),
-        "hint": _HINTS.get(finding.error) if finding else None,
+        "hint": HINTS.get(finding.error) if finding else None,
     }

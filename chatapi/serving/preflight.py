@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -10,12 +11,14 @@ from pathlib import Path
 
 from django.conf import settings
 from django.core import checks
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from chatapi.apps import CHECK_TAG
-from chatapi.web.listening_socket import listen
+from chatapi.web.listening_socket import inherited, listen
 from chatapi.web.server_limits import ServerLimits
+
+log = logging.getLogger(__name__)
 
 PATIENCE_S = 5
 MAX_PORT = 65_535
@@ -29,10 +32,12 @@ class CannotStart(Exception):
 
 
 def check_settings() -> None:
-    """Run this package's system checks; raises `CannotStart` with the first error."""
+    """Run this package's system checks, and log warnings; raises `CannotStart` with the first error."""
     for problem in sorted(checks.run_checks(tags=[CHECK_TAG]), key=lambda problem: str(problem.id)):
+        line = f"{problem.msg} {problem.hint} ({problem.id})"
         if problem.is_serious():
-            raise CannotStart(f"{problem.msg} {problem.hint} ({problem.id})")
+            raise CannotStart(line)
+        log.warning("%s", line)
 
 
 @contextlib.contextmanager
@@ -84,15 +89,22 @@ def process_count(option: str, text: str) -> int:
     raise CannotStart(f"{option} {text!r} is no number of processes. Use a number from 1 to {MAX_PROCESSES}.")
 
 
-def listening_socket(host: str, port: int) -> socket.socket:
-    """Open the socket that the web processes share; raises `CannotStart`."""
+def listening_socket(host: str, port: int, descriptor: int | None = None) -> socket.socket:
+    """Open the socket that web processes accept from, or take the inherited one; raises `CannotStart`."""
+    user_timeout_seconds = ServerLimits().user_timeout_seconds
+    if descriptor is not None:
+        try:
+            return inherited(descriptor, user_timeout_seconds=user_timeout_seconds)
+        except (OSError, OverflowError) as error:
+            message = f"file descriptor {descriptor} can't be listened on: {error}."
+            raise CannotStart(message) from error
     try:
-        return listen(host, port, user_timeout_seconds=ServerLimits().user_timeout_seconds)
+        return listen(host, port, user_timeout_seconds=user_timeout_seconds)
     except (OSError, OverflowError) as error:
-        raise cannot_listen(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
 
 
-def cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
+def _cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
     """Return the error for an address that can't be listened on."""
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return CannotStart(
@@ -115,17 +127,22 @@ def check_services() -> None:
     check_redis()
 
 
-def check_tables_after(error: Exception) -> None:
-    """Raise `CannotStart` if the error comes from a table or column that a migration would have made."""
-    is_missing = getattr(error.__cause__, "sqlstate", None) in _UNDEFINED or any(
-        text in str(error) for text in _NO_SUCH
-    )
-    if is_missing:
-        with _database() as probe:
+def explain(error: DatabaseError, *, is_migrating: bool = False) -> None:
+    """Raise `CannotStart` if an operator can solve the cause of the error."""
+    state, text = getattr(error.__cause__, "sqlstate", None), str(error)
+    with _database() as probe:
+        is_missing = state in _UNDEFINED or any(part in text for part in _NO_SUCH)
+        if is_missing and not is_migrating:
             _check_tables(probe)
+        elif state == _NOT_PERMITTED or (isinstance(error, OperationalError) and not is_missing):
+            reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+            raise CannotStart(
+                f"the database refuses ({reason}). Solve that and try again; --traceback shows the details."
+            )
 
 
 _UNDEFINED = ("42P01", "42703")
+_NOT_PERMITTED = "42501"
 # How PostgreSQL and SQLite report missing tables and columns.
 _NO_SUCH = ("no such table", "no such column", "has no column named")
 

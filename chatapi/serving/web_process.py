@@ -1,5 +1,7 @@
 """Runs the web process: the server with the ASGI application, until SIGTERM."""
 
+import socket
+
 from django.conf import settings
 from django.urls import reverse
 
@@ -7,7 +9,6 @@ from accounts.loop_clock import clock
 from chatapi.asgi import application
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
-from chatapi.web.listening_socket import inherited, listen
 from chatapi.web.probes import start_draining
 from chatapi.web.server import Lifecycle, serve
 from chatapi.web.server_limits import ServerLimits
@@ -32,11 +33,8 @@ class WebLifecycle(Lifecycle):
 ACCEPTS_PER_TURN_SHARED = 1
 
 
-def run(*, host: str, port: int, descriptor: int | None = None) -> None:
-    """Serve until a signal, on the listening socket `descriptor` if there is one.
-
-    Raises `OSError` or `OverflowError` when the address or the descriptor can't be listened on.
-    """
+def run(listener: socket.socket, *, is_shared: bool = False) -> int:
+    """Serve until a signal; `is_shared`: other processes accept from this socket, too."""
     limits = ServerLimits(
         max_body_bytes=settings.MAX_BODY_BYTES,
         stall_seconds=settings.STALL_MS / 1_000,
@@ -45,10 +43,6 @@ def run(*, host: str, port: int, descriptor: int | None = None) -> None:
         lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
-    if descriptor is None:
-        listener = listen(host, port, user_timeout_seconds=limits.user_timeout_seconds)
-    else:
-        listener = inherited(descriptor)
     # It imports the views and pages: in the first request that would block the event loop for 200 ms.
     reverse("admin:index")
     tune_process()
@@ -57,8 +51,9 @@ def run(*, host: str, port: int, descriptor: int | None = None) -> None:
         serve(
             application,
             listener=listener,
-            accepts_per_turn=ACCEPTS_PER_TURN if descriptor is None else ACCEPTS_PER_TURN_SHARED,
+            accepts_per_turn=ACCEPTS_PER_TURN_SHARED if is_shared else ACCEPTS_PER_TURN,
             limits=limits,
             lifecycle=WebLifecycle(),
             trusted_proxies=settings.TRUSTED_PROXIES,
         )
+    return 0

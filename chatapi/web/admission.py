@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 from django.conf import settings
 from redis.exceptions import RedisError
@@ -14,6 +15,7 @@ from accounts.limits import Counts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.delta_stream import Job
+from chatapi.process_metrics import ADMISSION
 from chatapi.web import idempotency_header
 from chatapi.web.byte_windows import WindowFull
 from chatapi.web.exchange import Exchange
@@ -44,7 +46,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inbox.name
-        admitting = services.in_background(_admit(services, request, admission, inbox))
+        admitting = services.in_background(_admit(services, request, admission, inbox, exchange.began_at))
         usage: Usage | None = None
         try:
             if is_later:
@@ -142,7 +144,11 @@ async def end_user_limits(services: Services, caller: Caller, end_user: str | No
 
 
 async def _admit(
-    services: Services, request: ValidatedRequest, admission: ledger.Admission, inbox: str
+    services: Services,
+    request: ValidatedRequest,
+    admission: ledger.Admission,
+    inbox: str,
+    began_at: float,
 ) -> None:
     """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
@@ -164,6 +170,8 @@ async def _admit(
         stores_response = bool(request.caller.stores_responses_days)
         await services.enqueue(admission.id, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
+        if not admission.is_test:
+            ADMISSION.observe(monotonic() - began_at)
         failpoint("enqueue.after")
     finally:
         if request.room is not None:

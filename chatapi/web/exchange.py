@@ -68,6 +68,10 @@ class Exchange:
         self.protocol = PROTOCOLS[kind.protocol or CHAT.name]
         """Has the form of the response: the kind's protocol, or that of the generation in the URL."""
         self.dialect: Dialect | None = None
+        self.status: int | None = None
+        """The response's, once it has begun."""
+        self.is_admitted = False
+        """It has made a generation."""
         self.encoder: Encoder | None = None
         """Writes the stream, and an error inside it."""
         self.large_bytes = 0
@@ -77,7 +81,12 @@ class Exchange:
         self.is_counted = False
         """The request counts in the caller's rate limits."""
         self._connection = connection
-        self._began_at = time.monotonic()
+        self.began_at = time.monotonic()
+
+    @property
+    def took_ms(self) -> int:
+        """The time since the request began."""
+        return round((time.monotonic() - self.began_at) * 1_000)
 
     # ---- the request
 
@@ -175,7 +184,8 @@ class Exchange:
     async def send_head(self, status: int, headers: Iterable[Header]) -> None:
         """Begin the response with these headers and `response_headers`."""
         failpoint("view.before_first_byte")
-        took_ms = (b"openai-processing-ms", b"%d" % ((time.monotonic() - self._began_at) * 1_000))
+        self.status = status
+        took_ms = (b"openai-processing-ms", b"%d" % self.took_ms)
         ids = ((name, self.request_id.encode()) for name in self.protocol.request_id_headers)
         await self._connection.send_headers(status, [*headers, *ids, *self.response_headers, took_ms])
 

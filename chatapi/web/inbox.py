@@ -133,6 +133,11 @@ class Inbox:
         self._loop = asyncio.get_running_loop()
         self._presence = stream.presence(url, name, read_up_to=self._position, is_unknown=self._lost)
 
+    @property
+    def open_count(self) -> int:
+        """The number of clients that wait for deltas."""
+        return len(self._followers)
+
     def follow(self, generation_id: UUID, organization_id: int) -> InboxFollower:
         """Begin to follow; call before the generation is enqueued, and `leave` in the end."""
         follower = InboxFollower(generation_id, organization_id, self)

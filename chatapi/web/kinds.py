@@ -1,9 +1,11 @@
 """The hot routes: one table of the kinds of request, each with its code, and what all of them share."""
 
+import logging
 from typing import Final
 
 from accounts.models import KeyScope
 from chatapi import errors
+from chatapi.log_formats import fields
 from chatapi.web import completions, generations, stored_responses
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.exchange import Exchange, Kind
@@ -13,6 +15,8 @@ from chatapi.wire.protocols.embeddings import EMBEDDINGS
 from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
 from chatapi.wire.protocols.responses import COUNT_INPUT, RESPONSES
 from chatapi.wire.protocols.text_completions import TEXT_COMPLETIONS
+
+access_log = logging.getLogger("chatapi.access")
 
 _CREATE, _READ = KeyScope.COMPLETIONS, KeyScope.GENERATIONS
 _RESPONSE = r"responses/(?P<response_id>[^/]+)"
@@ -54,3 +58,13 @@ async def serve(kind: Kind, connection: EventStreamConsumer) -> None:
     finally:
         for room in exchange.rooms:
             room.release()
+        if not exchange.is_admitted:  # those have a line when they are settled
+            access_log.info(
+                kind.name,
+                extra=fields(
+                    method=exchange.method,
+                    status=exchange.status,
+                    ms=exchange.took_ms,
+                    id=exchange.id.hex,
+                ),
+            )

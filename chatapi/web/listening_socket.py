@@ -20,6 +20,26 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=ACCEPT_BACKLOG)
+    _prepare(listener, user_timeout_seconds)
+    return listener
+
+
+def inherited(descriptor: int, *, user_timeout_seconds: float) -> socket.socket:
+    """Return the listening socket that the parent process opened under this descriptor.
+
+    Raises OSError if the descriptor is not one.
+    """
+    listener = socket.socket(fileno=descriptor)
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.detach()
+        raise OSError("it is not a listening socket")
+    listener.set_inheritable(False)
+    _prepare(listener, user_timeout_seconds)
+    return listener
+
+
+def _prepare(listener: socket.socket, user_timeout_seconds: float) -> None:
+    """Set the options, also of a socket that a process manager has opened."""
     listener.setblocking(False)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
@@ -35,17 +55,3 @@ def listen(host: str, port: int, *, user_timeout_seconds: float) -> socket.socke
     for name, value in options.items():
         if hasattr(socket, name):  # some systems lack some of them
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return listener
-
-
-def inherited(descriptor: int) -> socket.socket:
-    """Return the listening socket that the parent process opened under this descriptor.
-
-    Raises OSError if the descriptor is not one.
-    """
-    listener = socket.socket(fileno=descriptor)
-    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        listener.detach()
-        raise OSError("it is not a listening socket")
-    listener.set_inheritable(False)
-    return listener

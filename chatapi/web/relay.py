@@ -21,6 +21,7 @@ from chatapi.web.follower import Follower
 from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Finished, FinishReason, Usage
+from chatapi.wire.protocols.protocol import Encoder
 from chatapi.wire.upstream_errors import STOPPED
 from usage.books import reports
 from usage.errors import DatabaseUnavailable
@@ -79,6 +80,16 @@ async def relay(
         elif ping_ms and (now + follower.tick_s - sent_at) * 1_000 >= ping_ms:
             sent_at = now
             yield []
+
+
+def frames_of(encoder: Encoder, deltas: list[AnyDelta]) -> bytes:
+    """Return the frames of what `relay` has yielded. What is held back does not come before a failure of this
+    stream alone: it comes when the stream is read again.
+    """
+    last = deltas[-1] if deltas else None
+    if isinstance(last, Failed) and last in (LOST, CLOSING):
+        return encoder.encode(deltas[:-1]) + encoder.failed(last)
+    return encoder.encode(deltas)
 
 
 async def _refusal(authorize: Authorize) -> Failed | None:

@@ -11,7 +11,7 @@ from django.conf import settings
 from chatapi import errors
 from chatapi.web.exchange import Exchange
 from chatapi.web.generations import answer_to
-from chatapi.web.relay import CLOSING, LOST, relay
+from chatapi.web.relay import CLOSING, LOST, frames_of, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
@@ -45,6 +45,7 @@ async def respond(
     try:
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
         await asyncio.shield(admitting)
+        exchange.is_admitted = True
         answer = answer_to(exchange, admission)
         exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
         batches = relay(services, follower, settings.PING_MS)
@@ -74,6 +75,7 @@ async def respond_later(
     """
     try:
         await asyncio.shield(admitting)
+        exchange.is_admitted = True
         answer = answer_to(exchange, admission)
         public_id = dialect.public_id(answer.id)
         exchange.response_headers.append((b"x-generation-id", public_id.encode()))
@@ -184,7 +186,7 @@ async def _stream(
                 await exchange.send_body(encoder.encode(batch[start : start + PIECE_DELTAS]))
                 await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
             rest = batch[last_start:]
-        frames = encoder.encode(rest)
+        frames = frames_of(encoder, rest)
         now = time.monotonic()
         # An encoder may hold back what comes, for as long as the upstream likes.
         is_silent = not rest or bool(settings.PING_MS and (now - sent_at) * 1_000 >= settings.PING_MS)

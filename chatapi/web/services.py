@@ -23,8 +23,10 @@ from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
 from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
+from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
+from chatapi.process_metrics import publish_for_ever
 from chatapi.redis_client import Command, DedicatedConnection, connect
 from chatapi.task_queue import TaskQueue
 from chatapi.web.body_parser import BodyParser
@@ -156,9 +158,14 @@ class Services:
             supervise(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX))
         )
         services.in_background(services.parser.start())
+        services.in_background(supervise(services._publish_metrics))
         services.in_background(supervise(partial(refused_requests.write_for_ever, services.commits)))
         cls._instance = services
         return services
+
+    async def _publish_metrics(self) -> None:
+        prefix = settings.REDIS_KEY_PREFIX
+        await publish_for_ever(self._streams, prefix, "web", lambda: self.inbox.open_count)
 
     async def model(self, caller: Caller, name: str) -> CatalogModel | None:
         """Return the model that is served to the caller by this name, or None. Raises `DatabaseUnavailable`.
@@ -296,7 +303,7 @@ class Services:
         """Void a generation whose time in the queue is over; return False if a worker or reaper has it."""
         withdrawal = ledger.Withdrawal(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         try:
-            await self.commits.write(ledger.withdraw, withdrawal)
+            log_end(await self.commits.write(ledger.withdraw, withdrawal))
         except UsageError as error:
             log.warning("%s can't be voided: %r", generation_id.hex, error)
             return False
@@ -311,7 +318,7 @@ class Services:
             generation_id, "service_unavailable", "The request could not be queued."
         )
         try:
-            await self.commits.write(ledger.withdraw, withdrawal)
+            log_end(await self.commits.write(ledger.withdraw, withdrawal))
         except AlreadyResolved:
             return False
         except UsageError as error:

@@ -21,7 +21,7 @@ from accounts.limits import DAY_MS
 from chatapi import errors, identity, response_store
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
-from chatapi.web.relay import CLOSING, LOST, Authorize, terminal_of
+from chatapi.web.relay import CLOSING, LOST, Authorize, frames_of, terminal_of
 from chatapi.web.resumption import follow, snapshot
 from chatapi.web.services import Services
 from chatapi.wire import deltas
@@ -177,7 +177,7 @@ async def _stream(exchange: Exchange, services: Services, found: Stored) -> None
     keep_alive = RESPONSES.dialect("").keep_alive
     async for batch in found.follow(authorize):
         for start in range(0, len(batch), PIECE_DELTAS):
-            await exchange.send_body(exchange.encoder.encode(batch[start : start + PIECE_DELTAS]))
+            await exchange.send_body(frames_of(exchange.encoder, batch[start : start + PIECE_DELTAS]))
         if not batch:
             await exchange.send_body(keep_alive)
     await exchange.send_body(b"", more=False)

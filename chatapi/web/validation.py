@@ -199,10 +199,11 @@ async def _resolve(
     if room is not None:
         return room, await exchange.kind.resolve(exchange, services, caller, references, pieces)
     held = len(exchange.rooms)
-    room = await _take_room(exchange, services, caller, LEAST_BYTES)  # few conversations are longer
+    least_bytes = min(LEAST_BYTES, settings.MAX_BODY_BYTES)  # few conversations are longer
+    room = await _take_room(exchange, services, caller, least_bytes)
     pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
     n_bytes = sum(map(len, pieces))
-    if LARGE_BYTES < n_bytes <= LEAST_BYTES:
+    if LARGE_BYTES < n_bytes <= least_bytes:
         return room, pieces
     while len(exchange.rooms) > held:
         exchange.rooms.pop().release()

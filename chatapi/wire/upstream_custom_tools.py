@@ -28,9 +28,12 @@ from chatapi.wire.parameters import (
 _BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _SQUEEZED_BEGIN: Final = '{"input":"'
 _MAX_BEGIN_CHARS: Final = 64
+# What is read at once of arguments that come whole.
+_PIECE_CHARS: Final = 64 << 10
 # What of a JSON string is whole: up to its closing quote, or to an escape that may go on.
 _WHOLE: Final = re.compile(r'(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\u(?![0-9a-fA-F]{0,3}\Z)|\\[^u])*+', re.DOTALL)
-_ESCAPE: Final = re.compile(r'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+# A backslash that begins no escape of JSON; escaped backslashes are cut out before.
+_NO_ESCAPE: Final = re.compile(r'\\(?!["/bfnrt]|u[0-9a-fA-F]{4})')
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 
 
@@ -67,7 +70,8 @@ class _Tool(msgspec.Struct):
 def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
     """Return the functions that may be called; nothing if the choice names none of them."""
     called = [entry.get("function") or entry.get("custom") for entry in choice.tools]
-    names = {each.get("name") for each in called if isinstance(each, dict)}
+    # A list, because a client may write anything as a name.
+    names = [each.get("name") for each in called if isinstance(each, dict)]
     every = zip(
         msgspec.json.decode(tools, type=list[_Tool]),
         msgspec.json.decode(tools, type=list[msgspec.Raw]),
@@ -136,8 +140,13 @@ class _Input:
         """None: not known yet."""
         self._has_ended = False
 
-    def add(self, piece: str) -> str:
-        """Return the text that the piece brings."""
+    def add(self, arguments: str) -> str:
+        """Return the text that these arguments bring."""
+        # Piece by piece, because no other thread runs while a pattern is matched.
+        pieces = (arguments[start : start + _PIECE_CHARS] for start in range(0, len(arguments), _PIECE_CHARS))
+        return "".join(map(self._add, pieces))
+
+    def _add(self, piece: str) -> str:
         self._rest += piece
         if self._is_string is None:
             self._begin()
@@ -173,11 +182,19 @@ class _Input:
         assert match is not None, "it matches nothing, too"
         self._rest = self._rest[match.end() :]
         self._has_ended = self._rest.startswith('"')
-        # Models write escapes that JSON does not have, and control characters without any.
-        literal = _ESCAPE.sub(lambda escape: escape[1] or r"\\", match[0])
-        text: str = self._high + json.loads(f'"{literal}"', strict=False)
+        text = self._high + _decoded(match[0])
         self._high = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" and not self._has_ended else ""
         text = text.removesuffix(self._high)
         if _SURROGATE.search(text):
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         return text
+
+
+def _decoded(literal: str) -> str:
+    """Return the text of the inside of a JSON string."""
+    if "\\" in literal:
+        # Models write escapes that JSON does not have, and control characters without any.
+        parts = (_NO_ESCAPE.sub(r"\\\\", part) for part in literal.split(r"\\"))
+        literal = r"\\".join(parts)
+    text: str = json.loads(f'"{literal}"', strict=False)
+    return text

@@ -8,6 +8,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -20,8 +21,10 @@ import msgspec
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from chatapi import process_metrics
 from chatapi.concurrency import MAX_AGE_S, retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
+from chatapi.end_log import log_end
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
@@ -262,6 +265,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     """Settle, then publish the terminal delta: a client never sees an end that the books do not have."""
     if end.ending is Ending.FENCED_OFF:
         return
+    ended_at = time.monotonic()
     # Content first: text that is in no log must not be charged.
     run.publish_held(services.publisher)
     await services.publisher.flushed(run)
@@ -271,17 +275,37 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     settlement = await _settlement(run, request, end)
     failpoint("settle.before_tx")
     try:
-        settled_at = await _settle(services, settlement)
+        settled_at, charge = await _settle(services, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
         return
     failpoint("settle.after_commit")
     terminal = run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at)
     run.publish(services.publisher, terminal)
+    if charge is not None:
+        log_end(charge, run.usage.total_ms)
+        if not run.claimed.is_test:  # the sandbox would hide the times of upstreams
+            _observe(charge, time.monotonic() - ended_at)
 
 
-async def _settle(services: Services, settlement: ledger.Settlement) -> datetime:
-    """Write the settlement, and return its time. Raises `AlreadyResolved` or `DatabaseUnavailable`."""
+def _observe(charge: ledger.Charge, settling_s: float) -> None:
+    """Count the generation's times for /metrics; `settling_s` is that of the publishing and the commit."""
+    settlement = charge.settlement
+    process_metrics.SETTLEMENT.observe(settling_s)
+    if charge.queued_ms is not None:
+        process_metrics.QUEUE_WAIT.observe(charge.queued_ms / 1_000)
+    if settlement.first_token_ms is not None and settlement.last_token_ms is not None:
+        process_metrics.FIRST_TOKEN.observe(settlement.first_token_ms / 1_000, charge.model)
+        if (gaps := charge.tokens.completion_tokens - 1) > 0:
+            streamed_ms = settlement.last_token_ms - settlement.first_token_ms
+            process_metrics.BETWEEN_TOKENS.observe(streamed_ms / 1_000 / gaps, charge.model)
+
+
+async def _settle(services: Services, settlement: ledger.Settlement) -> tuple[datetime, ledger.Charge | None]:
+    """Write the settlement; return its time, and the charge unless an earlier attempt has written it.
+
+    Raises `AlreadyResolved` or `DatabaseUnavailable`.
+    """
     write = partial(services.commits.write, ledger.settle, settlement)
     try:
         charge = await retry(write, SETTLE_RETRY_S, (DatabaseUnavailable,))
@@ -291,8 +315,8 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> datetime
         settled_at = await services.commits.read(ours.values_list("settled_at", flat=True).first)
         if settled_at is None:
             raise
-        return settled_at
-    return charge.settled_at
+        return settled_at, None
+    return charge.settled_at, charge
 
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:

@@ -1,7 +1,7 @@
-"""Kombu's Redis transport, popping all messages that wait with one command.
+"""Kombu's Redis transport, popping up to `MAX_MESSAGES` messages with one command.
 
 Kombu asks for one message, handles it, and asks again: a tenth of a worker's processor time under load. Here
-an RPOP follows each BRPOP in the same write, so that one read returns up to `MAX_MESSAGES` messages.
+an RPOP follows each BRPOP in the same write, so that one read returns them all.
 """
 
 from collections.abc import Callable

@@ -17,6 +17,7 @@ from chatapi.concurrency import Batch, CachedValue, supervise
 from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
+from chatapi.process_metrics import publish_for_ever
 from chatapi.redis_client import connect
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
@@ -57,7 +58,7 @@ class Services:
     def __init__(self) -> None:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
         self.commits = GroupCommit()
-        streams = connect(settings.STREAMS_URL)
+        streams = self._streams = connect(settings.STREAMS_URL)
         self._broker = (
             streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
         )
@@ -96,6 +97,7 @@ class Services:
             collecting,
             storing,
             lost_messages.run,
+            self._publish_metrics,
         )
         loops = [asyncio.create_task(supervise(loop)) for loop in work]
         self._heartbeat.start()
@@ -113,6 +115,10 @@ class Services:
             await self.stream.close()
             await self._broker.aclose()
             await self.commits.close()
+
+    async def _publish_metrics(self) -> None:
+        prefix = settings.REDIS_KEY_PREFIX
+        await publish_for_ever(self._streams, prefix, "worker", lambda: len(self.running))
 
     def _has_free_slot(self) -> bool:
         slots: int = settings.WORKER_CONCURRENCY

@@ -7,20 +7,27 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from accounts.authentication import look_up
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, Organization, Project, RateLimit
 from chatapi.models import ServedModel
+from usage.models import BudgetLimit, Period
 
 pytestmark = pytest.mark.django_db
 
 
+def both(*arguments: str) -> tuple[str, str]:
+    """What it prints on stdout and on stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    call_command("createkey", *arguments, stdout=out, stderr=err)
+    return out.getvalue(), err.getvalue()
+
+
 def createkey(*arguments: str) -> str:
-    out = io.StringIO()
-    call_command("createkey", *arguments, stdout=out)
-    return out.getvalue()
+    return both(*arguments)[0]
 
 
-def test_it_makes_a_key_that_works_and_says_whose_it_is() -> None:
-    key, told = createkey("--organization", "Acme Inc", "--project", "chat", "--name", "backend").splitlines()
+def test_it_prints_only_a_key_that_works_and_says_whose_it_is_beside_it() -> None:
+    out, err = both("--organization", "Acme Inc", "--project", "chat", "--name", "backend")
+    (key,), (told,) = out.splitlines(), err.splitlines()
     caller = look_up(key)
     assert key.startswith("ck_live_")
     assert not caller.is_admin
@@ -30,12 +37,14 @@ def test_it_makes_a_key_that_works_and_says_whose_it_is() -> None:
 def test_it_says_what_it_made_beside_the_key() -> None:
     """A mistyped name creates another tenant, so the output names the created rows."""
     words = ["--organization", "Acme", "--project"]
-    said = [createkey(*words, project).partition("now.")[2] for project in ("chat", "search", "search")]
+    said = [both(*words, project)[1].partition("now.")[2] for project in ("chat", "search", "search")]
     assert said == [" The organization is new.\n", " The project is new.\n", "\n"]
 
 
 def test_it_prints_one_json_object_when_asked() -> None:
-    made = json.loads(createkey("--organization", "Acme", "--json"))
+    out, err = both("--organization", "Acme", "--json")
+    made = json.loads(out)
+    assert err == ""
     assert look_up(made["key"]).api_key_id == made["id"]
     assert set(made) == {"key", "id"}
 
@@ -93,4 +102,46 @@ def test_a_name_that_is_not_allowed_is_refused_and_nothing_is_made(option: str, 
     names = {"--organization": "Acme", option: name}
     with pytest.raises(CommandError, match=f"{option}: "):
         createkey(*(word for pair in names.items() for word in pair))
+    assert not Organization.objects.exists()
+
+
+LIMITED = ["--organization", "Acme", "--requests-per-minute", "60", "--tokens-per-minute", "9000"]
+LIMITED += ["--concurrent", "5"]
+
+
+@pytest.mark.parametrize(
+    ("per", "period"), [("day", Period.DAY), ("month", Period.MONTH), ("total", Period.EVER)]
+)
+def test_a_key_can_have_limits_and_a_budget(per: str, period: Period) -> None:
+    row = look_up(createkey(*LIMITED, "--budget-usd", "12.5", "--per", per).strip())
+    limit = RateLimit.objects.get(api_key_id=row.api_key_id)
+    assert (limit.requests_per_minute, limit.tokens_per_minute, limit.concurrent_requests) == (60, 9_000, 5)
+    assert (limit.requests_per_day, limit.tokens_per_day) == (None, None)
+    budget = BudgetLimit.objects.get()
+    assert (budget.scope, budget.scope_id, budget.period) == ("key", row.api_key_id, period)
+    assert budget.limit_nanodollars == 12_500_000_000
+
+
+def test_a_key_without_limits_has_no_rows_of_them() -> None:
+    createkey("--organization", "Acme")
+    assert (RateLimit.objects.exists(), BudgetLimit.objects.exists()) == (False, False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--budget-usd", "5"],
+        ["--per", "day"],
+        ["--budget-usd", "1e30", "--per", "day"],
+        ["--budget-usd", "-5", "--per", "day"],
+        ["--requests-per-minute", "0"],
+        ["--requests-per-minute", "-1"],
+        ["--requests-per-minute", "9" * 20],
+        ["--concurrent", "1.5"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_limit_makes_nothing(words: list[str]) -> None:
+    with pytest.raises(CommandError):
+        createkey("--organization", "Acme", *words)
     assert not Organization.objects.exists()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chatapi.http_client import Client
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(400)]
 
@@ -21,10 +21,19 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance,"
     "ignored_auth,unsupported_method"
 )
+# By the name of a body's schema.
+MODELS = {
+    "ChatRequest": "sandbox",
+    "TextRequest": "sandbox",
+    "MessagesRequest": "sandbox",
+    "CountTokensRequest": "sandbox",
+    "ResponsesRequest": "sandbox",
+    "EmbeddingsRequest": "sandbox-embedding",
+}
 MANAGEMENT = "management"
 PHASES: dict[str, list[str]] = {
     "what it makes up": ["--phases", "examples,fuzzing", "--max-examples", "15"],
-    # The bodies of tickets are those of chat completions, those to count are those of messages.
+    # The bodies of tickets are those of chat completions, those to count are those of the others.
     "every bound of every parameter": [
         "--phases",
         "coverage",
@@ -32,27 +41,45 @@ PHASES: dict[str, list[str]] = {
         "/v1/chat/completions/tickets",
         "--exclude-path",
         "/v1/messages/count_tokens",
+        "--exclude-path",
+        "/v1/responses/input_tokens",
     ],
 }
 
 
 @pytest.fixture(scope="module")
 def document(installation: Installation) -> dict[str, Any]:
-    """Return the document, narrowed to the existing model and generation: all others would be a 404."""
+    """Return the document, narrowed to what exists: all other models, generations and responses would be
+    a 404.
+    """
     client = Client(installation.url, installation.keys["test"])
-    generation_id = client.complete("sandbox").headers["x-generation-id"]
     document: dict[str, Any] = client.send("GET", "/openapi.json").json
-    for name in ("ChatRequest", "TextRequest", "MessagesRequest", "CountTokensRequest"):
-        document["components"]["schemas"][name]["properties"]["model"] = {"const": "sandbox"}
+    for name, model in MODELS.items():
+        document["components"]["schemas"][name]["properties"]["model"] = {"const": model}
+    body = json.dumps({"model": "sandbox", "input": "hi", "background": True}).encode()
+    response_id, deleted_id = (client.send("POST", "/v1/responses", body).json["id"] for _ in range(2))
+    generation_id = client.complete("sandbox").headers["x-generation-id"]
+    existing = {"generation_id": generation_id, "response_id": response_id}
+    wait_for(lambda: _has_ended(client, response_id), "the response to continue")
+    # Most would name no response; the rest of the request would not be looked at.
+    previous = document["components"]["schemas"]["ResponsesRequest"]["properties"]["previous_response_id"]
+    previous |= {"anyOf": [{"const": response_id}, {"type": "null"}]}
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        is_deletion = operation["operationId"] == "deleteResponse"
         # It ties requests together: a second body with the key of the first is a 422, whatever is in it.
         operation["parameters"] = [
             each for each in operation.get("parameters", []) if each["name"] != "Idempotency-Key"
         ]
         for parameter in operation["parameters"]:
-            if parameter["name"] == "generation_id":
-                parameter["schema"] = {"const": generation_id}
+            if parameter["name"] in existing:
+                name = deleted_id if is_deletion else existing[parameter["name"]]
+                parameter["schema"] = {"const": name}
     return document
+
+
+def _has_ended(client: Client, response_id: str) -> bool:
+    status: str = client.send("GET", f"/v1/responses/{response_id}").json["status"]
+    return status == "completed"
 
 
 @pytest.fixture(scope="module")

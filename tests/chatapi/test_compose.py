@@ -51,6 +51,26 @@ def test_every_setting_is_read_by_the_settings(name: str) -> None:
     ] == []
 
 
+README_SETTINGS = {
+    name
+    for cell in re.findall(r"^\| (`[^|]+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    for name in re.findall(r"`([A-Z_]+)`", cell)
+    if name.startswith("CHATAPI_") or name.endswith("_URL")
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_setting_of_the_readme_reaches_each_process(name: str) -> None:
+    assert len(README_SETTINGS) > 40
+    of_the_image = set(re.findall(r"\b(\w+)=", (ROOT / "Dockerfile").read_text()))
+    assert sorted(README_SETTINGS - of_the_image - set(SERVICES[name]["environment"])) == []
+
+
+def test_the_readme_has_every_setting() -> None:
+    read = set(re.findall(r'"((?:CHATAPI_\w+|\w+_URL))"', Path(settings.__file__).read_text()))
+    assert sorted(read - README_SETTINGS - {"CHATAPI_FAILPOINTS", "CHATAPI_"}) == []
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_secrets_come_from_outside_and_must_be_given(name: str) -> None:
     environment = SERVICES[name]["environment"]
@@ -91,6 +111,6 @@ def test_the_image_holds_what_runs_and_is_not_root() -> None:
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
-    assert {"accounts", "chatapi", "usage", "docs", "manage.py", "requirements"} == copied
+    assert copied == {"LICENSE", "accounts", "chatapi", "usage", "docs", "manage.py", "requirements"}
     assert all((ROOT / path).exists() for path in copied)
     assert "USER chatapi" in (ROOT / "Dockerfile").read_text()

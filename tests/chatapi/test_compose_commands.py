@@ -71,7 +71,8 @@ class Project:
             for name, value in os.environ.items()
             if not name.startswith(("CHATAPI_", "REDIS_", "DATABASE_", "DJANGO_"))
         }
-        given = {name: substituted(value) for name, value in SERVICES[service]["environment"].items()}
+        own = SERVICES[service]["environment"]
+        given = {name: substituted(value) for name, value in own.items() if value is not None}
         return {
             **usual,
             **given,

@@ -1,5 +1,6 @@
 """Usage, costs and limits of end users: by the organization's routes and on pages, each tenant's own."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -11,8 +12,8 @@ from accounts import end_users
 from accounts.models import APIKey, EndUser, Project
 from tests.admin_pages import client_of
 from tests.cast import Person, run
-from usage.insights import buckets
-from usage.models import BudgetLimit
+from usage.insights import buckets, end_user_pages
+from usage.models import BudgetLimit, LedgerEntry
 
 pytestmark = pytest.mark.django_db
 
@@ -73,13 +74,67 @@ def test_what_is_not_kept_by_end_user_is_refused(alice: Person, query: str, para
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
-def test_an_answer_has_a_bounded_number_of_end_users(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "MAX_ENTRIES", 2)
-    response = alice.get(f"{USAGE}?start_time={TODAY_S + 86_400}&group_by=end_user")
-    assert response.status_code == 400
-    assert "'end_users'" in response.json()["error"]["message"]
-    assert results(alice, USAGE, group_by="end_user") == []  # the page ends before that day
-    assert len(results(alice, USAGE, group_by="end_user", end_users=["ann", "bob"])) == 2
+def walked(person: Person, path: str, **parameters: Any) -> list[list[dict[str, Any]]]:
+    """Return the results of each page."""
+    pages: list[list[dict[str, Any]]] = []
+    cursor: dict[str, str] = {}
+    while True:
+        query = urlencode({"start_time": TODAY_S} | parameters | cursor, doseq=True)
+        response = person.get(f"{path}?{query}")
+        assert response.status_code == 200, response.content
+        page = response.json()
+        pages.append([result for bucket in page["data"] for result in bucket["results"]])
+        assert page["has_more"] == (page["next_page"] is not None)
+        if not page["has_more"]:
+            return pages
+        cursor = {"page": page["next_page"]}
+
+
+@pytest.mark.parametrize("path", [USAGE, COSTS])
+def test_a_day_of_many_end_users_is_continued(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    run(alice, end_user="bob", model="large")
+    usual = results(alice, path, group_by="end_user")
+    assert len(usual) == 3
+    monkeypatch.setattr(end_user_pages, "MAX_ROWS", 2)
+    pages = walked(alice, path, group_by="end_user")
+    assert [len(page) for page in pages] == [1, 1, 1]  # bob's two models are on one page
+    assert [result for page in pages for result in page] == usual
+
+
+def test_pages_of_end_users_are_the_ledger(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(end_user_pages, "MAX_ROWS", 2)
+    pages = walked(alice, COSTS, group_by="end_user")
+    mine = LedgerEntry.objects.filter(organization=alice.project.organization, end_user_id__isnull=False)
+    names = dict(EndUser.objects.values_list("pk", "name"))
+    spent: Counter[str] = Counter()
+    for end_user_id, amount in mine.values_list("end_user_id", "amount_nanodollars"):
+        assert end_user_id is not None
+        spent[names[end_user_id]] += amount
+    found = {each["end_user"]: round(each["amount"]["value"] * 10**9) for page in pages for each in page}
+    assert found == spent
+
+
+def test_pages_without_a_match_are_continued(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(end_user_pages, "MAX_ROWS", 1)
+    run(alice, end_user="fay", model="large")
+    pages = walked(alice, USAGE, group_by=["end_user", "model"], models="large")
+    (found,) = [result for page in pages for result in page]
+    assert (found["end_user"], found["model"], len(pages)) == ("fay", "large", 4)
+
+
+def test_a_place_in_a_day_is_for_questions_by_end_user(alice: Person) -> None:
+    cursor = f"page_{TODAY_S:x}_1_1"
+    for query in ("group_by=model", "group_by=end_user&end_users=ann"):
+        response = alice.get(f"{USAGE}?start_time={TODAY_S}&page={cursor}&{query}")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "page")
+
+
+def test_named_end_users_of_many_days_are_continued(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "MAX_ENTRIES", 1)
+    pages = walked(alice, USAGE, group_by="end_user", end_users=["ann", "bob"])
+    assert [len(page) for page in pages] == [0, 2]
 
 
 FORM = {"period": "month", "limit_nanodollars": "5", "soft_limit_nanodollars": ""}

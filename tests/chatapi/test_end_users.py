@@ -154,7 +154,7 @@ ids = EndUser.objects.filter(name="NAME").values("id")
 rows = Budget.objects.filter(scope="end_user", scope_id__in=ids)
 print(json.dumps(sorted(rows.values_list("period", "posted_nanodollars", "pending_nanodollars"))))
 """
-REPEATED = {
+REPEATED: dict[str, dict[str, Any]] = {
     "chat/completions": {"messages": HELLO, "stream": True, "user": "NAME"},
     "responses": {"input": "hello", "stream": True, "safety_identifier": "NAME"},
     "messages": {"messages": HELLO, "max_tokens": 9, "stream": True, "metadata": {"user_id": "NAME"}},

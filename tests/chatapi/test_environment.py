@@ -67,3 +67,31 @@ def test_it_keeps_what_a_database_url_asks_for(monkeypatch: pytest.MonkeyPatch) 
     database = Environment().database(VARIABLE, default="")
     assert (database["HOST"], database["PORT"], database["PASSWORD"]) == ("db", 5433, "p@ss")
     assert database["OPTIONS"] == {"sslmode": "require"}
+
+
+def test_it_names_what_was_not_read_and_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = Environment()
+    environment.int("TEST21_WORKER_CONCURRENCY", default=1)
+    environment.int("TEST21_PING_MS", default=1)
+    for name in ("TEST21_WORKER_CONCURENCY", "TEST21_PING_MS", "TEST21_ZZZ"):
+        monkeypatch.setenv(name, "1")
+    assert environment.unknown("TEST21_") == {
+        "TEST21_WORKER_CONCURENCY": "TEST21_WORKER_CONCURRENCY",
+        "TEST21_ZZZ": "",
+    }
+
+
+def test_what_kubernetes_and_clients_set_is_not_misspelt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes has such variables for each Service, here of the names `chatapi` and `chatapi-web`."""
+    names = [
+        "CHATAPI_KEY",
+        "CHATAPI_SERVICE_HOST",
+        "CHATAPI_SERVICE_PORT_HTTP",
+        "CHATAPI_PORT",
+        "CHATAPI_PORT_8000_TCP_ADDR",
+        "CHATAPI_WEB_SERVICE_PORT",
+        "CHATAPI_WEB_PORT_8000_TCP",
+    ]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    assert not set(names) & set(Environment().unknown("CHATAPI_"))

@@ -196,14 +196,14 @@ HOT = {
     "chat/completions/tickets": (
         "../bad_input/test_authorization.py::test_a_ticket_is_charged_to_the_key_that_asked_for_it"
     ),
-    "completions": "test_idempotency.py::test_keys_belong_to_an_api_key: one flow for both",
+    "completions": "test_every_protocol.py::test_an_idempotency_key_belongs_to_an_api_key",
     "embeddings": "test_embeddings.py::test_keys_belong_to_an_api_key",
     "responses": "test_responses.py::test_no_stranger_sees_it, as the routes below it",
     "responses/input_tokens": "test_responses.py::test_no_stranger_sees_it",
     "responses/(?P<response_id>[^/]+)": "test_responses.py",
     "responses/(?P<response_id>[^/]+)/input_items": "test_responses.py",
     "responses/(?P<response_id>[^/]+)/cancel": "test_responses.py",
-    "messages": "../clients/test_anthropic_python.py: the same flow",
+    "messages": "test_every_protocol.py::test_an_idempotency_key_belongs_to_an_api_key",
     "messages/count_tokens": "it reads nothing that belongs to a tenant",
     "generations/(?P<generation_id>[^/]+)/stream": "../bad_input/test_authorization.py, test_resume.py",
     "generations/(?P<generation_id>[^/]+)/cancel": (

@@ -199,6 +199,17 @@ def test_a_large_conversation_goes_on(client: Client, installation: Installation
     assert ("user", "a" * 100_000) in messages(installation)
 
 
+def test_a_conversation_goes_on_where_bodies_are_small(client: Client, installation: Installation) -> None:
+    with installation.another_web(CHATAPI_MAX_BODY_BYTES="100000") as web:
+        small = Client(web.url, client.key)
+        first = ask(small, input="one").json
+        second = ask(small, input="x" * 70_000, previous_response_id=first["id"])
+        assert second.status == 200, second.body
+        assert ask(small, input="two", previous_response_id=second.json["id"]).status == 200
+        too_long = ask(small, input="x" * 50_000, previous_response_id=second.json["id"])
+        assert (too_long.status, too_long.error["code"]) == (413, "request_too_large"), too_long.body
+
+
 def test_input_items(client: Client) -> None:
     first = ask(client, input="one").json
     second = ask(client, input=[{"role": "user", "content": "two"}], previous_response_id=first["id"]).json

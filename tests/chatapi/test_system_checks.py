@@ -138,3 +138,23 @@ def test_a_metrics_token_is_long_and_fits_into_a_header(settings: Settings, toke
 def test_failpoints_may_be_several(settings: Settings) -> None:
     settings.FAILPOINTS = "settle.in_tx=kill9@3; enqueue.after=sleep:0.5;claim.after=raise"
     assert ids() == []
+
+
+HOSTS = ["chat.example.com", ".example.com", "*", "localhost", "10.0.0.5", "[::1]"]
+
+
+@pytest.mark.parametrize(
+    "host", ["https://chat.example.com", "chat.example.com:8000", "a.example/v1", " a.example", "a_b", "::1"]
+)
+def test_allowed_hosts_must_be_names(settings: Settings, host: str) -> None:
+    settings.ALLOWED_HOSTS = HOSTS
+    assert ids() == []
+    settings.ALLOWED_HOSTS = [*HOSTS, host]
+    assert ids() == ["chatapi.E013"]
+
+
+def test_a_misspelt_name_is_a_warning(settings: Settings) -> None:
+    settings.UNKNOWN_VARIABLES = {"CHATAPI_PNIG_MS": "CHATAPI_PING_MS", "CHATAPI_ZZZ": ""}
+    found = run_checks(tags=[CHECK_TAG])
+    assert [(each.id, each.is_serious()) for each in found] == [("chatapi.W001", False)] * 2
+    assert [each.hint for each in found] == ["Did you mean CHATAPI_PING_MS?", "README lists the settings."]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from chatapi.serving import preflight
 from tests.installation import ROOT
@@ -61,7 +61,8 @@ def test_migrate_makes_them_and_then_it_works(tmp_path: Path) -> None:
 
 
 def test_an_error_with_all_tables_there_is_none_of_these(db: None) -> None:
-    with pytest.raises(Exception, match="no_such_thing") as caught, connection.cursor() as cursor:
+    with pytest.raises(DatabaseError, match="no_such_thing") as caught, connection.cursor() as cursor:
         cursor.execute("SELECT * FROM no_such_thing")
-    preflight.check_tables_after(caught.value)
-    preflight.check_tables_after(OperationalError("database is locked"))
+    preflight.explain(caught.value)
+    with pytest.raises(preflight.CannotStart, match="database is locked"):
+        preflight.explain(OperationalError("database is locked"))

@@ -1,7 +1,6 @@
 """OpenAI's own JavaScript client, on the Node that pip installed."""
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from tests.clients import programs
 from tests.installation import Installation, wait_for
-from tests.wire import response_cases
-from tests.wire.dialect_cases import FAILURE
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
@@ -115,20 +112,6 @@ def test_leaving_a_stream_cuts_the_upstream(installation: Installation, folder: 
     assert (told["texts"], told["isAborted"]) == (3, True)
     receipt = installation.receipt(told["id"])
     assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("client_cancelled", 3)
-
-
-def test_the_transcripts_of_responses(folder: Path) -> None:
-    """The helper raises for any item, part or id that is not where the events before have put it."""
-    command = [programs.NODE, folder / "transcripts.mjs", response_cases.FOLDER]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    told = json.loads(done.stdout)
-    assert told.keys() == response_cases.CASES.keys()
-    for name, read in told.items():
-        if response_cases.has_failed(name):
-            assert (read["error"], read["message"]) == ("APIError", FAILURE.message)
-        else:
-            body = json.loads(response_cases.body(response_cases.deltas(name)))
-            assert (read["status"], len(read["output"])) == (body["status"], len(body["output"]))
 
 
 def test_responses(installation: Installation, folder: Path) -> None:

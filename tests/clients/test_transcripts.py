@@ -56,7 +56,8 @@ def _said(message: Found) -> Found:
 
 def response(document: Found) -> Found:
     """What a response has; the SDK adds the text, and what it has parsed."""
-    return _without(document, PARSED | {"output_text", "output_parsed"})
+    found: Found = _without(document, PARSED | {"output_text", "output_parsed"})
+    return found
 
 
 def message(document: Found) -> Found:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import pytest
 
+from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import HELLO, Client
 from tests.faults import armed
 from tests.faults.conftest import Ask
@@ -39,6 +40,25 @@ def test_who_resumed_or_attached_is_told_and_the_generations_run_on(
     for own in (plain, named):
         assert (len(own.end().words), own.ends, own.is_done) == (250, 1, True)
         assert installation.receipt(own.generation_id)["outcome"] == "completed"
+
+
+def test_who_reads_on_behind_the_last_number_misses_no_event(installation: Installation) -> None:
+    client = Client(installation.url, installation.keys["live"])
+    body = {"model": "five-seconds", "input": "hello", "background": True}
+    path = "/v1/responses/" + client.send("POST", "/v1/responses", json.dumps(body).encode()).json["id"]
+    with installation.another_web() as another:
+        there = Client(another.url, installation.keys["live"])
+        with there.exchange("GET", f"{path}?stream=true", None, {}) as reading:
+            begin = b"".join(reading.response.readline() for _ in range(12))
+            another.send("web", signal.SIGTERM)
+            told = [json.loads(event.data) for event in Parser().feed(begin + reading.response.read())]
+        assert another.end("web", signal.SIGCONT) == 0
+    assert (told[-2]["code"], told[-1]["type"]) == ("server_shutting_down", "response.failed")
+    last = told[-1]["sequence_number"]
+    rest = client.send("GET", f"{path}?stream=true&starting_after={last}").body
+    told[-2:] = [json.loads(event.data) for event in Parser().feed(rest)]
+    assert [event["sequence_number"] for event in told] == [*range(len(told))]
+    assert told[-1]["type"] == "response.completed"
 
 
 def test_who_comes_between_the_commit_and_the_end_hears_the_end(installation: Installation) -> None:

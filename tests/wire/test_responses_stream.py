@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
-from chatapi.wire.protocols.responses.response import MAX_PARTS
+from chatapi.wire.protocols.responses.response import MAX_PARTS, Encoder
 from tests.wire.dialect_cases import FAILURE
 from tests.wire.response_cases import (
     ANSWER,
@@ -302,8 +302,17 @@ def test_what_was_held_back_comes_before_the_failure() -> None:
 def test_a_stream_that_may_go_on_keeps_what_is_held_back() -> None:
     assert DIALECT.encoder is not None
     encoder = DIALECT.encoder(ANSWER)
-    encoder.encode(deltas("failure-behind-a-call")[:-1])
-    assert kinds(events(encoder.failed(FAILURE))) == ["error", "failed"]
+    (*_, last) = events(encoder.encode(deltas("failure-behind-a-call")[:-1]))
+    found = events(encoder.failed(FAILURE))
+    assert kinds(found) == ["error", "failed"]
+    # Numbers of their own would be those of other events when the stream is read again.
+    assert [event["sequence_number"] for event in found] == [last["sequence_number"]] * 2
+
+
+def test_a_stream_that_breaks_off_before_it_has_come_so_far_says_so() -> None:
+    encoder = Encoder(ANSWER, after=1_000)
+    assert encoder.encode(deltas("failure-behind-a-call")[:-1]) == b""
+    assert [event["sequence_number"] for event in events(encoder.failed(FAILURE))] == [1_000, 1_000]
 
 
 def test_a_background_response_was_queued() -> None:

@@ -220,7 +220,7 @@ def _answers(draw: st.DrawFn) -> tuple[list[AnyDelta], Read]:
             begun.append(turn)
     prompt, completion = draw(st.integers(0, 10**6)), draw(st.integers(0, 10**6))
     cached = draw(st.integers(0, prompt))
-    end = [Finished("tool_calls" if calls else "stop"), Usage(prompt, completion, cached)]
+    end: list[AnyDelta] = [Finished("tool_calls" if calls else "stop"), Usage(prompt, completion, cached)]
     told = {f"call_{number}": (call.name, call.input) for number, call in enumerate(calls)}
     text = "".join(delta.text for delta in content if isinstance(delta, Text))
     return [Started(), *content, *end], Read(text, told, prompt, completion, cached)

@@ -120,6 +120,17 @@ def test_of_allowed_tools_the_others_are_not_sent(name: str, kind: str) -> None:
     assert sent["tool_choice"] == "required"
 
 
+@pytest.mark.parametrize("named", [{"name": ["get_weather"]}, {"name": {}}, {}, "get_weather", None])
+def test_an_allowed_tool_may_have_any_form(named: Any) -> None:
+    """Of an entry OpenAI's reference says only that it is an object."""
+    choice = {"mode": "auto", "tools": [{"type": "function", "function": named}]}
+    tool = {"type": "function", "function": {"name": "get_weather"}}
+    members = {"tools": [tool], "tool_choice": {"type": "allowed_tools", "allowed_tools": choice}}
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]} | members).encode()
+    sent = body_of(as_functions(requests.from_bytes(parse(body, "chat.completions", None).content)))
+    assert sent["tool_choice"] == members["tool_choice"]
+
+
 def test_chat_completions_are_the_same() -> None:
     custom = {"type": "custom", "custom": {"name": "apply_patch"}}
     called = {"id": "c1", "type": "custom", "custom": {"name": "apply_patch", "input": "a"}}

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,7 +15,16 @@ from django.db import connection
 
 from usage import pricing, rollups
 from usage.books import budgets, idempotency
-from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, to_date, to_uuid
+from usage.database.sql import (
+    db_value,
+    execute,
+    fetch_all,
+    insert,
+    rows_of_values,
+    to_date,
+    to_datetime,
+    to_uuid,
+)
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
@@ -69,6 +78,12 @@ class Charge:
     tokens: Tokens
     amount_nanodollars: int
     settled_at: datetime
+    model: str
+    api_key: str
+    """The public part of the key's current secret."""
+    settlement: Settlement
+    queued_ms: int | None
+    """From admission to the first claim; None if it was never claimed."""
 
 
 def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyResolved]:
@@ -84,7 +99,8 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         del rows[item.id]  # the same generation twice in one batch is settled once
         posting = _Posting.of(row, item)
         postings.append(posting)
-        results.append(Charge(item.id, item.tokens, posting.amount_nanodollars, now))
+        amount = posting.amount_nanodollars
+        results.append(Charge(item.id, item.tokens, amount, now, row.model, row.api_key, item, row.queued_ms))
     if not postings:
         return results
     _update_generations(now, postings)
@@ -110,7 +126,16 @@ class _Open(NamedTuple):
     budget_day: date
     reserved_nanodollars: int
     end_user_id: int | None
+    api_key: str
+    admitted_at: datetime | str
+    claimed_at: datetime | str | None
     price: Price
+
+    @property
+    def queued_ms(self) -> int | None:
+        if self.claimed_at is None:
+            return None
+        return (to_datetime(self.claimed_at) - to_datetime(self.admitted_at)) // timedelta(milliseconds=1)
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
@@ -118,13 +143,18 @@ class _Open(NamedTuple):
         return budgets.ids_for(owners, self.budget_day)
 
 
+# The public part of the key, for the log.
+_API_KEY = "(SELECT public FROM accounts_apikey WHERE accounts_apikey.id = api_key_id)"
+
+
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """Lock the running generations among them in id order, and return their rows."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
     own = _Open._fields[:-1]
+    columns = [_API_KEY if name == "api_key" else name for name in (*own, *PRICE_COLUMNS)]
     rows = fetch_all(
-        f"SELECT {', '.join((*own, *PRICE_COLUMNS))} FROM usage_generation "  # noqa: S608  the text is ours
+        f"SELECT {', '.join(columns)} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
         [db_value(generation_id) for generation_id in ids],
     )

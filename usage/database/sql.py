@@ -60,6 +60,11 @@ def to_uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
 
 
+def to_datetime(value: Any) -> datetime:
+    """Return the value of a time column, which SQLite stores as text; compare it only with others of them."""
+    return value if isinstance(value, datetime) else datetime.fromisoformat(value)
+
+
 def to_date(value: Any) -> date:
     """Return the value of a date column, which SQLite stores as text."""
     return value if isinstance(value, date) else date.fromisoformat(value)

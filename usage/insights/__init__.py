@@ -5,6 +5,7 @@ and a filter without an index looks at a bounded number of rows.
 """
 
 from usage.insights.counters import Counters, ModelCounters, Overage, counters, overage
+from usage.insights.end_user_ranking import can_rank
 from usage.insights.first_tokens import Percentiles, first_token_ms
 from usage.insights.fullest_budgets import NEAR_LIMIT, BudgetUse, budgets_near_limit
 from usage.insights.generation_list import Page, RequestFilters, requests_page
@@ -18,6 +19,6 @@ from usage.models.generations import FAILED
 __all__ = [
     "FAILED", "NEAR_LIMIT", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy", "Health",
     "ModelCounters", "Overage", "Page", "Percentiles", "Point", "Range", "RequestFilters", "Row",
-    "RunningGeneration", "Totals", "budgets_near_limit", "counters", "first_token_ms", "health", "overage",
-    "parse_range", "requests_page", "running", "series", "top", "totals",
+    "RunningGeneration", "Totals", "budgets_near_limit", "can_rank", "counters", "first_token_ms", "health",
+    "overage", "parse_range", "requests_page", "running", "series", "top", "totals",
 ]  # fmt: skip

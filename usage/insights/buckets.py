@@ -26,7 +26,7 @@ WIDTHS: dict[Width, timedelta] = {
 }
 # Ledger entries that one answer by the minute adds up at most.
 MAX_ENTRIES = 30_000
-_TOKENS_AND_MONEY = (
+TOKENS_AND_MONEY = (
     "prompt_tokens",
     "cached_tokens",
     "cache_write_tokens",
@@ -59,6 +59,11 @@ class BucketQuery:
     def is_by_end_user(self) -> bool:
         return self.end_user_ids is not None or "end_user_id" in self.group_by
 
+    @property
+    def is_of_all_end_users(self) -> bool:
+        """Return whether each end user has its own sums, which `end_user_pages` reads."""
+        return self.end_user_ids is None and "end_user_id" in self.group_by
+
 
 @dataclass(frozen=True, slots=True)
 class Sums:
@@ -82,26 +87,22 @@ class Bucket:
     sums: list[Sums]
 
 
-class TooManyEndUsers(Exception):
-    """One day has usage of more end users and models than `MAX_ENTRIES`."""
-
-
 @time_limit()
 def buckets(query: BucketQuery) -> list[Bucket]:
     """Return every bucket from the start to the end, or to the one that `MAX_ENTRIES` do not cover.
 
-    Raises `TooManyEndUsers`.
+    The query must not be of all end users.
     """
-    is_bounded = query.width == "minute" or query.is_by_end_user
-    # Minutes and end users have as many rows as there are requests or people; hours and days by key are
+    # Minutes and named end users have as many rows as there are requests or names; hours and days by key are
     # few.
+    is_bounded = query.width == "minute" or query.is_by_end_user
     end = _readable_end(query) if is_bounded else query.end
     found: defaultdict[datetime, list[Sums]] = defaultdict(list)
     for rows in _rows(query, end):
         for row in rows:
             start = row["start"]
             moment = start if isinstance(start, datetime) else closed_days.midnight(start)
-            numbers = {name: row[f"sum_{name}"] for name in ("requests", *_TOKENS_AND_MONEY)}
+            numbers = {name: row[f"sum_{name}"] for name in ("requests", *TOKENS_AND_MONEY)}
             found[moment].append(Sums({column: row[column] for column in query.group_by}, **numbers))
     width = WIDTHS[query.width]
     # Every bucket is there, also without usage: clients draw charts from them.
@@ -141,17 +142,15 @@ def _days_of_end_users(query: BucketQuery, end: datetime) -> QuerySet[DailyEndUs
 
 
 def _readable_end(query: BucketQuery) -> datetime:
-    """Return the full minute up to which entries are read, at least one minute after the start; for end users
-    the full day.
+    """Return the full minute up to which entries are read, for end users the full day; at least one after the
+    start.
     """
     if query.is_by_end_user:
         rows = _fitting(_days_of_end_users(query, query.end), query).order_by("day")
         # The day of the first entry too many: it is left out as a whole, because half a day would look like
         # a whole one.
         day = rows.values_list("day", flat=True)[MAX_ENTRIES:].first()
-        if day == query.start.date():
-            raise TooManyEndUsers
-        return query.end if day is None else closed_days.midnight(day)
+        return query.end if day is None else max(closed_days.midnight(day), query.start + WIDTHS["day"])
     beyond = (
         _entries(query, query.end)
         .order_by("created_at")
@@ -179,7 +178,7 @@ def _added_up(rows: QuerySet[Any], start: Combinable, query: BucketQuery) -> Que
     if rows.model is LedgerEntry:
         # As in the rollups: overages and corrections change the amount of a request that its charge counts.
         rows, requests = rows.filter(kind__in=SPENT), Count("id", filter=Q(kind=Kind.CHARGE))
-    sums = {f"sum_{name}": Sum(name) for name in _TOKENS_AND_MONEY}
+    sums = {f"sum_{name}": Sum(name) for name in TOKENS_AND_MONEY}
     columns = ("start", *query.group_by)
     rows = rows.annotate(start=start).order_by(*columns)
     found: QuerySet[Any, dict[str, Any]] = rows.values(*columns).annotate(sum_requests=requests, **sums)

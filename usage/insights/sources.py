@@ -6,8 +6,8 @@ today, the edges of a range that are not full UTC days, and buckets that are hou
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass, fields
+from datetime import date, datetime
 from typing import Any, Literal, TypeVar
 
 from django.db.models import F, Model, Q, QuerySet, Sum, Value
@@ -16,6 +16,7 @@ from django.db.models.expressions import Combinable
 from accounts import end_users
 from accounts.models import EndUser, Organization, Project
 from usage.database.clock import TruncUTC
+from usage.insights import end_user_ranking
 from usage.insights.range import Range
 from usage.models import DailyEndUserUsage, DailyTotals, DailyUsage, Dimension, HourlyUsage
 from usage.models.generations import FAILED
@@ -26,7 +27,6 @@ GroupBy = Literal["organization", "project", "key", "model", "outcome", "end_use
 _NUMERIC = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
 _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
-_MAX_END_USERS = 100
 
 Rows = TypeVar("Rows", bound=Model)
 
@@ -69,8 +69,6 @@ class Source:
     """The failed requests, then `closed_days.SUMS`, always in this order."""
     is_text: bool = False
     """Whether the group is a number that is stored as text."""
-    max_groups: int | None = None
-    """How many groups are read at most, the most expensive ones; None: all."""
 
 
 def sources(
@@ -110,18 +108,24 @@ def _days(first: date, last: date, group_by: GroupBy | None, filters: Filters) -
 
 
 def _days_of_end_users(over: Range, group_by: GroupBy | None, filters: Filters) -> Source:
-    """Return the full UTC days of the range. They don't know which requests failed."""
-    # The end is not included: a range that ends at midnight does not contain the day that begins then.
-    first, last = (moment.astimezone(UTC).date() for moment in (over.start, over.end - timedelta.resolution))
-    rows = DailyEndUserUsage.objects.filter(day__gte=first, day__lte=last)
-    rows = _by_index(rows, replace(filters, end_user=None))
+    """Return the full UTC days of the range, of the end user or of those that spent most.
+
+    They don't know which requests failed.
+    """
+    first, last = end_user_ranking.days_of(over)
+    project = filters.project_id
+    assert project is not None
     if (name := filters.end_user) is not None:
         # Both forms, because a project may have begun or stopped to hash its end users in between.
-        same = EndUser.objects.filter(project=filters.project_id, name__in=[name, end_users.digest(name)])
-        rows = rows.filter(end_user__in=same)
+        same = EndUser.objects.filter(project=project, name__in=[name, end_users.digest(name)])
+        ids = list(same.values_list("pk", flat=True))
+    else:
+        ids = end_user_ranking.largest(over, project, filters.model)
+    # Without the project, which the end users imply: no other index fits then.
+    rows = DailyEndUserUsage.objects.filter(end_user__in=ids, day__gte=first, day__lte=last)
+    rows = rows.filter(model=filters.model) if filters.model is not None else rows
     group = "end_user__name" if group_by == "end_user" else _column(group_by)
-    sums = {"sum_failed_requests": Sum(Value(0), default=0), **_SUMS}
-    return Source(rows, F("day"), group, sums, max_groups=_MAX_END_USERS)
+    return Source(rows, F("day"), group, {"sum_failed_requests": Sum(Value(0), default=0), **_SUMS})
 
 
 def _column(group_by: GroupBy | None) -> str:

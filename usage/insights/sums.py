@@ -12,13 +12,14 @@ from django.db.models.expressions import Combinable
 
 from accounts.models import APIKey, Organization, Project
 from usage.database.time_limit import time_limit
-from usage.insights.range import Range
+from usage.insights.range import DAY, Range
 from usage.insights.sources import Filters, GroupBy, Source, sources
 from usage.models import Outcome
 from usage.rollups import closed_days
 
 # Groups of a series that have their own name: nobody can tell more colours apart.
 MAX_GROUPS = 8
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,8 @@ def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int =
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
     """Return a point for every bucket and group: by time, then the most expensive group first.
 
-    The `MAX_GROUPS` most expensive groups have their own points; the rest are one group, "other".
+    The `MAX_GROUPS` most expensive groups have their own points; the rest are one group, "other". Of end
+    users, these are all other requests of the project.
     """
     filters = filters or Filters()
     groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
@@ -126,8 +128,6 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
     found: dict[Any, Totals] = {}
     for source in sources(over, group_by, filters or Filters()):
         rows = source.rows.order_by().values_list(source.group).annotate(**source.sums)
-        if source.max_groups is not None:
-            rows = rows.order_by("-sum_amount_nanodollars", "-sum_requests")[: source.max_groups]
         for key, *numbers in rows:
             group = int(key) if source.is_text else key
             found[group] = found.get(group, Totals()) + Totals.of(numbers)
@@ -162,7 +162,25 @@ def _sums_by_bucket(
             bucket = max(bisect_right(starts, moment) - 1, 0)
             key = (bucket, int(group) if source.is_text and group is not None else group)
             sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
-    return {key: Totals.of(numbers) for key, numbers in sums.items()}
+    found = {key: Totals.of(numbers) for key, numbers in sums.items()}
+    if group_by == "end_user" and None in named:
+        return _with_rest(found, over, filters, named)
+    return found
+
+
+def _with_rest(
+    found: dict[tuple[int, Any], Totals], over: Range, filters: Filters, named: list[Any]
+) -> dict[tuple[int, Any], Totals]:
+    """Return the sums of the named end users, and of each UTC day all others and requests without one: a sum
+    of all end users would read a row for each.
+    """
+    end = -(-(over.end - _EPOCH) // DAY) * DAY + _EPOCH
+    days = Range(over.start - (over.start - _EPOCH) % DAY, end, "day")
+    rest = _sums_by_bucket(days, None, filters, [None])
+    own = {key: sums for key, sums in found.items() if key[1] in named and key[1] is not None}
+    for (bucket, _), sums in own.items():
+        rest[bucket, None] = rest.get((bucket, None), Totals()) - sums
+    return own | rest
 
 
 def _group(source: Source, named: list[Any]) -> Combinable:

@@ -69,6 +69,13 @@ def digest(text: str) -> str:
     return text.lower()
 
 
+def positive(text: str) -> int:
+    """Parse a whole number of 1 or more."""
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
+        raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
 def usd(text: str) -> int:
     """Parse US dollars into nanodollars."""
     try:

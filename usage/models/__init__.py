@@ -28,6 +28,7 @@ from usage.models.rollups import (
     DailyUsage,
     Dimension,
     HourlyUsage,
+    MonthlyEndUserUsage,
 )
 from usage.models.verification import LedgerCheck
 
@@ -35,6 +36,6 @@ __all__ = [
     "ANY_ERROR", "CHARGED", "FAILED", "OPEN", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit",
     "DailyEndUserUsage", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension", "Discount",
     "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal",
-    "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "UsageNote",
-    "UsageSource",
+    "MonthlyEndUserUsage", "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope",
+    "State", "UsageNote", "UsageSource",
 ]  # fmt: skip

@@ -165,6 +165,16 @@ class Budget(models.Model):
             ),
             models.CheckConstraint(condition=Q(pending_nanodollars__gte=0), name="pending_not_negative"),
         ]
+        # The order of their list without end users, of whom there may be very many, and of one scope. The
+        # second is whole: beside a partial one, SQLite would rather sort all budgets of end users.
+        indexes = [
+            models.Index(
+                fields=["-period_start", "scope", "scope_id"],
+                condition=~Q(scope="end_user"),
+                name="budgets_by_period",
+            ),
+            models.Index(fields=["scope", "-period_start", "scope_id"], name="budgets_of_a_scope_by_period"),
+        ]
 
     def __str__(self) -> str:
         return self.id

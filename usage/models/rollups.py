@@ -116,6 +116,36 @@ class DailyEndUserUsage(_Sums):
         return f"{self.day} {self.end_user_id}"
 
 
+class MonthlyEndUserUsage(models.Model):
+    """`DailyEndUserUsage` summed by month, for the order of a project's end users by spend.
+
+    A trigger writes it with each row of a day, so older processes keep it too.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    end_user = models.ForeignKey(EndUser, on_delete=models.PROTECT, related_name="+", db_index=False)
+    month = models.DateField(help_text="Its first day.")
+    requests = models.BigIntegerField()
+    amount_nanodollars = models.BigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "monthly usage of end users"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "month", "end_user"], name="one_row_per_month_and_end_user"
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["project", "month", "-amount_nanodollars", "-requests", "end_user"],
+                name="largest_end_users_of_a_month",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.month:%Y-%m} {self.end_user_id}"
+
+
 class Dimension(models.TextChoices):
     """Dimension by which usage is grouped."""
 

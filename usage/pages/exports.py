@@ -155,7 +155,8 @@ def _request(row: Generation) -> Record:
 
 def _estimated(filters: RequestFilters) -> int | None:
     """Return the rollup's count; None with filters that it doesn't know. It has no open requests."""
-    names = {each.name for each in fields(Filters)}
+    # Not each project counts its end users.
+    names = {each.name for each in fields(Filters)} - {"end_user"}
     is_unknown = names | {"time", "since", "until"}
     if any(value is not None for name, value in asdict(filters).items() if name not in is_unknown):
         return None

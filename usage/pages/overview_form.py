@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from django import forms
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from accounts import access
 from accounts.models import Organization, Project
@@ -98,6 +99,14 @@ class OverviewForm(UsageFilterForm):
             self.add_error("end_user", f"{text} end users. The switch “Counts end users” is on its page.")
             return
         data["project"] = found.pk
+        if not data.get("end_user") and self.over and not self._can_rank(found.pk):
+            text = (
+                "Too many end users to add up this range. Choose fewer days or, of all models, one calendar"
+            )
+            self.add_error("start" if data.get("start") else "days", f"{text} month (UTC).")
+
+    def _can_rank(self, project_id: int) -> bool:
+        return insights.can_rank(self.over, project_id, self.cleaned_data.get("model") or None)
 
     @property
     def shown_measure(self) -> Measure:
@@ -123,7 +132,10 @@ class OverviewForm(UsageFilterForm):
         data = self.cleaned_data
         if data["project"] is None or data["key"] or data["outcome"]:
             return False
-        return self.is_by_end_user or self._counting_projects(None).filter(pk=data["project"]).exists()
+        if self.is_by_end_user:
+            return True
+        is_counted = self._counting_projects(None).filter(pk=data["project"]).exists()
+        return is_counted and self._can_rank(data["project"])
 
     @property
     def filters(self) -> Filters:
@@ -182,7 +194,20 @@ class OverviewForm(UsageFilterForm):
     def range_links(self) -> list[Choice]:
         dates = dict.fromkeys(RANGE[1:], "")
         chosen = self.query.get("days")
-        return [self._choice(text, str(days) == chosen, days=days, **dates) for days, text in _DAYS]
+        links = [self._choice(text, str(days) == chosen, days=days, **dates) for days, text in _DAYS]
+        if self.is_by_end_user:
+            links += [self._month_link("This month", 0), self._month_link("Last month", 1)]
+        return links
+
+    def _month_link(self, text: str, months_ago: int) -> Choice:
+        """Return the link of a calendar month, which has an order of its end users however many there are."""
+        first = timezone.now().astimezone(UTC).date().replace(day=1)
+        last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+        if months_ago:
+            last = first - timedelta(days=1)
+            first = last.replace(day=1)
+        is_chosen = (self.query.get("start"), self.query.get("end")) == (str(first), str(last))
+        return self._choice(text, is_chosen, days="", start=first, end=last)
 
     def bucket_links(self) -> list[Choice]:
         """Return links to hours and days as columns; none where there would be too many hours."""

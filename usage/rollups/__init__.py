@@ -19,6 +19,7 @@ from usage.models import (
     DailyUsage,
     HourlyUsage,
     Kind,
+    MonthlyEndUserUsage,
 )
 from usage.rollups import closing
 from usage.rollups.closed_days import SUMS
@@ -110,7 +111,14 @@ def rebuild() -> Rebuilt:
             # The service's time limits are for requests; a year's books take longer.
             execute("SET LOCAL statement_timeout = 0", [])
         before = (HourlyUsage.objects.count(), DailyUsage.objects.count())
-        for table in (ClosedDay, DailyTotals, DailyUsage, DailyEndUserUsage, HourlyUsage):
+        for table in (
+            ClosedDay,
+            DailyTotals,
+            DailyUsage,
+            DailyEndUserUsage,
+            MonthlyEndUserUsage,
+            HourlyUsage,
+        ):
             table.objects.all().delete()
         _add_up_ledger()
     while closing.close_next():

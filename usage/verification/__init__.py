@@ -79,6 +79,7 @@ def checks(since: datetime | None, now: datetime | None = None) -> list[Check]:
         partial(sums.rollup_is_the_ledger, since),
         partial(sums.days_are_their_hours, since),
         partial(sums.end_users_days_are_the_ledger, since),
+        partial(sums.end_users_months_are_their_days, since),
         *([partial(invariants.nothing_is_stuck, now)] if now is not None else []),
         partial(invariants.overage_is_apart, since),
         invariants.rows_are_protected,

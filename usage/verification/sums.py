@@ -5,6 +5,7 @@ from datetime import date, datetime, timedelta
 from operator import add
 
 from django.db.models import Count, Q, QuerySet, Sum
+from django.db.models.functions import TruncMonth
 
 from usage.books import budgets
 from usage.database.clock import TruncUTC
@@ -21,6 +22,7 @@ from usage.models import (
     HourlyUsage,
     Kind,
     LedgerEntry,
+    MonthlyEndUserUsage,
     State,
 )
 from usage.models.budgets import BudgetOwners
@@ -123,6 +125,26 @@ def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference
     }
     for group, *sums in _unequal(expected, found):
         yield Difference("I2 rollup", f"day {group[1]}, end user {group[3]}, {group[4]}", *sums)
+
+
+def end_users_months_are_their_days(since: datetime | None) -> Iterator[Difference]:
+    """Check I2 and I13: the months of each project's end users are their days (from the month of `since`)."""
+    days, months = DailyEndUserUsage.objects.all(), MonthlyEndUserUsage.objects.all()
+    if since:
+        first = since.date().replace(day=1)
+        days, months = days.filter(day__gte=first), months.filter(month__gte=first)
+    # By project, so that the database adds up: a dict of all end users would be too large.
+    expected, found = (
+        {
+            (row["project_id"], row["start"]): [row["sent"], row["amount"]]
+            for row in rows.order_by()
+            .values("project_id", start=TruncMonth(column))
+            .annotate(sent=Sum("requests"), amount=Sum("amount_nanodollars"))
+        }
+        for rows, column in ((days, "day"), (months, "month"))
+    )
+    for group, *sums in _unequal(expected, found):
+        yield Difference("I2 rollup", f"month {group[1]:%Y-%m}, end users of project {group[0]}", *sums)
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:

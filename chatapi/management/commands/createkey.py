@@ -9,22 +9,34 @@ from django.db import transaction
 
 from accounts import keys
 from accounts.audit.commands import acting_command
-from accounts.models import APIKey, KeyScope, Organization, Project, Role
+from accounts.models import APIKey, KeyScope, Organization, Project, RateLimit, Role
 from chatapi.models import ServedModel
 from usage.management import arguments
+from usage.models import BudgetLimit, Period, Scope
+
+# Each limit's column, and its name in the help.
+LIMITS = {
+    "--requests-per-minute": ("requests_per_minute", "requests in a minute"),
+    "--tokens-per-minute": ("tokens_per_minute", "tokens in a minute"),
+    "--concurrent": ("concurrent_requests", "requests at the same time"),
+}
+PERIODS = {"day": Period.DAY, "month": Period.MONTH, "total": Period.EVER}
 
 
 class Command(BaseCommand):
     """Make an API key and print it once."""
 
     help = (
-        "Make an API key. It is printed once and only its HMAC is kept: copy it now. "
-        "A missing organization or project is created."
+        "Make an API key. It is printed once and only its HMAC is kept: copy it now. The key alone is on "
+        "stdout, what it is for on stderr. A missing organization or project is created."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options and an example."""
-        parser.epilog = 'Example: manage.py createkey --organization "Acme Inc" --project chat --name backend'
+        parser.epilog = (
+            'Example: manage.py createkey --organization "Acme Inc" --project chat --name backend '
+            "--requests-per-minute 60 --budget-usd 50 --per month"
+        )
         parser.add_argument(
             "--organization", required=True, metavar="NAME", help="the organization that pays"
         )
@@ -73,10 +85,23 @@ class Command(BaseCommand):
             metavar="ID",
             help="a model that the key may use; may be repeated (default: all)",
         )
+        for option, (field, what) in LIMITS.items():
+            parser.add_argument(
+                option, dest=field, type=arguments.positive, metavar="N", help=f"the most {what} of this key"
+            )
+        parser.add_argument(
+            "--budget-usd",
+            type=arguments.usd,
+            metavar="AMOUNT",
+            help="the most that the key may spend, in US dollars, such as 50.00; needs --per",
+        )
+        parser.add_argument("--per", choices=list(PERIODS), help="the period of the budget")
         parser.add_argument("--json", action="store_true", help='print only {"key": ..., "id": ...}')
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make the key and print it. Raises `CommandError` for a wrong name."""
+        """Make the key with its limits and print it. Raises `CommandError` for a wrong name or number."""
+        if (options["budget_usd"] is None) != (options["per"] is None):
+            raise CommandError("--budget-usd and --per go together: --budget-usd 50 --per month.")
         _check_models(options["model"])
         _check_names(options)
         if options["test"] and options["manages_as"]:
@@ -93,9 +118,28 @@ class Command(BaseCommand):
                 allowed_models=list(dict.fromkeys(options["model"])),
             )
             key = keys.issue(row)
-        self.stdout.write(
-            json.dumps({"key": key, "id": row.pk}) if options["json"] else _told(row, key, made)
+            _save_limits(row, options)
+        self.stdout.write(json.dumps({"key": key, "id": row.pk}) if options["json"] else key)
+        if not options["json"]:
+            kind = f"{'test' if row.is_test else 'live'}{' admin' if row.is_admin else ''} key"
+            self.stderr.write(f"This {kind} {row.name!r} of {row.project} is shown only now.{made}")
+
+
+def _save_limits(row: APIKey, options: dict[str, Any]) -> None:
+    """Save the key's rate limits and budget, if there are any. Raises `CommandError`."""
+    numbers = {field: options[field] for field, _ in LIMITS.values() if options[field] is not None}
+    limits: list[RateLimit | BudgetLimit] = [RateLimit(api_key=row, **numbers)] if numbers else []
+    if options["budget_usd"] is not None:
+        period, amount = PERIODS[options["per"]], options["budget_usd"]
+        limits.append(
+            BudgetLimit(scope=Scope.API_KEY, scope_id=row.pk, period=period, limit_nanodollars=amount)
         )
+    for limit in limits:
+        try:
+            limit.full_clean()
+        except ValidationError as error:
+            raise CommandError(" ".join(error.messages)) from error
+        limit.save()
 
 
 def _check_names(options: dict[str, Any]) -> None:
@@ -129,8 +173,3 @@ def _made(options: dict[str, Any]) -> str:
     ).exists():
         return " The project is new."
     return ""
-
-
-def _told(row: APIKey, key: str, made: str) -> str:
-    kind = f"{'test' if row.is_test else 'live'}{' admin' if row.is_admin else ''} key"
-    return f"{key}\nThis {kind} {row.name!r} of {row.project} is shown only now.{made}"

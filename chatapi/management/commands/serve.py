@@ -1,5 +1,6 @@
 """`manage.py serve`: run the whole service, or one of its processes."""
 
+import logging
 import os
 import sys
 from importlib import import_module
@@ -7,9 +8,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from chatapi import __version__
+from chatapi.log_formats import fields
 from chatapi.serving import all_in_one, preflight
 from chatapi.serving.all_in_one import Processes
+from chatapi.serving.greeting import base_url
 from chatapi.serving.preflight import CannotStart
+
+log = logging.getLogger("chatapi")
 
 PROCESSES = {
     "web": "chatapi.serving.web_process",
@@ -90,17 +96,12 @@ class Command(BaseCommand):
             raise CannotStart("--fd belongs to --only web.")
         preflight.check_settings()
         preflight.check_services()
+        listener = preflight.listening_socket(host, number, fd) if role == "web" else None
+        address = base_url(*listener.getsockname()[:2]) if listener else None
+        log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
         process = import_module(PROCESSES[role])
-        if role != "web":
-            return process.run() or 0
-        try:
-            process.run(host=host, port=number, descriptor=fd)
-        except (OSError, OverflowError) as error:
-            if fd is not None:
-                raise CannotStart(f"file descriptor {fd} can't be listened on: {error}.") from error
-            raise preflight.cannot_listen(host, number, error) from error
-        return 0
+        return process.run(listener, is_shared=fd is not None) if listener else process.run() or 0
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)

@@ -8,10 +8,10 @@ be enforced and a disconnect stops the upstream, unless the deployment answers t
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -55,6 +55,8 @@ RECEIVE_BUFFER_BYTES = 32 << 10
 REUSE_GRACE_S = 0.05
 
 
+T = TypeVar("T")
+
 _answers = FairRoom(ANSWERS, ANSWERS_EACH)
 
 
@@ -77,7 +79,7 @@ class OpenAICompatibleEngine:
             await exchange.open()
             failpoint("upstream.connected")
             while not exchange.is_over:
-                if batch := exchange.custom_calls.translate(await exchange.read()):
+                if batch := await exchange.read():
                     yield batch
                     del batch  # it must not stay in memory until the next one comes
                     exchange.restart_clock()
@@ -142,16 +144,12 @@ class _Exchange:
             raise UpstreamError(upstream_errors.INVALID_RESPONSE)
         self._is_document = response.content_type == "application/json"
 
-    async def read(self) -> list[AnyDelta]:
+    async def read(self) -> Sequence[AnyDelta]:
         """Return the deltas that came since the last read, after waiting for some bytes; maybe none."""
         assert self._response is not None
         if self._is_document:
             body = await self._read_body(self.reader.max_answer_bytes)
-            return (
-                self.reader.read_answer(body)
-                if len(body) <= TURN_BYTES
-                else await aside(self.reader.read_answer, body)
-            )
+            return await self._translated(self.reader.read_answer, body, len(body))
         try:
             data = await self._receive(self._response)
         except UpstreamError:
@@ -160,11 +158,18 @@ class _Exchange:
             data = b""
         events = self._events(data)
         if events is None:
-            return self.reader.read_rest(self._parser.close())
+            rest = self._parser.close()
+            return await self._translated(self.reader.read_rest, rest, sum(len(event.data) for event in rest))
         # Only the first event can be larger than one read: it began in an earlier one.
-        if events and len(events[0].data) > TURN_BYTES:
-            return await aside(self.reader.read, events)
-        return self.reader.read(events)
+        return await self._translated(self.reader.read, events, len(events[0].data) if events else 0)
+
+    async def _translated(
+        self, read: Callable[[T], Sequence[AnyDelta]], data: T, size: int
+    ) -> Sequence[AnyDelta]:
+        """Return what is read of the data, with calls of custom tools."""
+        if size <= TURN_BYTES:
+            return self.custom_calls.translate(read(data))
+        return await aside(lambda: self.custom_calls.translate(read(data)))
 
     def restart_clock(self) -> None:
         """Leave out the time that the consumer took for a batch: it is not the upstream's."""

@@ -11,6 +11,7 @@ from django.conf import settings
 from accounts.loop_clock import clock
 from chatapi.concurrency import supervise
 from chatapi.delta_stream import DeltaStream
+from chatapi.process_metrics import publish_for_ever
 from chatapi.redis_client import connect
 from chatapi.serving.liveness import alive
 from chatapi.serving.watchdog import watched
@@ -29,12 +30,12 @@ def run() -> None:
 
 async def _run() -> None:
     commits = GroupCommit()
-    stream = DeltaStream(
-        connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS
-    )
+    redis, prefix = connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX
+    stream = DeltaStream(redis, prefix, ttl_ms=settings.STREAM_TTL_MS)
     reaper = Reaper(commits, stream)
     reaping = asyncio.create_task(supervise(reaper.run))
     loops = [partial(each, commits, stream) for each in (collect_garbage, store_responses)]
+    loops.append(partial(publish_for_ever, redis, prefix, "reaper", lambda: 0))
     beside = [asyncio.create_task(supervise(loop)) for loop in (partial(keep_house, commits), *loops)]
     for number in (signal.SIGTERM, signal.SIGINT):
         # Orphans that it has taken over and not closed go to the next reaper when the lease runs out.

@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from chatapi.concurrency import shield_until_done
 from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
+from chatapi.end_log import log_end
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
@@ -136,8 +137,9 @@ class Reaper:
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
         """Settle, then publish the end."""
-        await self._commits.write(ledger.settle, settlement)
+        charge = await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
+        log_end(charge)
         log.warning(
             "closed %s: %s after %d completion tokens",
             orphan.id.hex,

@@ -30,7 +30,9 @@ class HeldAnswer:
             if (type(delta) is Text and delta.logprobs is None) or (
                 type(delta) is Reasoning and not delta.signature and not delta.redacted
             ):
-                if type(delta) is not self._kind or delta.index != self._index:
+                # What is longer was cut, because a reader decodes one delta in one step.
+                is_long = self._chars > MAX_CHARS
+                if is_long or type(delta) is not self._kind or delta.index != self._index:
                     self._join()
                     self._kind, self._index = type(delta), delta.index
                 self._texts.append(delta.text)

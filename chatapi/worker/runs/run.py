@@ -140,7 +140,8 @@ class Run:
         """The number of deltas with content that a client may have seen: others are not to be charged."""
         if self._held is None:
             return self.usage.pieces
-        return 0 if self.has_lost_stream else self._held.taken_pieces
+        # An echo that is still held is subtracted, too: rather too few than too many.
+        return 0 if self.has_lost_stream else max(0, self._held.taken_pieces - self.usage.echoed_pieces)
 
     def stop(self, end: End) -> None:
         """End the run now; the first reason counts."""

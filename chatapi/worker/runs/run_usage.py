@@ -53,6 +53,11 @@ class RunUsage:
         self._visible: Mapping[int, tokens.Counter] = defaultdict(tokens.Counter)
         self._reasoning: dict[int, tokens.Counter] = defaultdict(tokens.Counter)
 
+    @property
+    def total_ms(self) -> int:
+        """The time since the worker began with the generation."""
+        return round((time.monotonic() - self._started_at) * 1_000)
+
     def add(self, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
         """Count a batch; return the deltas to publish now. Finishes and usage wait for the commit."""
         # One pass for counting and for dividing: this runs for every batch of every stream.
@@ -120,8 +125,12 @@ class RunUsage:
     @property
     def pieces(self) -> int:
         """The number of deltas with content: about that of tokens, and cheap enough for a heartbeat."""
-        echoed = self._echo.pieces if self._echo else 0
-        return max(0, self._pieces - echoed - (self._lost._pieces if self._lost else 0))
+        return max(0, self._pieces - self.echoed_pieces - (self._lost._pieces if self._lost else 0))
+
+    @property
+    def echoed_pieces(self) -> int:
+        """The number of deltas that only repeat the prompt."""
+        return self._echo.pieces if self._echo else 0
 
     @property
     def text_bytes(self) -> int:

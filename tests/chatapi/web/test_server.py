@@ -8,12 +8,12 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
 
-from chatapi.web.listening_socket import listen
+from chatapi.web.listening_socket import inherited, listen
 from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, running
 from tests.installation import wait_for
 
@@ -386,8 +386,18 @@ def test_a_burst_of_clients_waits_in_the_backlog(probe: Probe) -> None:
         assert {client.response().status for client in clients} == {200}
 
 
-def test_an_accepted_socket_has_its_options() -> None:
-    with listen("127.0.0.1", 0, user_timeout_seconds=20) as listener:
+def bound(port: int) -> socket.socket:
+    return listen("127.0.0.1", port, user_timeout_seconds=20)
+
+
+def opened_by_a_process_manager(port: int) -> socket.socket:
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        return inherited(os.dup(listener.fileno()), user_timeout_seconds=20)
+
+
+@pytest.mark.parametrize("opened", [bound, opened_by_a_process_manager])
+def test_an_accepted_socket_has_its_options(opened: Callable[[int], socket.socket]) -> None:
+    with opened(0) as listener:
         listener.setblocking(True)
         with Client(listener.getsockname()[1]):
             accepted, _ = listener.accept()

@@ -89,13 +89,13 @@ async def watch_release() -> None:
         await asyncio.sleep(0.02)
 
 
-@app.task(name="note")
+@app.task(name="note", Request="chatapi.worker.pool:BriefRequest")
 async def note(name: str, v: int = 0) -> None:
     """Report at once, with the place in the order of the starts."""
     await report(f"noted {name} {next(starts)}")
 
 
-@app.task(name="hold")
+@app.task(name="hold", Request="chatapi.worker.pool:BriefRequest")
 async def hold(name: str) -> None:
     """Report the start, wait for the release, report the end."""
     await report(f"started {name}")

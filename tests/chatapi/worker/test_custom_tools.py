@@ -10,6 +10,7 @@ from chatapi.wire.completion import collect
 from chatapi.wire.parameters import CUSTOM_TOOLS
 from chatapi.wire.upstream_api import ANTHROPIC
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
+from tests.chatapi.worker.test_heavy_work import MOST_LOOP_S, watched
 from tests.chatapi.worker.test_openai_compatible import STREAM_HEAD, call_of, deltas_of, tcp_server
 
 TOOLS = b', "tools": [{"type": "custom", "custom": {"name": "patch"}}]'
@@ -98,3 +99,29 @@ async def test_the_client_always_gets_a_call_of_the_custom_tool(
     assert found.arguments == "*** Begin\nPatch"
     (tool,) = asked["tools"]
     assert (tool["name"] if kind is None else tool["type"]) == (kind or "patch")
+
+
+async def test_a_large_input_is_read_aside() -> None:
+    """Most of it are backslashes that begin no escape."""
+    arguments = '{"input": "' + "\\d" * 600_000 + '"}'
+    answer = [
+        fragment(id="c1", type="function", function={"name": "patch", "arguments": arguments}),
+        *FUNCTION_CALL[-2:],
+    ]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(STREAM_HEAD)
+        for piece in answer:
+            for start in range(0, len(piece), 1 << 16):
+                writer.write(piece[start : start + (1 << 16)])
+                await writer.drain()
+        writer.close()
+
+    engine = OpenAICompatibleEngine()
+    async with tcp_server(serve) as url, watched() as turns_s:
+        deltas = await deltas_of(engine, call_of(f"http://{url}", more=TOOLS, max_output_tokens=10**7))
+    await engine.close()
+    (found,) = collect(deltas).choice(0).tool_calls.values()
+    assert found.arguments == "\\d" * 600_000
+    assert max(turns_s) < MOST_LOOP_S

@@ -1,12 +1,16 @@
 """A run and the ways to stop it."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation
+from chatapi.delta_stream import Cancellation, DeltaStream
 from chatapi.models import OnDisconnect
+from chatapi.wire.deltas import AnyDelta, Started, Text
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
+from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
 from chatapi.worker.runs.run_usage import End, Ending
 from usage.books.ledger import Claimed
@@ -128,3 +132,17 @@ def test_a_deployment_is_not_asked_for_what_nobody_wants_any_more(run: Run) -> N
     stopped = run.begin_on("openai", OnDisconnect.CONTINUE)
     assert stopped is not None
     assert (run.deployment, run.ended(stopped).attempts) == ("", ())
+
+
+async def test_a_held_answers_echo_of_the_prompt_is_not_to_be_charged() -> None:
+    """A heartbeat tells it, for a reaper that finds no log any more."""
+    claimed = Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1, is_stream=False)
+    run = Run(claimed, "web", is_held=True)
+    request = parse_text(b'{"model": "m", "prompt": "One two", "echo": true}')
+    run.usage.expect_echo(request)
+    publisher = Publisher(cast(DeltaStream, None))
+    answer: list[AnyDelta] = [Started(), Text("One"), Text(" two"), Text(" three"), Text(" four")]
+    run.publish(publisher, run.usage.add(answer))
+    assert run.published_pieces == 0, "nothing is published"
+    run.publish_held(publisher)
+    assert run.published_pieces == 2

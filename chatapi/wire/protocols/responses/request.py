@@ -151,7 +151,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         # OpenAI's reference, "Background mode": such a response can be fetched only because it is stored.
         if self.background and self.store is False:
             raise Violation("background", "a response in the background is stored, so store can't be false")
-        for name, instead in _UNSUPPORTED.items():
+        for name, instead in UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
         # An earlier conversation alone is a request: the model goes on.
@@ -313,7 +313,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         return _to_json(DEFAULTS | sent).decode()
 
 
-_UNSUPPORTED: Final = {
+UNSUPPORTED: Final = {
     "conversation": "send the conversation as input, or previous_response_id",
     "prompt": "send the prompt's text as instructions or input",
     "context_management": "send a shorter input",

@@ -323,17 +323,27 @@ class Encoder:
         return self._frames(event for delta in batch for event in self._response.add(delta))
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the events that end a stream that broke off."""
-        return self._frames(self._response.fail(failure, is_end=False))
+        """Return the events that end a stream that broke off.
+
+        They have the number of the last event before them, behind which the client reads on. Numbers of their
+        own would belong to other events when the stream is read again.
+        """
+        last = max(self._after, self._number - 1, 0)
+        return b"".join(_frame(last, event) for event in self._response.fail(failure, is_end=False))
 
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []
-        for kind, members in events:
+        for event in events:
             if self._number > self._after:
-                data = _to_json({"type": kind, "sequence_number": self._number, **members})
-                frames.append(b"event: %b\ndata: %b\n\n" % (kind.encode(), data))
+                frames.append(_frame(self._number, event))
             self._number += 1
         return b"".join(frames)
+
+
+def _frame(number: int, event: Event) -> bytes:
+    kind, members = event
+    data = _to_json({"type": kind, "sequence_number": number, **members})
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 class Folder:

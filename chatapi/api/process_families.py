@@ -1,0 +1,45 @@
+"""The part of `/metrics` that each process counts by itself and writes to Redis (`process_metrics.py`)."""
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from django.conf import settings
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from redis.exceptions import RedisError
+
+from chatapi import process_metrics
+from chatapi.process_metrics import Histogram, Snapshot
+from chatapi.redis_client import connect_from_thread
+
+log = logging.getLogger(__name__)
+
+LABELS = ["role", "process"]
+
+
+def families() -> Iterator[Metric]:
+    """Yield the metrics of the living processes; nothing while Redis is away."""
+    try:
+        with connect_from_thread(settings.STREAMS_URL) as redis:
+            living = process_metrics.read(redis, settings.REDIS_KEY_PREFIX)
+    except (RedisError, OSError) as error:
+        log.warning("metrics: Redis is not available: %s", error)
+        return
+    for name, meaning in process_metrics.GAUGES.items():
+        kind = CounterMetricFamily if name == process_metrics.CPU_SECONDS else GaugeMetricFamily
+        family = kind(name, meaning, labels=LABELS)
+        for process, snapshot in living.items():
+            if (value := snapshot.gauges.get(name)) is not None:
+                family.add_metric([snapshot.role, process], value)
+        yield family
+    for histogram in process_metrics.HISTOGRAMS:
+        yield _histogram(histogram, living)
+
+
+def _histogram(histogram: Histogram, living: Mapping[str, Snapshot]) -> HistogramMetricFamily:
+    own = [histogram.label] if histogram.label else []
+    family = HistogramMetricFamily(histogram.name, histogram.meaning, labels=[*LABELS, *own])
+    for process, snapshot in living.items():
+        for label, row in snapshot.histograms.get(histogram.name, {}).items():
+            if (found := process_metrics.buckets(histogram, row)) is not None:
+                family.add_metric([snapshot.role, process, *([label] if own else [])], *found)
+    return family

@@ -1,0 +1,191 @@
+"""Checks the database, Redis and their clocks."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from redis import Redis
+from redis.exceptions import RedisError
+
+from chatapi.doctor.finding import Finding, ok, warning, wrong
+from chatapi.redis_client import connect_from_thread
+from chatapi.serving import preflight
+from usage.database.clock import database_now
+from usage.database.sql import fetch_all
+
+MIN_REDIS_VERSION = 7
+# A share of Redis' memory; beyond it, new requests may soon be refused.
+FULL_SHARE = 0.8
+# Nothing in the books depends on this machine's clock, but logs and certificates do.
+LATE_S, VERY_LATE_S = 1.0, 60.0
+_FORGET = 'Set appendonly no and save "" (README, "Production").'
+
+
+# ---- the database
+
+
+def check_database() -> Iterator[Finding]:
+    """Yield the database's version, and what is wrong with its settings. Raises `CannotStart`."""
+    preflight.check_database()
+    if connection.vendor == "sqlite":
+        [[version]] = fetch_all("SELECT sqlite_version()")
+        yield ok("database", f"SQLite {version} in {connection.settings_dict['NAME']}.")
+        return
+    [[version]] = fetch_all("SHOW server_version")
+    yield ok("database", f"PostgreSQL {version} on {connection.settings_dict['HOST'] or 'a local socket'}.")
+    if _shown("fsync") == "off":
+        yield wrong("database", "fsync is off: a crash can lose the books.", "Set fsync = on in PostgreSQL.")
+    if _shown("synchronous_commit") == "off":
+        yield wrong("database", "synchronous_commit is off: a crash loses charges.", "Set it to on.")
+    if _shown("statement_timeout") == "0":
+        yield warning(
+            "database",
+            "CHATAPI_DATABASE_TIMEOUT_MS is not in force: a pooler drops the connection's options.",
+            "Set statement_timeout, lock_timeout and idle_in_transaction_session_timeout by ALTER ROLE.",
+        )
+
+
+def _shown(name: str) -> str:
+    return str(fetch_all(f"SHOW {name}")[0][0])
+
+
+def check_migrations() -> Iterator[Finding]:
+    """Yield whether the database has the tables of this release."""
+    executor = MigrationExecutor(connection)
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        yield wrong("migrations", f"{len(missing)} of this release are missing.", "Run manage.py migrate.")
+    elif newer := set(executor.loader.applied_migrations) - set(executor.loader.disk_migrations):
+        names = ", ".join(sorted(f"{app}.{name}" for app, name in newer)[:3])
+        yield warning("migrations", f"A newer release has run here ({names}).", "Run that release.")
+    else:
+        yield ok("migrations", "All are applied.")
+
+
+# ---- Redis
+
+
+def check_redis() -> Iterator[Finding]:
+    """Yield the state of each Redis."""
+    for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
+        try:
+            with connect_from_thread(url) as redis:
+                yield from _check_one(redis, _place(url))
+        except (RedisError, OSError, ValueError) as error:
+            # The text of a ValueError may contain the URL with its password.
+            reason = "its URL can't be read" if isinstance(error, ValueError) else str(error)
+            remedy = (
+                "Start the service: manage.py serve runs its own Valkey."
+                if settings.EMBEDDED_VALKEY
+                else "Check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
+            )
+            yield wrong("Redis", f"{_place(url)} does not answer: {reason.rstrip('.')}.", remedy)
+
+
+def _place(url: str) -> str:
+    """Return the URL without user and password."""
+    parts = urlsplit(url)
+    return parts.path if parts.scheme == "unix" else parts.netloc.rpartition("@")[2]
+
+
+def _check_one(redis: Redis, place: str) -> Iterator[Finding]:
+    info = redis.info()
+    version = str(info.get("valkey_version") or info["redis_version"])
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    if int(version.partition(".")[0]) < MIN_REDIS_VERSION:
+        yield wrong("Redis", f"{place} is {name} {version}.", f"Use {MIN_REDIS_VERSION} or newer.")
+    else:
+        yield ok("Redis", f"{name} {version} at {place}.")
+    if info.get("redis_mode") == "cluster":
+        yield wrong("Redis", f"{place} is a cluster, which is not supported.", "Use a single server.")
+    if info.get("role") == "slave":
+        yield wrong("Redis", f"{place} is a replica, which refuses to write.", "Use the primary's address.")
+    yield from _check_memory(info, place)
+    yield from _check_persistence(redis, info, place)
+
+
+def _check_memory(info: dict[str, Any], place: str) -> Iterator[Finding]:
+    policy, most = info.get("maxmemory_policy"), int(info.get("maxmemory", 0))
+    if policy != "noeviction":
+        yield wrong(
+            "Redis policy",
+            f"{place} has maxmemory-policy {policy}: a full Redis drops accepted requests.",
+            "CONFIG SET maxmemory-policy noeviction, and the same in its configuration.",
+        )
+    elif not most:
+        yield warning(
+            "Redis policy",
+            f"{place} has no maxmemory: it can take all memory of its machine.",
+            "Set maxmemory (512mb is enough for most); a full Redis then refuses new requests.",
+        )
+    elif info["used_memory"] > FULL_SHARE * most:
+        share = f"{info['used_memory'] / most:.0%}"
+        yield warning("Redis policy", f"{place} uses {share} of its maxmemory.", "Raise maxmemory.")
+    else:
+        yield ok("Redis policy", f"noeviction, {info['used_memory'] / most:.0%} of maxmemory used.")
+
+
+def _check_persistence(redis: Redis, info: dict[str, Any], place: str) -> Iterator[Finding]:
+    """Yield where prompts and answers stay longer than their time, and disks that refuse to write."""
+    try:
+        known = cast(dict[str, str], redis.config_get("save", "slowlog-log-slower-than"))
+    except RedisError:  # hosted ones forbid CONFIG
+        known = {}
+    if info.get("rdb_last_bgsave_status") == "err" and known.get("save"):
+        yield wrong("Redis files", f"{place} can't write its file, and so refuses to write.", _FORGET)
+    elif info.get("aof_enabled") or known.get("save"):
+        yield warning("Redis files", f"{place} writes prompts and answers to its disk.", _FORGET)
+    elif not known:
+        yield warning("Redis files", f"{place} does not show its configuration.", f"Check it: {_FORGET}")
+    else:
+        yield ok("Redis files", "Prompts and answers are in memory only.")
+    if known and known.get("slowlog-log-slower-than") != "-1":
+        yield warning(
+            "Redis files",
+            f"{place} keeps slow commands, with prompts, in its slow log.",
+            "CONFIG SET slowlog-log-slower-than -1, and the same in its configuration.",
+        )
+
+
+def check_processes() -> Finding:
+    """Return whether workers hold a connection to Redis, and how many. Raises `RedisError`."""
+    with connect_from_thread(settings.STREAMS_URL) as redis:
+        channels = cast(list[bytes], redis.pubsub_channels(f"{settings.REDIS_KEY_PREFIX}worker:*"))
+    # Web processes are not counted: one that has had no request yet is not connected.
+    if not channels:
+        return warning("processes", "No worker is connected.", "Start manage.py serve --only worker.")
+    return ok("processes", f"{len(channels)} worker{'s' if len(channels) > 1 else ''} connected.")
+
+
+# ---- clocks
+
+
+def check_database_clock() -> Finding:
+    """Return how far the database's clock is from this machine's."""
+    before = time.time()
+    remote = database_now().timestamp()
+    return _clock("the database", remote, before)
+
+
+def check_redis_clock() -> Finding:
+    """Return how far the clock of Redis is from this machine's. Raises `RedisError`."""
+    with connect_from_thread(settings.STREAMS_URL) as redis:
+        redis.ping()  # connected: the next round trip takes no longer than it must
+        before = time.time()
+        seconds, microseconds = cast(tuple[int, int], redis.time())
+    return _clock("Redis", seconds + microseconds / 1_000_000, before)
+
+
+def _clock(name: str, remote_s: float, before_s: float) -> Finding:
+    # The remote clock was read at some moment of the round trip: only what exceeds that is a difference.
+    after_s = time.time()
+    late_s = max(before_s - remote_s, remote_s - after_s, 0.0)
+    text = f"The clocks of {name} and of this machine differ by {late_s:.1f} s."
+    if late_s <= LATE_S:
+        return ok("clocks", text)
+    make = wrong if late_s > VERY_LATE_S else warning
+    return make("clocks", text, "Run a time service (chrony, systemd-timesyncd) on both.")

@@ -1,0 +1,86 @@
+"""`manage.py doctor`: check the whole installation; exit 1 if something is wrong."""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import DatabaseError, connection
+from redis.exceptions import RedisError
+
+from chatapi.doctor import configuration, models, stores
+from chatapi.doctor.finding import Finding, Level, wrong
+from chatapi.serving.preflight import CannotStart
+
+SUBJECT_WIDTH = 13
+
+
+class Command(BaseCommand):
+    """Print what is in order, what is not, and what to do."""
+
+    help = (
+        "Check everything that the service needs: settings, database, migrations, Redis, clocks, processes, "
+        "prices, proxies and upstreams. It changes nothing. Each line is ok, a warning (the service runs, "
+        "but not as it should) or WRONG (requests fail, or books or secrets are at risk), and the next line "
+        "says what to do. Exits with 1 if anything is WRONG, else with 0. Run it with the environment of a "
+        "worker, because only workers have the keys of upstreams: with compose, "
+        "`docker compose exec worker python manage.py doctor`."
+    )
+    requires_system_checks = []  # it reports them itself
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the option and an example."""
+        parser.epilog = "Example: manage.py doctor --no-upstreams"
+        parser.add_argument(
+            "--no-upstreams",
+            action="store_true",
+            help="don't call upstreams; without this, each active deployment is asked for one token, "
+            "which your provider may charge, all of them within about a minute",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print the findings as they come; exit with 1 if one is wrong."""
+        levels: Counter[Level] = Counter()
+        for finding in _findings(calls_upstreams=not options["no_upstreams"]):
+            levels[finding.level] += 1
+            self.stdout.write(f"{finding.level:<8} {finding.subject:<{SUBJECT_WIDTH}} {finding.text}")
+            if finding.remedy:
+                self.stdout.write(f"{'':<8} {'':<{SUBJECT_WIDTH}} -> {finding.remedy}")
+            self.stdout.flush()
+        warnings = f"{levels[Level.WARNING]} warning{'s' if levels[Level.WARNING] != 1 else ''}"
+        self.stdout.write(f"{levels[Level.WRONG]} wrong, {warnings}, {levels[Level.OK]} ok.")
+        if levels[Level.WRONG]:
+            sys.exit(1)
+
+
+def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
+    yield from configuration.check_settings()
+    has_database = True
+    for check in (stores.check_database, stores.check_migrations):
+        if has_database:
+            found = list(_explained("database", check))
+            has_database = not any(each.level is Level.WRONG for each in found)
+            yield from found
+    redis = list(stores.check_redis())
+    yield from redis
+    if all(each.level is not Level.WRONG for each in redis):
+        yield from _explained("Redis", lambda: [stores.check_redis_clock()])
+        yield from _explained("Redis", lambda: [stores.check_processes()])
+    yield from configuration.check_proxies()
+    if has_database:
+        yield from _explained("database", lambda: [stores.check_database_clock()])
+        yield from _explained("database", models.check_catalog)
+        if calls_upstreams:
+            yield from _explained("database", models.check_upstreams)
+    connection.close()
+
+
+def _explained(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Yield the check's findings; an error of its store is one of them."""
+    try:
+        yield from check()
+    except CannotStart as error:
+        yield wrong(subject, f"{str(error).partition(': ')[0]}.", str(error).partition(": ")[2])
+    except (DatabaseError, RedisError) as error:
+        yield wrong(subject, f"It does not answer any more ({error}).", "Run the command again.")

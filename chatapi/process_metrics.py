@@ -1,0 +1,161 @@
+"""Numbers that only a process itself knows: its latencies, its event loop, its memory.
+
+Each process counts in memory and writes all its numbers every few seconds into one hash in Redis; `/metrics`
+of any web process reads the hash, so that one address is enough to scrape.
+"""
+
+import asyncio
+import logging
+import os
+import resource
+import socket
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from redis import Redis as ThreadRedis
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from accounts.loop_clock import clock
+from accounts.redis_time_limit import in_time
+
+log = logging.getLogger(__name__)
+
+PUBLISH_S: Final = 5.0
+# A process that has written nothing for this long has ended.
+FORGET_S: Final = 20.0
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+# The time is that of Redis: the clocks of processes may differ.
+_WRITE: Final = """
+redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])
+redis.call('EXPIRE', KEYS[1], 3600)
+"""
+
+# Upper bounds in seconds.
+LATENCY_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+PER_TOKEN_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
+
+
+class Histogram:
+    """Counts observations by upper bound, for each value of one label."""
+
+    def __init__(self, name: str, meaning: str, bounds: tuple[float, ...], label: str = "") -> None:
+        self.name, self.meaning, self.label, self.bounds = name, meaning, label, bounds
+        self.series: dict[str, list[float]] = {}
+        """For each label: the number within each bound, the number beyond, and the sum in seconds."""
+
+    def observe(self, seconds: float, label: str = "") -> None:
+        """Count one observation; a fraction of a microsecond."""
+        row = self.series.get(label)
+        if row is None:
+            row = self.series[label] = [0.0] * (len(self.bounds) + 2)
+        row[bisect_left(self.bounds, seconds)] += 1
+        row[-1] += seconds
+
+
+ADMISSION = Histogram(
+    "chatapi_admission_seconds",
+    "Our own time before the queue: from a request's head to its job in the queue.",
+    LATENCY_S,
+)
+QUEUE_WAIT = Histogram(
+    "chatapi_queue_wait_seconds", "From admission until a worker has claimed a generation.", LATENCY_S
+)
+FIRST_TOKEN = Histogram(
+    "chatapi_first_token_seconds", "From the claim to the first token.", LATENCY_S, "model"
+)
+BETWEEN_TOKENS = Histogram(
+    "chatapi_between_tokens_seconds", "Mean time between a generation's tokens.", PER_TOKEN_S, "model"
+)
+SETTLEMENT = Histogram(
+    "chatapi_settlement_seconds",
+    "Our own time after the answer: from the upstream's end to the commit of the charge.",
+    LATENCY_S,
+)
+HISTOGRAMS: Final = (ADMISSION, QUEUE_WAIT, FIRST_TOKEN, BETWEEN_TOKENS, SETTLEMENT)
+CPU_SECONDS: Final = "chatapi_process_cpu_seconds"
+GAUGES: Final = {
+    "chatapi_process_active": "Open streams of a web process, running generations of a worker.",
+    "chatapi_process_event_loop_lag_seconds": "The latest turn of the event loop in the last seconds.",
+    "chatapi_process_resident_bytes": "Memory.",
+    CPU_SECONDS: "Processor time since the process began.",
+    "chatapi_process_open_descriptors": "Open files and sockets.",
+}
+
+
+class Snapshot(msgspec.Struct):
+    """All numbers of one process."""
+
+    role: str
+    gauges: dict[str, float]
+    histograms: dict[str, dict[str, list[float]]]
+
+
+async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:
+    """Write this process's numbers every `PUBLISH_S`; `active` counts what it works on."""
+    name = f"{socket.gethostname()[:40]}:{os.getpid()}"
+    while True:
+        gauges = _gauges(active())
+        histograms = {each.name: each.series for each in HISTOGRAMS if each.series}
+        text = msgspec.json.encode(Snapshot(role, gauges, histograms))
+        try:
+            async with in_time():
+                await redis.eval(_WRITE, 1, f"{prefix}metrics", name, text)
+        except RedisError as error:
+            log.warning("metrics: %s", error)
+        await asyncio.sleep(PUBLISH_S)
+
+
+def _gauges(active: int) -> dict[str, float]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    values = (
+        active,
+        clock.take_lag_s(),
+        pages * _PAGE_BYTES,
+        usage.ru_utime + usage.ru_stime,
+        len(os.listdir("/proc/self/fd")),
+    )
+    return dict(zip(GAUGES, map(float, values), strict=True))
+
+
+def read(redis: ThreadRedis, prefix: str) -> Mapping[str, Snapshot]:
+    """Return the numbers of the processes that live, by name, and delete those of others. Raises
+    `RedisError`.
+    """
+    with redis.pipeline(transaction=False) as pipe:
+        pipe.time()
+        pipe.hgetall(f"{prefix}metrics")
+        (now_s, _), rows = pipe.execute()
+    living, ended = {}, []
+    for name, value in rows.items():
+        written_at_s, _, text = value.partition(b" ")
+        if now_s - int(written_at_s) > FORGET_S:
+            ended.append(name)
+        elif (snapshot := _decode(text)) is not None:
+            living[name.decode()] = snapshot
+    if ended:
+        redis.hdel(f"{prefix}metrics", *ended)
+    return living
+
+
+def _decode(text: bytes) -> Snapshot | None:
+    """Return the snapshot; None for one of a release with other numbers."""
+    try:
+        return msgspec.json.decode(text, type=Snapshot)
+    except msgspec.DecodeError:
+        return None
+
+
+def buckets(histogram: Histogram, row: list[float]) -> tuple[list[tuple[str, float]], float] | None:
+    """Return Prometheus's cumulative buckets and the sum; None if another release has other bounds."""
+    if len(row) != len(histogram.bounds) + 2:
+        return None
+    total, found = 0.0, []
+    for bound, number in zip([*map(str, histogram.bounds), "+Inf"], row, strict=False):
+        total += number
+        found.append((bound, total))
+    return found, row[-1]

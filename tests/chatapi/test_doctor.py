@@ -1,0 +1,220 @@
+"""`manage.py doctor`: what it finds in an installation that is right, and in one that is not."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from pytest_django.fixtures import Settings
+from redis import Redis
+
+from chatapi.doctor import configuration, models, stores
+from chatapi.doctor.finding import Finding, Level
+from chatapi.models import Deployment, ServedModel
+from tests.chatapi.worker.processes import Valkey
+from tests.installation import Installation
+from usage.books import prices
+
+pytestmark = [pytest.mark.xdist_group("doctor"), pytest.mark.timeout(180)]
+
+
+def not_ok(findings: Iterator[Finding]) -> list[tuple[str, str]]:
+    return [(each.level.value, each.text) for each in findings if each.level is not Level.OK]
+
+
+# ---- a whole installation
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    service = Installation(tmp_path_factory.mktemp("doctor"))
+    try:
+        service.start({"answers": {}, "refuses": {"status": 500}})
+        yield service
+    finally:
+        service.stop()
+
+
+def test_it_calls_each_upstream_once_for_one_token_and_says_which_fails(service: Installation) -> None:
+    calls = {model: len(service.calls(model)) for model in ("answers", "refuses")}
+    done = service.manage("doctor")
+    assert (done.returncode, done.stderr) == (1, "")
+    upstreams = [line for line in done.stdout.splitlines() if " upstreams " in line]
+    assert upstreams[0].startswith("ok       upstreams     answers by upstream answered in ")
+    assert upstreams[1].startswith("WRONG    upstreams     refuses by upstream: 50")
+    assert done.stdout.splitlines()[-1].startswith("1 wrong, ")
+    assert [len(service.calls(model)) - before for model, before in calls.items()] == [1, 1]
+    assert service.calls("answers")[-1]["body"]["max_tokens"] == 1
+
+
+def test_an_installation_that_is_right_exits_with_0(service: Installation) -> None:
+    done = service.manage("doctor", "--no-upstreams")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "WRONG" not in done.stdout
+    assert "ok       processes     1 worker connected." in done.stdout
+    subjects = {line[9:22].strip() for line in done.stdout.splitlines()[:-1]} - {""}
+    known = {"settings", "database", "migrations", "Redis", "Redis policy", "Redis files", "clocks"}
+    assert subjects == known | {"processes", "proxies", "models"}
+    assert not any(key in done.stdout for key in service.keys.values())
+
+
+def test_a_misspelt_setting_is_wrong(service: Installation) -> None:
+    usual = service.environment
+    service.environment = usual | {"CHATAPI_PNIG_MS": "5"}
+    try:
+        done = service.manage("doctor", "--no-upstreams")
+    finally:
+        service.environment = usual
+    assert done.returncode == 1
+    assert "WRONG    settings      CHATAPI_PNIG_MS is not a setting." in done.stdout
+    assert "-> Did you mean CHATAPI_PING_MS?" in done.stdout
+
+
+# ---- Redis
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    folder = tmp_path_factory.mktemp("valkey")
+    with Valkey(folder) as valkey:
+        redis = Redis(unix_socket_path=str(valkey.socket))
+        redis.config_set("dir", str(folder))  # `appendonly yes` writes files
+        yield redis
+
+
+@pytest.fixture
+def redis(valkey: Redis, settings: Settings) -> Redis:
+    """A Redis that is set up as it should be, before and after the test."""
+    path = valkey.connection_pool.connection_kwargs["path"]
+    settings.BROKER_URL = settings.STREAMS_URL = f"unix://{path}"
+    right = {
+        "maxmemory": "100mb",
+        "maxmemory-policy": "noeviction",
+        "save": "",
+        "appendonly": "no",
+        "slowlog-log-slower-than": "-1",
+    }
+    for name, value in right.items():
+        valkey.config_set(name, value)
+    return valkey
+
+
+def test_a_redis_that_is_right(redis: Redis) -> None:
+    assert not_ok(stores.check_redis()) == []
+    assert stores.check_redis_clock().level is Level.OK
+    assert stores.check_processes().text == "No worker is connected."
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "level", "text"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "WRONG", "has maxmemory-policy allkeys-lru"),
+        ("maxmemory", "0", "warning", "has no maxmemory"),
+        ("maxmemory", "1100kb", "warning", "of its maxmemory"),
+        ("save", "60 1", "warning", "writes prompts and answers to its disk"),
+        ("appendonly", "yes", "warning", "writes prompts and answers to its disk"),
+        ("slowlog-log-slower-than", "10000", "warning", "keeps slow commands"),
+    ],
+)
+def test_a_redis_that_is_not_right(redis: Redis, name: str, value: str, level: str, text: str) -> None:
+    redis.config_set(name, value)
+    ((found, sentence),) = not_ok(stores.check_redis())
+    assert found == level
+    assert text in sentence
+
+
+def test_a_redis_that_is_away_is_named_without_its_password(settings: Settings) -> None:
+    settings.BROKER_URL = settings.STREAMS_URL = "redis://user:hunter2@127.0.0.1:9/0"
+    ((level, text),) = not_ok(stores.check_redis())
+    assert level == "WRONG"
+    assert text.startswith("127.0.0.1:9 does not answer: ")
+    assert "hunter2" not in text
+
+
+def test_a_clock_that_is_wrong(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    for offset_s, level in ((30, Level.WARNING), (-3_600, Level.WRONG)):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", _shifted(time.time, offset_s))
+            found = stores.check_redis_clock()
+        assert found.level is level
+        assert abs(float(found.text.split()[-2]) - abs(offset_s)) < 5
+
+
+def _shifted(clock: Any, offset_s: float) -> Any:
+    return lambda: clock() + offset_s
+
+
+# ---- database and catalog
+
+
+@pytest.mark.django_db
+def test_a_database_and_a_catalog_that_are_right(small: ServedModel) -> None:
+    assert not_ok(stores.check_migrations()) == []
+    assert not_ok(models.check_catalog()) == []
+    assert stores.check_database_clock().level is Level.OK
+
+
+@pytest.mark.django_db
+def test_models_that_nobody_can_use(small: ServedModel) -> None:
+    unpriced = ServedModel.objects.create(id="unpriced")
+    Deployment.objects.create(model=unpriced, name="sandbox", engine="sandbox")
+    prices.change(ServedModel.objects.create(id="undeployed").pk, prices.current()["small"])
+    assert not_ok(models.check_catalog()) == [
+        ("WRONG", "The model unpriced has no price, so every request for it is refused."),
+        ("warning", "The model undeployed has no active deployment, so clients don't see it."),
+    ]
+
+
+@pytest.mark.django_db
+def test_an_empty_catalog_is_a_warning() -> None:
+    assert not_ok(models.check_catalog()) == [("warning", "No model is served.")]
+
+
+@pytest.mark.django_db
+def test_a_migration_that_is_missing_and_one_of_a_newer_release() -> None:
+    from django.db.migrations.recorder import MigrationRecorder
+
+    MigrationRecorder.Migration.objects.create(app="usage", name="9999_later")
+    ((level, text),) = not_ok(stores.check_migrations())
+    assert (level, text) == ("warning", "A newer release has run here (usage.9999_later).")
+    newest = MigrationRecorder.Migration.objects.filter(app="chatapi").latest("name")
+    newest.delete()
+    ((level, text),) = not_ok(stores.check_migrations())
+    assert (level, text) == ("WRONG", "1 of this release are missing.")
+
+
+# ---- proxies
+
+
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [
+        ({"TRUSTED_PROXIES": ["0.0.0.0/0"]}, "WRONG"),
+        ({"SECURE_COOKIES": True}, "warning"),
+        ({"ALLOWED_HOSTS": ["chat.example.com"]}, "warning"),
+    ],
+)
+def test_proxies(settings: Settings, change: dict[str, Any], level: str) -> None:
+    settings.ALLOWED_HOSTS = ["localhost"]
+    assert not_ok(configuration.check_proxies()) == []
+    for name, value in change.items():
+        setattr(settings, name, value)
+    assert [found for found, _ in not_ok(configuration.check_proxies())] == [level]
+
+
+def test_a_proxy_for_outgoing_requests_is_not_used(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ALLOWED_HOSTS = ["localhost"]
+    monkeypatch.setenv("https_proxy", "http://proxy:3128")
+    ((level, text),) = not_ok(configuration.check_proxies())
+    assert (level, text) == ("warning", "HTTPS_PROXY is set, but upstreams are called directly.")
+
+
+def test_the_help_says_what_a_tired_operator_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call_command("doctor", "--help")
+    text = " ".join(capsys.readouterr().out.split())
+    for answer in ("It changes nothing", "says what to do", "Exits with 1 if anything is WRONG", "one token"):
+        assert answer in text

@@ -1,0 +1,118 @@
+"""The log: a line for each generation and other request, in both formats, without content."""
+
+import json
+import logging
+import tomllib
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+import chatapi
+from chatapi.log_formats import ConsoleFormatter, JSONFormatter, fields
+from tests.chatapi.http_client import Client
+from tests.installation import ROOT, Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("logs"), pytest.mark.timeout(180)]
+
+
+def record(message: str, **values: Any) -> logging.LogRecord:
+    found = logging.LogRecord("chatapi.test", logging.INFO, __file__, 1, message, (), None)
+    found.__dict__.update(fields(**values))
+    return found
+
+
+def test_a_console_line_has_a_time_with_its_zone_and_the_fields() -> None:
+    time, rest = ConsoleFormatter().format(record("generation", id="a1", error=None)).split(" ", 1)
+    assert datetime.fromisoformat(time).tzinfo is not None
+    assert rest == "I chatapi.test: generation id=a1"
+
+
+def test_a_json_line_is_one_object_whatever_is_in_it() -> None:
+    line = JSONFormatter().format(record('two\nlines "quoted"', status=200))
+    assert "\n" not in line
+    found = json.loads(line)
+    assert datetime.fromisoformat(found.pop("time")).tzinfo is not None
+    assert found == {
+        "level": "info",
+        "logger": "chatapi.test",
+        "message": 'two\nlines "quoted"',
+        "status": 200,
+    }
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert chatapi.__version__ == project["version"]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    service = Installation(tmp_path_factory.mktemp("logs"), CHATAPI_LOG_FORMAT="json")
+    try:
+        service.start({"answers": {}, "refuses": {"status": 500}})
+        yield service
+    finally:
+        service.stop()
+
+
+def lines(service: Installation, process: str, logger: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in service.log(process).splitlines()]
+    return [line for line in found if line["logger"] == logger]
+
+
+def ends(service: Installation, model: str) -> list[dict[str, Any]]:
+    return [line for line in lines(service, "worker", "chatapi.generations") if line["model"] == model]
+
+
+def test_each_process_says_what_it_is_when_it_starts(service: Installation) -> None:
+    (web,), (worker,) = (lines(service, role, "chatapi") for role in ("web", "worker"))
+    assert (web["role"], web["version"], web["address"]) == ("web", chatapi.__version__, service.url)
+    assert (worker["role"], worker["version"]) == ("worker", chatapi.__version__)
+
+
+def test_a_generation_has_one_line_when_it_has_ended(service: Installation) -> None:
+    client = Client(service.url, service.keys["live"])
+    answer = client.complete("answers", messages=[{"role": "user", "content": "a secret word"}])
+    wait_for(lambda: bool(ends(service, "answers")), "the line")
+    (line,) = ends(service, "answers")
+    assert answer.headers["x-generation-id"] == f"chatcmpl-{line['id']}"
+    assert service.keys["live"].startswith(f"ck_live_{line['key']}_")
+    receipt = service.receipt(f"chatcmpl-{line['id']}")
+    assert line["prompt_tokens"] == receipt["usage"]["prompt_tokens"]
+    assert line["completion_tokens"] == receipt["usage"]["completion_tokens"]
+    assert (line["outcome"], line["deployment"], line["attempts"]) == ("completed", "upstream", 1)
+    assert float(line["cost_usd"]) > 0
+    assert 0 <= line["first_token_ms"] <= line["last_token_ms"] <= line["total_ms"]
+    assert "error" not in line
+
+
+def test_a_failure_has_its_code(service: Installation) -> None:
+    client = Client(service.url, service.keys["live"])
+    client.complete("refuses", messages=[{"role": "user", "content": "a secret word"}])
+    wait_for(lambda: bool(ends(service, "refuses")), "the line")
+    (line,) = ends(service, "refuses")
+    assert (line["outcome"], line["cost_usd"]) == ("failed", "0.000000000")
+    assert line["error"]
+
+
+def test_other_requests_have_an_access_line(service: Installation) -> None:
+    before = len(lines(service, "web", "chatapi.access"))
+    client = Client(service.url, service.keys["live"])
+    client.complete("no-such-model", messages=[])
+    service.get("/v1/models", service.keys["live"])
+    service.get("/v1/nowhere?ck_live_no", service.keys["live"])
+    found = lines(service, "web", "chatapi.access")[before:]
+    assert [(line["method"], line["status"]) for line in found] == [("POST", 400), ("GET", 200), ("GET", 404)]
+    assert found[0]["message"] == "chat"
+    assert "models" in found[1]["message"]
+    assert found[2]["message"] == "no route"
+    assert all(line["ms"] >= 0 for line in found)
+
+
+def test_the_log_has_neither_content_nor_secrets(service: Installation) -> None:
+    text = service.log("web") + service.log("worker")
+    assert "a secret word" not in text
+    assert service.keys["live"] not in text
+    assert service.environment["CHATAPI_KEY_PEPPER"] not in text

@@ -1,0 +1,153 @@
+"""What processes count by themselves, up to `/metrics`, and the files in deploy/ that use it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from redis import Redis
+
+from accounts.loop_clock import LoopClock
+from chatapi import process_metrics
+from chatapi.process_metrics import Histogram
+from tests.chatapi.http_client import Client
+from tests.chatapi.worker.processes import Valkey
+from tests.installation import ROOT, Installation, wait_for
+
+pytestmark = [pytest.mark.xdist_group("process_metrics"), pytest.mark.timeout(180)]
+TOKEN = "a-token-of-16-or-more"
+ALERTS, DASHBOARD = (
+    ROOT / "deploy" / "prometheus" / "alerts.yml",
+    ROOT / "deploy" / "grafana" / "chatapi.json",
+)
+
+
+def test_a_histogram_counts_by_upper_bound() -> None:
+    histogram = Histogram("x", "", (1.0, 2.0), "model")
+    for seconds in (0.5, 1.0, 1.5, 9.0):
+        histogram.observe(seconds, "a")
+    assert process_metrics.buckets(histogram, histogram.series["a"]) == (
+        [("1.0", 2), ("2.0", 3), ("+Inf", 4)],
+        12.0,
+    )
+    assert process_metrics.buckets(histogram, [1.0]) is None
+
+
+def test_to_observe_costs_next_to_nothing() -> None:
+    histogram = Histogram("x", "", process_metrics.LATENCY_S)
+    best_s = 1.0
+    for _ in range(20):
+        began = time.perf_counter()
+        for _ in range(1_000):
+            histogram.observe(0.3)
+        best_s = min(best_s, (time.perf_counter() - began) / 1_000)
+    assert best_s < 5e-6
+
+
+async def test_the_lag_of_a_loop_is_that_of_its_latest_tick() -> None:
+    import asyncio
+
+    clock = LoopClock()
+    clock.start(asyncio.get_running_loop())
+    await asyncio.sleep(0.01)  # its first tick
+    time.sleep(0.6)  # noqa: ASYNC251  the loop has to stand still
+    await asyncio.sleep(0.01)
+    assert clock.take_lag_s() > 0.2
+    assert clock.take_lag_s() == 0.0
+    clock.stop()
+
+
+def test_a_process_that_writes_no_more_is_forgotten(tmp_path: Path) -> None:
+    snapshot = msgspec.json.encode(process_metrics.Snapshot("worker", {}, {}))
+    with Valkey(tmp_path) as valkey, Redis(unix_socket_path=str(valkey.socket)) as redis:
+        now_s = redis.time()[0]
+        redis.hset("t:metrics", "old", f"{now_s - 60} ".encode() + snapshot)
+        redis.hset("t:metrics", "new", f"{now_s} ".encode() + snapshot)
+        redis.hset("t:metrics", "strange", f"{now_s} {{}}")
+        assert list(process_metrics.read(redis, "t:")) == ["new"]
+        assert redis.hkeys("t:metrics") == [b"new", b"strange"]
+
+
+@pytest.fixture(scope="module")
+def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """What /metrics says of an installation that has served a few requests."""
+    service = Installation(tmp_path_factory.mktemp("metrics"), CHATAPI_METRICS_TOKEN=TOKEN)
+    try:
+        service.start({"answers": {"tokens": 5}})
+        for key in ("live", "test"):
+            client = Client(service.url, service.keys[key])
+            client.complete("answers", messages=[{"role": "user", "content": "hello"}])
+        wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")
+        wait_for(lambda: "chatapi_admission_seconds_count" in scrape(service), "the web process' numbers")
+        yield scrape(service)
+    finally:
+        service.stop()
+
+
+def scrape(service: Installation) -> str:
+    request = urllib.request.Request(f"{service.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+def test_each_process_has_its_numbers(scraped: str) -> None:
+    found = {
+        (sample.name, sample.labels["role"]): sample
+        for family in parse_text(scraped)
+        for sample in family.samples
+        if "role" in sample.labels
+    }
+    for role in ("web", "worker"):
+        assert found["chatapi_process_resident_bytes", role].value > 10_000_000
+        assert found["chatapi_process_cpu_seconds_total", role].value > 0
+        assert found["chatapi_process_open_descriptors", role].value > 5
+    counts = {name: sample.value for (name, _), sample in found.items() if name.endswith("_count")}
+    # The request of the test key is not among them.
+    assert counts == {f"{each.name}_count": 1 for each in process_metrics.HISTOGRAMS}
+    assert found["chatapi_first_token_seconds_count", "worker"].labels["model"] == "answers"
+
+
+def expressions() -> list[str]:
+    rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [rule["expr"] for rule in rules] + [each["expr"] for panel in panels for each in panel["targets"]]
+
+
+def test_alerts_and_dashboard_use_metrics_that_exist(scraped: str) -> None:
+    there = {sample.name for family in parse_text(scraped) for sample in family.samples}
+    # Families that have no sample before the books were sealed and checked.
+    there |= {f"chatapi_ledger_{name}" for name in ("last_seal_timestamp_seconds", "differences")}
+    there.add("chatapi_ledger_last_check_timestamp_seconds")
+    named = {name for text in expressions() for name in re.findall(r"\bchatapi_\w+", text)}
+    assert sorted(named - there) == []
+    assert len(named) > 20
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for group in yaml.safe_load(ALERTS.read_text())["groups"]:
+        for rule in group["rules"]:
+            assert set(rule["annotations"]) == {"summary", "action"}
+            assert rule["labels"]["severity"] in ("page", "ticket")
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None and not os.environ.get("CI"),
+    reason="promtool is not installed: apt-get install prometheus",
+)
+def test_promtool_accepts_rules_and_expressions(tmp_path: Path) -> None:
+    rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions())]
+    (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    for path in (ALERTS, tmp_path / "panels.yml"):
+        done = subprocess.run(
+            ["promtool", "check", "rules", path], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,237 @@
+"""The files in deploy/: manifests that fit the project, and proxies that pass streams on as they come."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.core.management import load_command_class
+
+from chatapi import settings
+from tests.chatapi.test_compose import README_SETTINGS
+from tests.installation import ROOT, Installation, die_with_parent, free_port, wait_for
+
+pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.timeout(180)]
+FOLDER = ROOT / "deploy"
+MANIFESTS: list[dict[str, Any]] = [
+    document
+    for path in sorted((FOLDER / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+]
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [each for each in MANIFESTS if each["kind"] == kind]
+
+
+PODS = [each["spec"]["template"] for each in [*of_kind("Deployment"), *of_kind("Job")]]
+CONFIG = of_kind("ConfigMap")[0]["data"]
+
+
+# ---- Kubernetes; `make lint` compares the manifests with the schemas
+
+
+def test_there_is_all_that_an_installation_needs() -> None:
+    names = {(each["kind"], each["metadata"]["name"]) for each in MANIFESTS}
+    for role in ("web", "worker", "reaper"):
+        assert ("Deployment", f"chatapi-{role}") in names
+    for role in ("web", "worker"):
+        assert {
+            ("PodDisruptionBudget", f"chatapi-{role}"),
+            ("HorizontalPodAutoscaler", f"chatapi-{role}"),
+        } <= names
+    assert {("Job", "chatapi-migrate"), ("Service", "chatapi"), ("Secret", "chatapi-upstreams")} <= names
+
+
+@pytest.mark.parametrize(
+    "pod", PODS, ids=lambda pod: pod["metadata"]["labels"]["app.kubernetes.io/component"]
+)
+def test_a_pod_runs_a_command_that_exists_without_rights(pod: dict[str, Any]) -> None:
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    python, manage, command, *arguments = container["args"]
+    assert (python, manage) == ("python", "manage.py")
+    app = "django.core" if command == "migrate" else "chatapi"
+    parser: argparse.ArgumentParser = load_command_class(app, command).create_parser("manage.py", command)
+    parser.parse_args(arguments)
+    user = re.search(r"--uid (\d+)", (ROOT / "Dockerfile").read_text())
+    assert user is not None
+    assert spec["securityContext"]["runAsUser"] == int(user[1])
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert spec["enableServiceLinks"] is False
+    assert {"name": "state", "mountPath": "/var/lib/chatapi"} in container["volumeMounts"]
+
+
+@pytest.mark.parametrize("deployment", of_kind("Deployment"), ids=lambda each: each["metadata"]["name"])
+def test_a_deployment_ends_after_its_drain_and_never_has_too_few(deployment: dict[str, Any]) -> None:
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["terminationGracePeriodSeconds"] * 1_000 >= int(CONFIG["CHATAPI_DRAIN_MS"]) + 10_000
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    (container,) = spec["containers"]
+    assert {"readinessProbe", "livenessProbe"} <= set(container)
+    assert "lifecycle" not in container, "the lame duck is in the process"
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == labels
+
+
+def test_probes_and_autoscalers_name_what_exists() -> None:
+    (web,) = [each for each in of_kind("Deployment") if each["metadata"]["name"] == "chatapi-web"]
+    (container,) = web["spec"]["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    deployments = {each["metadata"]["name"] for each in of_kind("Deployment")}
+    assert {
+        each["spec"]["scaleTargetRef"]["name"] for each in of_kind("HorizontalPodAutoscaler")
+    } <= deployments
+    (metric,) = re.findall(r"metric: \{name: (\w+)\}", (FOLDER / "kubernetes" / "worker.yaml").read_text())
+    assert metric in (ROOT / "docs" / "metrics.md").read_text()
+
+
+def test_settings_and_secrets_have_names_that_are_read_and_no_values() -> None:
+    main, upstreams = of_kind("Secret")
+    assert set(CONFIG) | set(main["stringData"]) <= README_SETTINGS
+    assert not any(value for name, value in main["stringData"].items() if name.startswith("CHATAPI_"))
+    assert set(upstreams["stringData"].values()) == {""}
+    with_upstreams = [
+        pod
+        for pod in PODS
+        if {"secretRef": {"name": "chatapi-upstreams"}} in pod["spec"]["containers"][0]["envFrom"]
+    ]
+    assert [pod["metadata"]["labels"]["app.kubernetes.io/component"] for pod in with_upstreams] == ["worker"]
+    assert settings.ALLOWED_HOSTS  # the settings can be read
+
+
+# ---- nginx
+
+
+needs_nginx = pytest.mark.skipif(
+    shutil.which("nginx") is None and not os.environ.get("CI"),
+    reason="nginx is not installed: apt-get install nginx-light",
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    service = Installation(
+        tmp_path_factory.mktemp("proxied"),
+        CHATAPI_TRUSTED_PROXIES="127.0.0.1",
+        CHATAPI_ALLOWED_HOSTS="chat.example.com",
+        CHATAPI_SECURE_COOKIES="on",
+    )
+    try:
+        service.start({"slow": {"tokens": 20, "rate": 20}})
+        yield service
+    finally:
+        service.stop()
+
+
+@pytest.fixture(scope="module")
+def proxy(service: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """nginx with the example's configuration; the port of its TLS server.
+
+    One of its two servers is not there: nginx has to go to the other one.
+    """
+    folder = tmp_path_factory.mktemp("nginx")
+    certificate = ["-keyout", str(folder / "key"), "-out", str(folder / "certificate")]
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=chat.example.com"]
+    subprocess.run(["openssl", *words, *certificate], check=True, capture_output=True)
+    plain, tls = free_port(), free_port()
+    text = (FOLDER / "nginx" / "chatapi.conf").read_text()
+    for written, here in {
+        "10.0.0.1:8000": f"127.0.0.1:{free_port()}",
+        "10.0.0.2:8000": f"127.0.0.1:{service.port}",
+        "listen 80;": f"listen 127.0.0.1:{plain};",
+        "listen 443 ssl http2;": f"listen 127.0.0.1:{tls} ssl http2;",
+        "/etc/ssl/chat.example.com.pem": str(folder / "certificate"),
+        "/etc/ssl/chat.example.com.key": str(folder / "key"),
+    }.items():
+        assert written in text
+        text = text.replace(written, here)
+    (folder / "chatapi.conf").write_text(text)
+    paths = "".join(
+        f"{name}_temp_path {folder}/{name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n"
+        f"http {{\n{paths}access_log off;\ninclude {folder}/chatapi.conf;\n}}\n"
+    )
+    command = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
+    process = subprocess.Popen(command, preexec_fn=die_with_parent)  # noqa: PLW1509
+    try:
+        wait_for(lambda: (folder / "pid").exists() or process.poll() is not None, "nginx")
+        assert process.poll() is None, (folder / "error.log").read_text()
+        yield tls
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def curl(port: int, path: str, *arguments: str) -> str:
+    """What curl prints of a request to the name of the certificate."""
+    name = f"chat.example.com:{port}"
+    words = ["curl", "-sk", "--resolve", f"{name}:127.0.0.1", "--max-time", "30", f"https://{name}{path}"]
+    return subprocess.run([*words, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+@needs_nginx
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+def test_a_stream_comes_through_nginx_as_it_is_generated(
+    service: Installation, proxy: int, version: str
+) -> None:
+    body = json.dumps({"model": "slow", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
+    request = urllib.request.Request(
+        f"https://127.0.0.1:{proxy}/openai/v1/chat/completions",
+        body.encode(),
+        {
+            "Authorization": f"Bearer {service.keys['live']}",
+            "Content-Type": "application/json",
+            "Host": "chat.example.com",
+        },
+    )
+    if version == "--http2":
+        headers = [
+            word
+            for name, value in request.header_items()
+            if name != "Host"
+            for word in ("-H", f"{name}: {value}")
+        ]
+        assert curl(proxy, "/openai/v1/chat/completions", version, *headers, "-d", body).endswith(
+            "data: [DONE]\n\n"
+        )
+        return
+    context = ssl._create_unverified_context()
+    began, times = time.monotonic(), []
+    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+        for line in answer:
+            if line.startswith(b"data: "):
+                times.append(time.monotonic() - began)
+    # 20 tokens at 20 a second: a buffer would bring all at the end.
+    assert times[-1] - times[1] > 0.4
+
+
+@needs_nginx
+def test_nginx_says_that_it_is_https_and_hides_the_metrics(proxy: int) -> None:
+    headers = curl(proxy, "/admin/login/", "-o", "/dev/null", "-D", "-")
+    assert " 200" in headers.splitlines()[0]
+    assert re.search(r"(?im)^strict-transport-security: max-age=31536000", headers)
+    assert re.search(r"(?im)^set-cookie: csrftoken=.*secure", headers)
+    assert " 404" in curl(proxy, "/metrics", "-o", "/dev/null", "-D", "-").splitlines()[0]
+
+
+@pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: apt-get install caddy")
+def test_caddy_accepts_its_configuration(tmp_path: Path) -> None:
+    command = ["caddy", "validate", "--config", str(FOLDER / "caddy" / "Caddyfile"), "--adapter", "caddyfile"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"HOME": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr

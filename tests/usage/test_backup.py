@@ -1,0 +1,106 @@
+"""docs/backup.md, followed: its commands bring an installation's books and keys back on another machine."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.installation import ROOT, own_database
+
+pytestmark = pytest.mark.timeout(180)
+MANUAL = (ROOT / "docs" / "backup.md").read_text()
+COMMANDS = dict(re.findall(r"^```bash ([\w-]+)\n(.*?)^```", MANUAL, re.MULTILINE | re.DOTALL))
+ON_POSTGRESQL = os.environ.get("DATABASE_URL", "").startswith("postgres")
+FORM = "postgresql" if ON_POSTGRESQL else "sqlite"
+SECRETS = ("CHATAPI_SECRET_KEY", "CHATAPI_KEY_PEPPER")
+COUNTS = (
+    "from usage.models import *; from accounts.models import *; "
+    "print([each.objects.count() for each in (Generation, LedgerEntry, LedgerSeal, Budget, APIKey)])"
+)
+
+
+class Machine:
+    """A checkout with a state folder, as the manual's commands see it."""
+
+    def __init__(self, folder: Path, backup: Path) -> None:
+        folder.mkdir()
+        (folder / "manage.py").write_text(
+            f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); "
+            f"runpy.run_path({str(ROOT / 'manage.py')!r}, run_name='__main__')"
+        )
+        self.folder = folder
+        usual = {name: value for name, value in os.environ.items() if not name.startswith("CHATAPI_")}
+        self.environment = usual | {"BACKUP": str(backup), "CHATAPI_STATE_DIR": str(folder / "var")}
+        if ON_POSTGRESQL:
+            self.environment |= {name: name + "x" * 40 for name in SECRETS}
+            self.environment["DATABASE_URL"] = own_database(os.environ["DATABASE_URL"])
+
+    def run(self, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        here = command.replace(".venv/bin/python", sys.executable)
+        return subprocess.run(
+            ["bash", "-euc", here],
+            cwd=self.folder,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def says(self, command: str, **environment: str) -> str:
+        """What a command prints that must succeed."""
+        done = self.run(command, **environment)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def shell(self, code: str, **environment: str) -> str:
+        return self.says(f".venv/bin/python manage.py shell --no-imports -c '{code}'", **environment).strip()
+
+    def knows(self, key: str, **environment: str) -> bool:
+        code = f'from accounts.authentication import look_up_all; print("{key}" in look_up_all({{"{key}"}}))'
+        return self.shell(code, **environment) == "True"
+
+
+def test_the_manual_has_commands_for_both_databases() -> None:
+    assert set(COMMANDS) == {
+        *(f"{form}-{act}" for form in ("sqlite", "postgresql") for act in ("backup", "restore")),
+        "check",
+    }
+
+
+def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    old = Machine(tmp_path / "old", backup)
+    old.says(".venv/bin/python manage.py migrate")
+    key = old.says(".venv/bin/python manage.py createkey --organization Acme").strip()
+    old.says(".venv/bin/python manage.py seedusage --add --generations 200 --days 2")
+    old.says(COMMANDS[f"{FORM}-backup"])
+    counts = old.shell(COUNTS)
+    # After the backup, and so not in it.
+    later = old.says(".venv/bin/python manage.py createkey --organization Acme").strip()
+
+    new = Machine(tmp_path / "new", backup)
+    new.says(COMMANDS[f"{FORM}-restore"])
+    checked = new.says(COMMANDS["check"])
+    assert "no difference" in checked
+    assert new.shell(COUNTS) == counts
+    assert (new.knows(key), new.knows(later)) == (True, False)
+    assert not new.knows(key, CHATAPI_KEY_PEPPER="another" + "x" * 40)
+
+
+def test_books_that_are_not_those_of_the_seal_are_found(tmp_path: Path) -> None:
+    (tmp_path / "books.txt").write_text(f"Newest seal: {'a' * 64}\n")
+    other = Machine(tmp_path / "other", tmp_path)
+    other.says(".venv/bin/python manage.py migrate")
+    done = other.run(COMMANDS["check"])
+    assert done.returncode == 1
+    assert "a" * 64 in done.stdout + done.stderr
+
+
+def test_nobody_else_on_the_machine_reads_a_backup() -> None:
+    for form in ("sqlite", "postgresql"):
+        assert COMMANDS[f"{form}-backup"].startswith("umask 077\n")
