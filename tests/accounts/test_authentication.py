@@ -18,7 +18,14 @@ UNKNOWN = "ck_live_4fGh0123wxYZ_0123456789ABCDEFGHIJKLMNOPQRSTUV0LDXQK"
 def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> None:
     caller = look_up(alice.key)
     assert caller == Caller(
-        alice.api_key.pk, alice.project.pk, alice.project.organization_id, False, False, "", "UTC"
+        alice.api_key.pk,
+        alice.project.pk,
+        alice.project.organization_id,
+        False,
+        False,
+        "",
+        "UTC",
+        key_name=str(alice.api_key),
     )
     assert caller.is_authenticated
 

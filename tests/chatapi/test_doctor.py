@@ -76,11 +76,8 @@ def test_a_misspelt_setting_is_wrong(service: Installation) -> None:
 
 @pytest.fixture(scope="module")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
-    folder = tmp_path_factory.mktemp("valkey")
-    with Valkey(folder) as valkey:
-        redis = Redis(unix_socket_path=str(valkey.socket))
-        redis.config_set("dir", str(folder))  # `appendonly yes` writes files
-        yield redis
+    with Valkey(tmp_path_factory.mktemp("valkey")) as valkey:
+        yield Redis(unix_socket_path=str(valkey.socket))
 
 
 @pytest.fixture

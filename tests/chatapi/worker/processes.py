@@ -57,6 +57,7 @@ class Valkey:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         arguments = ["--port", "0", "--unixsocket", self.socket, "--save", "", "--appendonly", "no"]
+        arguments += ["--dir", str(self._log.parent)]  # a test may make it write files
         self._process = spawn([str(get_binary_path()), *arguments], self._log)
         eventually(self._answers)
 
