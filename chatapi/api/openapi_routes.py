@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from chatapi.api.management.routes import ROUTES
-from chatapi.api.openapi_schemas import Schema, ref, ref_to
+from chatapi.api.openapi_schemas import Schema, ecma_patterns, ref, ref_to
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation
@@ -280,7 +280,7 @@ def _query(query_type: type[msgspec.Struct] | None) -> Iterable[Schema]:
         return
     _, components = msgspec.json.schema_components([query_type])
     for name, schema in components[query_type.__name__]["properties"].items():
-        plain = schema.get("anyOf", [schema])[0]
+        plain = ecma_patterns(schema.get("anyOf", [schema])[0])
         shown = f"{name}[]" if plain.get("type") == "array" else name
         yield _parameter("query", shown, plain, "As in OpenAI's API reference.")
 

@@ -49,20 +49,20 @@ def all_schemas() -> dict[str, Schema]:
     found["TextRequest"]["properties"]["prompt"] = _PROMPT
     found["EmbeddingsRequest"]["properties"]["input"] = _INPUT
     found["ImageUrl"]["properties"]["url"]["pattern"] = _PICTURE_PATTERN
-    schemas: dict[str, Schema] = _ecma_patterns(found)
+    schemas: dict[str, Schema] = ecma_patterns(found)
     return schemas | _ANSWERS | {k: dict(v) for each in operations for k, v in each.schemas.items()}
 
 
-def _ecma_patterns(schema: Any) -> Any:
+def ecma_patterns(schema: Any) -> Any:
     r"""JSON schema's patterns are ECMAScript's, where Python's `\Z` is `$`."""
     match schema:
         case dict():
             return {
-                key: value.replace(r"\Z", "$") if key == "pattern" else _ecma_patterns(value)
+                key: value.replace(r"\Z", "$") if key == "pattern" else ecma_patterns(value)
                 for key, value in schema.items()
             }
         case list():
-            return [_ecma_patterns(item) for item in schema]
+            return [ecma_patterns(item) for item in schema]
         case _:
             return schema
 

@@ -32,9 +32,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 def test_it_starts_that_many_of_each_on_one_port(pair: Serve) -> None:
     assert len(pair.children("web")) == len(pair.children("worker")) == 2
-    assert (
-        pair.text.count(f"starts role=web version={__version__} address=http://127.0.0.1:{pair.port} ") == 2
-    )
+    # More than twice if a test before has killed one.
+    started = f"starts role=web version={__version__} address=http://127.0.0.1:{pair.port} "
+    assert pair.text.count(started) >= 2
     pair.wait_until(lambda: len(pair.children("reaper")) == 1)
     with client_of(pair) as client, ThreadPoolExecutor(16) as threads:
         assert all(threads.map(lambda _: answer(client), range(64)))
