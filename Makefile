@@ -26,15 +26,15 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
 slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
-	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py one_line_errors.py presence.py rate_limits_end_to_end.py serve.py \
-	stored_responses.py watchdog.py) \
+	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py doctor.py every_protocol.py one_line_errors.py presence.py \
+	process_metrics.py rate_limits_end_to_end.py serve.py serve_processes.py stored_responses.py watchdog.py) \
 	tests/chatapi/worker/test_pool.py \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
 	overlapping_faults.py protocols.py \
 	reaper_in_every_worker.py rolling_restart.py signals.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
-	tests/test_docs.py
+	tests/test_deploy.py tests/test_docs.py tests/usage/test_backup.py
 SLOW ?= $(slow)
 
 .PHONY: slow-ones
@@ -69,10 +69,10 @@ test-postgres: .venv/.test ## the tests of what the database does, on a PostgreS
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits (FAULTS=few).
-about_rows = $(addprefix tests/faults/test_,embeddings.py failpoints.py protocols.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py api_models.py api_receipts.py \
-	budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py embeddings.py end_user_usage.py end_users.py \
-	exports_pages.py idempotency.py loadcatalog.py organization_api.py rate_limits_end_to_end.py responses.py resume.py revocation.py \
-	stored_responses.py stored_response_pages.py text_completions.py tickets.py)
+about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
+	api_receipts.py budgets_end_to_end.py cancel_and_later.py chat_not_streaming.py client_leaves.py end_user_usage.py end_users.py \
+	exports_pages.py idempotency.py loadcatalog.py organization_api.py rate_limits_end_to_end.py resume.py revocation.py \
+	stored_response_pages.py text_completions.py tickets.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)
