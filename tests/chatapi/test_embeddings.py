@@ -350,8 +350,11 @@ def test_a_client_that_leaves_stops_the_upstream(
     client: Client, installation: Installation, open_generations: OpenGenerations
 ) -> None:
     body = json.dumps({"model": "embeds-late", "input": "hello"}).encode()
+    calls = len(installation.calls("embeds-late"))
     with client.exchange("POST", PATH, body, {}) as exchange:
         generation_id = new_generation(open_generations)
+        # A client that leaves before has its request stopped before the upstream is asked.
+        wait_for(lambda: len(installation.calls("embeds-late")) > calls, "the upstream to be asked")
         exchange.leave()
     cut_call(installation, "embeds-late")
     assert installation.receipt(generation_id)["amount_nanodollars"] == 0
