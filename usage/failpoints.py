@@ -32,6 +32,10 @@ NAMES = (
     "reaper.after_seal",
     "reaper.in_tx",
     "reaper.after_commit",
+    "itemize.in_tx",
+    "statement.before_tx",
+    "statement.in_tx",
+    "statement.after_commit",
     "view.before_first_byte",
     "view.after_terminal",
 )
