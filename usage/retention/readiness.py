@@ -51,4 +51,7 @@ def _not_closed(spec: ExportSpec) -> Iterator[str]:
     until = itemizing.itemized_until()
     if until is None or midnight(until) < spec.until:
         days = f"from {until or first.created_at.date()} to {spec.until - DAY:%Y-%m-%d}"
-        yield f"The days {days} are not itemized for statements yet. A running reaper does it within minutes."
+        yield (
+            f"The days {days} are not itemized for statements yet. "
+            "A running reaper does it, or `manage.py rollup`."
+        )
