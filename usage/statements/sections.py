@@ -67,7 +67,7 @@ _REQUESTS, _TOKENS = _number("Requests", 13), _number("Tokens", 17)
 _LIST_PRICE, _PRICE, _AMOUNT = _number("List price", 14), _number("Per million", 15), _number("Amount", 20)
 _NOTES = (
     Column("Number", 20), Column("Corrects", 21), Column("Project", 20), Column("Model", 23),
-    Column("Reason", 14), _number("Charges", 12), _AMOUNT,
+    Column("Reason", 14), _number("Corrections", 15), _AMOUNT,
 )  # fmt: skip
 _CREDIT = (Column("Date (UTC)", 40), Column("Credit", 40), _number("Bookings", 20), _AMOUNT)
 _DISCOUNTS = (Column("Requests admitted from (UTC)", 60), _number("Discount on all prices", 40))
