@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-import pypdfium2
+import pypdfium2  # type: ignore[import-untyped]  # it brings no types
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
 from playwright.sync_api import Page, expect

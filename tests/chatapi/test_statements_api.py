@@ -9,7 +9,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
-import pypdfium2
+import pypdfium2  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
 from accounts.models import APIKey

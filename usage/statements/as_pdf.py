@@ -6,6 +6,7 @@ The standard fonts have the characters of names: organizations and projects have
 import io
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from reportlab.lib import colors
 from reportlab.lib.pagesizes import A4
@@ -24,6 +25,8 @@ from usage.statements.sections import Section
 FONT, BOLD, SIZE = "Helvetica", "Helvetica-Bold", 8.5
 MARGIN = 18 * mm
 WIDTH = A4[0] - 2 * MARGIN
+# A command of a table's style: its name, two corners of cells, and values.
+_Command = tuple[str, tuple[int, int], tuple[int, int], *tuple[Any, ...]]
 _FAINT, _LINE = colors.HexColor("#5b6270"), colors.HexColor("#c9cdd5")
 _TITLE = ParagraphStyle("title", fontName=BOLD, fontSize=18, leading=24)
 _HEADING = ParagraphStyle(
@@ -47,8 +50,17 @@ def as_pdf(made: StatementDocument, digest: str) -> bytes:
     """Return the file; the digest of a closed statement is at the foot of each page."""
     file = io.BytesIO()
     title = f"Statement {made.id} of {made.organization}"
-    margins = dict.fromkeys(("leftMargin", "rightMargin", "topMargin", "bottomMargin"), MARGIN)
-    pages = SimpleDocTemplate(file, pagesize=A4, title=title, author="chatapi", invariant=1, **margins)
+    pages = SimpleDocTemplate(
+        file,
+        pagesize=A4,
+        leftMargin=MARGIN,
+        rightMargin=MARGIN,
+        topMargin=MARGIN,
+        bottomMargin=MARGIN,
+        title=title,
+        author="chatapi",
+        invariant=1,
+    )
     foot = partial(_foot, made=made, digest=digest)
     pages.build(list(_content(made)), onFirstPage=foot, onLaterPages=foot)
     return file.getvalue()
@@ -80,7 +92,9 @@ def _summary(made: StatementDocument) -> Table:
     sums = sections.summary(made)
     bold = [("FONT", (0, row), (-1, row), BOLD, SIZE + 1) for row, each in enumerate(sums) if each.is_total]
     lines = [("LINEABOVE", (0, row), (-1, row), 0.5, _LINE) for row, each in enumerate(sums) if each.is_total]
-    style = [("FONT", (0, 0), (-1, -1), FONT, SIZE + 1), ("ALIGN", (1, 0), (1, -1), "RIGHT"), *bold, *lines]
+    style: list[_Command] = [
+        ("FONT", (0, 0), (-1, -1), FONT, SIZE + 1), ("ALIGN", (1, 0), (1, -1), "RIGHT"), *bold, *lines,
+    ]  # fmt: skip
     rows = [[each.name, each.amount] for each in sums]
     return Table(rows, [WIDTH * 0.32, WIDTH * 0.26], style=TableStyle(style), hAlign="LEFT")
 
@@ -90,7 +104,7 @@ def _table(section: Section) -> Table:
     widths = [column.width * parts for column in section.columns]
     texts = sum(not column.is_number for column in section.columns)
     rows: list[list[str]] = [[column.name for column in section.columns]]
-    style: list[tuple[object, ...]] = [
+    style: list[_Command] = [
         ("FONT", (0, 0), (-1, -1), FONT, SIZE),
         ("TEXTCOLOR", (0, 0), (-1, 0), _FAINT),
         ("ALIGN", (texts, 0), (-1, -1), "RIGHT"),

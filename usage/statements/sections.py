@@ -167,8 +167,8 @@ def _amounts(made: StatementDocument) -> _Written:
     """Return the function that writes amounts, with as few decimals as all of them need."""
     totals = made.totals
     sums = (totals.opening_balance, totals.list_amount, totals.granted, totals.refunded)
-    rows = (row.amount for row in (*made.lines, *made.credit_notes))
-    fractions = [f"{_fraction(each.nanodollars):09d}".rstrip("0") for each in (*sums, *rows)]
+    lines, notes = (line.amount for line in made.lines), (note.amount for note in made.credit_notes)
+    fractions = [f"{_fraction(each.nanodollars):09d}".rstrip("0") for each in (*sums, *lines, *notes)]
     longest = max(map(len, fractions))
     decimals = next(each for each in _DECIMALS if each >= longest)
 
