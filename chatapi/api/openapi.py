@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the OpenAPI document, from `openapi_routes` and `openapi_schemas`."""
+"""`GET /openapi.json`: the OpenAPI document, from `openapi_routes`, `openapi_operations` and `openapi_schemas`."""
 
 from functools import cache
 
