@@ -316,6 +316,16 @@ def test_a_stream_that_breaks_off_before_it_has_come_so_far_says_so() -> None:
     assert [event["sequence_number"] for event in events(encoder.failed(FAILURE))] == [1_000, 1_000]
 
 
+def test_a_failure_ends_a_stream_behind_any_number() -> None:
+    """The numbers behind which a client reads on may be those of events that are lost."""
+    content = deltas("failure-behind-a-call")
+    whole = events(Encoder(ANSWER).encode(content))
+    for after in range(len(whole) + 2):
+        *before, last = events(Encoder(ANSWER, after).encode(content))
+        assert before == whole[after + 1 : -1]
+        assert (last["type"], last["sequence_number"]) == ("response.failed", max(after, len(whole) - 1))
+
+
 def test_a_background_response_was_queued() -> None:
     (created, queued, running, *_) = told("background")
     assert [created["response"]["status"], queued["type"]] == ["queued", "response.queued"]
