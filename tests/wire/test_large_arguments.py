@@ -1,4 +1,4 @@
-"""Arguments of a call that are dear to decode: no protocol may spend a long turn of the event loop on them."""
+"""Arguments of a call that are dear to decode: none may take a long turn of the event loop."""
 
 import json
 import time
