@@ -73,6 +73,10 @@ class Health:
         """Ask this deployment last for `COOL_DOWN_S`."""
         self._cool_until[target] = time.monotonic() + COOL_DOWN_S
 
+    def is_healthy(self, route: Route) -> bool:
+        """Return whether the deployment is not in cool-down."""
+        return self._cool_until.get(route.target, 0) <= time.monotonic()
+
     def in_order(self, routes: Sequence[Route]) -> list[Route]:
         """Return the routes in the order to try them.
 

@@ -33,6 +33,7 @@ from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
+from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -70,6 +71,7 @@ class Services:
             lambda: self.commits.read(deployments.load)
         )
         self.health = Health()
+        self.retry_budgets = RetryBudgets()
         self.turns = FairTurns()
         # Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
         # not delay another organization's.

@@ -17,6 +17,7 @@ from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
 from chatapi.worker.deployments import Health, Route
 from chatapi.worker.engines import Call, Target
+from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.runs import publisher as publisher_module
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import Run
@@ -104,6 +105,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
     parts: Any = SimpleNamespace(
         routes=SimpleNamespace(get=routes),
         health=Health(),
+        retry_budgets=RetryBudgets(),
         turns=FairTurns(),
         engines={"scripted": engine},
         publisher=publisher,
