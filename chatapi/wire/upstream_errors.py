@@ -62,6 +62,8 @@ TRANSIENT = frozenset(
     failure.code
     for failure in (UPSTREAM_FAILED, DISCONNECTED, UNAVAILABLE, UNREACHABLE, TIMED_OUT, RATE_LIMITED)
 )
+# With these an upstream says, whatever the request, that it takes none for a while.
+NOT_NOW = frozenset(failure.code for failure in (UNAVAILABLE, UNREACHABLE, RATE_LIMITED))
 
 _BY_STATUS = {
     401: AUTHENTICATION,

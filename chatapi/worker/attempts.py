@@ -5,14 +5,16 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from chatapi.concurrency import MAX_AGE_S
+from chatapi.fair_room import NoRoom
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
-from chatapi.worker.routing.retries import AttemptPlan
+from chatapi.worker.routing.retries import AttemptPlan, Step
+from chatapi.worker.routing.router import Place
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.run import Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -21,6 +23,9 @@ from usage.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
+BUSY = Failed(
+    "All deployments of this model are busy.", code="deployments_busy", status=503, retry_after_ms=1_000
+)
 NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
@@ -34,20 +39,36 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
     Raises `DatabaseUnavailable` if the deployments can't be read.
     """
     routes = await routes_for(services, run, request)
-    end = run.stopped or End(Ending.FAILED, NO_DEPLOYMENT)
-    plan = AttemptPlan(services.health, services.retry_budgets, run.claimed.model, routes)
+    end = run.stopped or End(Ending.FAILED, BUSY if routes else NO_DEPLOYMENT)
+    plan = AttemptPlan(services.router, services.retry_budgets, run.claimed.model, routes)
     while (step := plan.next()) is not None:
-        # The client may have left during the attempt or the wait before.
-        stopped = await run.pause(step.wait_s) if step.wait_s else None
-        stopped = stopped or run.begin_on(step.route.target.name, step.route.on_disconnect)
-        if stopped:
-            end = stopped
+        place = await _place(services, run, step)
+        if place is not None:
+            with place:
+                end, error = await _attempt(services, run, request, step.route, place)
+            if error is None or not error.is_retryable or run.has_published:
+                break
+            plan.failed(step.route, error.failure)
+        # The client may have left meanwhile.
+        if run.stopped is not None:
+            end = run.stopped
             break
-        end, error = await _attempt(services, run, request, step.route)
-        if error is None or not error.is_retryable or run.has_published:
-            break
-        plan.failed(step.route, error.failure)
     return run.ended(end)
+
+
+async def _place(services: Services, run: Run, step: Step) -> Place | None:
+    """Wait as the step says, and for room at the deployment; return a place there, or None if it stays full.
+
+    A stop ends the waits.
+    """
+    stopped = run.heed(step.route.on_disconnect)
+    if step.wait_s:
+        stopped = await run.pause(step.wait_s)
+    if stopped is None:
+        with suppress(TimeoutError, NoRoom):
+            async with run.scope():
+                return await services.router.place(step.route, run.organization_id)
+    return None
 
 
 async def routes_for(services: Services, run: Run, request: GenerationRequest) -> list[Route]:
@@ -76,16 +97,20 @@ async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mappin
 
 
 async def _attempt(
-    services: Services, run: Run, request: GenerationRequest, route: Route
+    services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
 ) -> tuple[End, EngineError | None]:
     """Stream from one deployment; return the end, and the error if the deployment failed."""
+    if (stopped := run.begin_on(route.target.name, route.on_disconnect)) is not None:
+        return stopped, None
     try:
-        await _stream(services, run, request, route)
+        await _stream(services, run, request, route, place)
     except EngineError as error:
         end = End(Ending.FAILED, error.failure)
         run.end_attempt(end.error_code)
-        if error.is_retryable:
-            services.health.failed(route.target)
+        if not error.is_retryable:
+            place.succeeded()  # the request is at fault
+        else:
+            place.failed(error.failure)
             log.warning(
                 "%s: deployment %s of %s failed: %s",
                 run.id.hex,
@@ -103,7 +128,9 @@ async def _attempt(
     return End(Ending.COMPLETED), None
 
 
-async def _stream(services: Services, run: Run, request: GenerationRequest, route: Route) -> None:
+async def _stream(
+    services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
+) -> None:
     """Publish the engine's deltas. Raises `EngineError`, or TimeoutError when the run is stopped."""
     claimed = run.claimed
     call = Call(
@@ -117,6 +144,7 @@ async def _stream(services: Services, run: Run, request: GenerationRequest, rout
     # Without `aclosing` the upstream's connection stays open until the garbage collector finds the generator.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
+            place.succeeded()
             if run.has_lost_stream:
                 return
             if not services.turns.try_take(len(batch)):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from chatapi.wire.deltas import Failed
 from chatapi.wire.upstream_errors import TRANSIENT
-from chatapi.worker.deployments import Health, Route
+from chatapi.worker.deployments import Route
+from chatapi.worker.routing.router import Router
 
 # Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
 SHARE = 0.2
@@ -63,8 +64,8 @@ class _Failure:
 class AttemptPlan:
     """The attempts of one request, as long as none of its deltas is published."""
 
-    def __init__(self, health: Health, budgets: RetryBudgets, model: str, routes: Sequence[Route]) -> None:
-        self._health = health
+    def __init__(self, router: Router, budgets: RetryBudgets, model: str, routes: Sequence[Route]) -> None:
+        self._router = router
         self._budgets = budgets
         self._model = model
         self._fresh = list(routes)
@@ -91,8 +92,10 @@ class AttemptPlan:
         A healthy one needs no budget: it gets the load of one that fails, and a deployment that fails is not
         healthy for long.
         """
-        route = self._health.in_order(self._fresh)[0]
-        if self._give_up_at and not self._budgets.spend(self._model) and not self._health.is_healthy(route):
+        route = self._router.in_order(self._fresh)[0]
+        is_first = not self._give_up_at
+        may_ask = is_first or self._budgets.spend(self._model) or self._router.health.is_healthy(route.key)
+        if not may_ask:
             return None
         self._fresh.remove(route)
         limit_s = route.target.timeouts.first_delta_ms / 1_000
@@ -114,7 +117,7 @@ class AttemptPlan:
         if not routes or not self._budgets.spend(self._model):
             return None
         self._repetitions += 1
-        route = self._health.in_order(routes)[0]
+        route = self._router.in_order(routes)[0]
         wait_s = waits[route.target.name]
         return Step(_with_time_left(route, self._give_up_at[route.target.name] - now - wait_s), wait_s)
 

@@ -160,14 +160,18 @@ class Run:
             self._client_has_left = True
             self._stop_if_unwanted()
 
+    def heed(self, on_disconnect: OnDisconnect) -> End | None:
+        """Follow a deployment's rule for clients that leave; return the end if the run is stopped."""
+        self._on_disconnect = on_disconnect
+        self._stop_if_unwanted()
+        return self.stopped
+
     def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
         """Begin an attempt on a deployment, with its rule for clients that leave.
 
         Returns the end if the run is stopped.
         """
-        self._on_disconnect = on_disconnect
-        self._stop_if_unwanted()
-        if self.stopped is None:
+        if self.heed(on_disconnect) is None:
             self.deployment, self._attempt_began_ms = deployment, self.usage.total_ms
         return self.stopped
 

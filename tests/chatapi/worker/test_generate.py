@@ -16,8 +16,9 @@ from chatapi.delta_stream import Cancellation
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import attempts, generate
-from chatapi.worker.deployments import SANDBOX, Health, Route
+from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.routing.retries import RetryBudgets
+from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
@@ -55,7 +56,7 @@ def run() -> Run:
 
 def services(failures: int, *routes: Route) -> Services:
     parts: Any = SimpleNamespace(
-        routes=Routes(failures, routes), health=Health(), retry_budgets=RetryBudgets()
+        routes=Routes(failures, routes), router=Router(), retry_budgets=RetryBudgets()
     )
     return cast(Services, parts)
 

@@ -6,10 +6,11 @@ import pytest
 
 from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
-from chatapi.worker.deployments import Health, Route
+from chatapi.worker.deployments import Route
 from chatapi.worker.engines import Target, Timeouts
 from chatapi.worker.routing import retries
 from chatapi.worker.routing.retries import AttemptPlan, RetryBudgets, Step
+from chatapi.worker.routing.router import Router
 
 
 def route(name: str, priority: int = 0, first_delta_ms: int = 120_000) -> Route:
@@ -21,11 +22,11 @@ def steps(
     *routes: Route, failure: Failed = upstream_errors.UPSTREAM_FAILED, budgets: RetryBudgets | None = None
 ) -> list[Step]:
     """Return the attempts of a request of which every one fails."""
-    health, taken = Health(), []
-    plan = AttemptPlan(health, budgets or RetryBudgets(), "model", routes)
+    router, taken = Router(), []
+    plan = AttemptPlan(router, budgets or RetryBudgets(), "model", routes)
     while (step := plan.next()) is not None:
         taken.append(step)
-        health.failed(step.route.target)
+        router.health.failed(step.route.key, router.health.begin(step.route.key), failure)
         plan.failed(step.route, failure)
     return taken
 
@@ -96,9 +97,9 @@ def test_a_healthy_deployment_is_asked_though_the_budget_is_spent() -> None:
     while budgets.spend("model"):
         pass
     assert len(steps(route("one"), route("two"), budgets=budgets)) == 2
-    health = Health()
-    for each in (both := [route("one"), route("two")]):
-        health.failed(each.target)
-    plan = AttemptPlan(health, budgets, "model", both)
+    router, both = Router(), [route("one"), route("two")]
+    for each in both:
+        router.health.failed(each.key, router.health.begin(each.key), upstream_errors.UNAVAILABLE)
+    plan = AttemptPlan(router, budgets, "model", both)
     assert plan.next() is not None
     assert plan.next() is None
