@@ -13,6 +13,7 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError
+from chatapi.worker.routing.affinity import affinity_of
 from chatapi.worker.routing.retries import AttemptPlan, Step
 from chatapi.worker.routing.router import Place
 from chatapi.worker.runs import heavy_work
@@ -40,7 +41,10 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
     """
     routes = await routes_for(services, run, request)
     end = run.stopped or End(Ending.FAILED, BUSY if routes else NO_DEPLOYMENT)
-    plan = AttemptPlan(services.router, services.retry_budgets, run.claimed.model, routes)
+    affinity = None
+    if len(routes) > 1:
+        affinity = affinity_of(request, run.organization_id, run.request_bytes)
+    plan = AttemptPlan(services.router, services.retry_budgets, run.claimed.model, routes, affinity)
     while (step := plan.next()) is not None:
         place = await _place(services, run, step)
         if place is not None:

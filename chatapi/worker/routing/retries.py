@@ -64,10 +64,18 @@ class _Failure:
 class AttemptPlan:
     """The attempts of one request, as long as none of its deltas is published."""
 
-    def __init__(self, router: Router, budgets: RetryBudgets, model: str, routes: Sequence[Route]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        budgets: RetryBudgets,
+        model: str,
+        routes: Sequence[Route],
+        affinity: bytes | None = None,
+    ) -> None:
         self._router = router
         self._budgets = budgets
         self._model = model
+        self._affinity = affinity
         self._fresh = list(routes)
         self._failures: dict[str, _Failure] = {}
         self._give_up_at: dict[str, float] = {}
@@ -92,7 +100,7 @@ class AttemptPlan:
         A healthy one needs no budget: it gets the load of one that fails, and a deployment that fails is not
         healthy for long.
         """
-        route = self._router.in_order(self._fresh)[0]
+        route = self._router.in_order(self._fresh, self._affinity)[0]
         is_first = not self._give_up_at
         may_ask = is_first or self._budgets.spend(self._model) or self._router.health.is_healthy(route.key)
         if not may_ask:
@@ -117,7 +125,7 @@ class AttemptPlan:
         if not routes or not self._budgets.spend(self._model):
             return None
         self._repetitions += 1
-        route = self._router.in_order(routes)[0]
+        route = self._router.in_order(routes, self._affinity)[0]
         wait_s = waits[route.target.name]
         return Step(_with_time_left(route, self._give_up_at[route.target.name] - now - wait_s), wait_s)
 

@@ -1,16 +1,23 @@
 """Which deployment a request asks first, and how many ask one at the same time."""
 
 import asyncio
+import json
+import time
 from collections import Counter
 from contextlib import ExitStack
 
 import pytest
 
 from chatapi.fair_room import NoRoom
-from chatapi.wire import upstream_errors
+from chatapi.wire import requests, upstream_errors
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.protocols.chat.request import parse as parse_chat
+from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
+from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.deployments import Route
 from chatapi.worker.engines import Target
 from chatapi.worker.routing import router as router_module
+from chatapi.worker.routing.affinity import affinity_of
 from chatapi.worker.routing.router import Place, Router
 
 
@@ -76,6 +83,92 @@ def test_one_that_is_ill_comes_last() -> None:
     key = routes[0].key
     router.health.failed(key, router.health.begin(key), upstream_errors.UNAVAILABLE)
     assert names(router.in_order(routes)) == ["worse", "better"]
+
+
+# ---- affinity
+
+
+def test_requests_of_one_affinity_go_to_the_same_deployment_and_others_elsewhere() -> None:
+    router, routes = Router(), [route("heavy", weight=3), route("light", weight=1)]
+    homes: dict[int, str] = {}
+    for number in range(2_000):
+        affinity = number.to_bytes(16)
+        (home,) = {router.in_order(routes, affinity)[0].target.name for _ in range(3)}
+        homes[number] = home
+        assert router.in_order(routes[::-1], affinity)[0].target.name == home
+    # 1,500 expected; the standard deviation is 19.
+    assert 1_400 < Counter(homes.values())["heavy"] < 1_600
+
+
+def test_one_deployment_less_moves_only_its_own_requests() -> None:
+    router, routes = Router(), [route(name) for name in ("one", "two", "three")]
+    for number in range(200):
+        before = names(router.in_order(routes, number.to_bytes(16)))
+        after = names(
+            router.in_order([each for each in routes if each.target.name != "two"], number.to_bytes(16))
+        )
+        assert after == [name for name in before if name != "two"]
+
+
+async def test_affinity_yields_to_health_and_to_a_crowd() -> None:
+    router, routes = Router(), [route("one"), route("two"), route("three")]
+    affinity = b"a conversation"
+    home = router.in_order(routes, affinity)[0]
+    with ExitStack() as places:
+        for _ in range(3):
+            places.enter_context(await router.place(home, 1))
+        assert router.in_order(routes, affinity)[0] == home
+        for _ in range(30):
+            places.enter_context(await router.place(home, 1))
+        assert router.in_order(routes, affinity)[-1] == home
+    router.health.failed(home.key, router.health.begin(home.key), upstream_errors.UNAVAILABLE)
+    assert router.in_order(routes, affinity)[-1] == home
+
+
+LONG = "word " * 1_000
+
+
+def chat(*messages: tuple[str, str], **parameters: str) -> GenerationRequest:
+    body = {"model": "m", "messages": [{"role": role, "content": text} for role, text in messages]}
+    return parse_chat(json.dumps(body | parameters).encode())
+
+
+def affinity(request: GenerationRequest, organization_id: int = 1) -> bytes | None:
+    return affinity_of(request, organization_id, len(requests.to_bytes(request)))
+
+
+def test_a_conversation_keeps_its_affinity_as_it_grows() -> None:
+    begin = [("system", LONG), ("user", "hello")]
+    home = affinity(chat(*begin))
+    assert home is not None
+    assert affinity(chat(*begin, ("assistant", "hi"), ("user", "how are you?"))) == home
+    assert affinity(chat(begin[0], ("user", "good day"))) != home
+    assert affinity(chat(*begin), organization_id=2) != home
+
+
+def test_a_cache_key_is_an_affinity_whatever_the_prompt() -> None:
+    one, two = (chat(("user", text), prompt_cache_key="mine") for text in ("hello", LONG))
+    assert affinity(one) == affinity(two) is not None
+    assert affinity(chat(("user", "hello"), prompt_cache_key="yours")) != affinity(one)
+
+
+def test_what_is_too_short_to_be_cached_has_no_affinity() -> None:
+    assert affinity(chat(("user", "hello"))) is None
+
+
+def test_a_text_has_its_beginning_as_affinity_and_embeddings_have_none() -> None:
+    one, two = (parse_text(json.dumps({"model": "m", "prompt": LONG + end}).encode()) for end in ("a", "b"))
+    assert affinity(one) == affinity(two) is not None
+    embedding = parse_embeddings(json.dumps({"model": "m", "input": LONG}).encode())
+    assert affinity(embedding) is None
+
+
+def test_the_affinity_of_the_largest_prompt_takes_no_time() -> None:
+    largest = chat(*[("system", "x" * 100_000)] * 80)
+    began_at = time.process_time()
+    for _ in range(100):
+        affinity_of(largest, 1, 8_000_000)
+    assert (time.process_time() - began_at) / 100 < 0.001
 
 
 # ---- max_concurrent
