@@ -56,9 +56,9 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class _Failure:
     route: Route
-    give_up_at: float
-    """When the deployment's time limit of the first delta ends, counted from its first attempt."""
     not_before: float
+    not_after: float
+    """From then on, an attempt that takes as long as this one would exceed the limit of the first delta."""
 
 
 class AttemptPlan:
@@ -79,6 +79,8 @@ class AttemptPlan:
         self._fresh = list(routes)
         self._failures: dict[str, _Failure] = {}
         self._give_up_at: dict[str, float] = {}
+        """By deployment: the end of its time limit of the first delta, counted from its first attempt."""
+        self._began_at = 0.0
         self._repetitions = 0
 
     def next(self) -> Step | None:
@@ -89,10 +91,12 @@ class AttemptPlan:
 
     def failed(self, route: Route, failure: Failed) -> None:
         """Remember a failure that another attempt may cure."""
+        name, now = route.target.name, time.monotonic()
+        self._failures.pop(name, None)
         if failure.code in TRANSIENT:
-            not_before = time.monotonic() + (failure.retry_after_ms or 0) / 1_000
-            name = route.target.name
-            self._failures[name] = _Failure(route, self._give_up_at[name], not_before)
+            not_before = now + (failure.retry_after_ms or 0) / 1_000
+            not_after = self._give_up_at[name] - (now - self._began_at)
+            self._failures[name] = _Failure(route, not_before, not_after)
 
     def _at_another(self) -> Step | None:
         """Ask a deployment that this request has not asked yet.
@@ -106,8 +110,8 @@ class AttemptPlan:
         if not may_ask:
             return None
         self._fresh.remove(route)
-        limit_s = route.target.timeouts.first_delta_ms / 1_000
-        self._give_up_at[route.target.name] = time.monotonic() + limit_s
+        self._began_at = time.monotonic()
+        self._give_up_at[route.target.name] = self._began_at + route.target.timeouts.first_delta_ms / 1_000
         return Step(route)
 
     def _at_the_same(self) -> Step | None:
@@ -116,17 +120,18 @@ class AttemptPlan:
             return None
         now = time.monotonic()
         jitter_s = random.uniform(0, BACK_OFF_S * 2**self._repetitions)  # noqa: S311  nothing secret
-        waits = {
-            name: max(0.0, each.not_before - now) + jitter_s
+        waits = {name: max(0.0, each.not_before - now) for name, each in self._failures.items()}
+        routes = [
+            each.route
             for name, each in self._failures.items()
-            if each.not_before - now <= MAX_WAIT_S and each.not_before + jitter_s < each.give_up_at
-        }
-        routes = [self._failures[name].route for name in waits]
+            if waits[name] <= MAX_WAIT_S and now + waits[name] + jitter_s < each.not_after
+        ]
         if not routes or not self._budgets.spend(self._model):
             return None
         self._repetitions += 1
         route = self._router.in_order(routes, self._affinity)[0]
-        wait_s = waits[route.target.name]
+        wait_s = waits[route.target.name] + jitter_s
+        self._began_at = now + wait_s
         return Step(_with_time_left(route, self._give_up_at[route.target.name] - now - wait_s), wait_s)
 
 

@@ -1,5 +1,6 @@
 """Which deployment a request asks next, when, and how much that may add to the load of upstreams."""
 
+import asyncio
 from itertools import pairwise
 
 import pytest
@@ -75,6 +76,16 @@ def test_a_wait_that_is_too_long_or_beyond_the_first_deltas_limit_is_the_clients
 ) -> None:
     busy = upstream_errors.failure_of_status(429, b"", {"retry-after": retry_after})
     assert names(steps(route("only", first_delta_ms=first_delta_ms), failure=busy)) == ["only"]
+
+
+async def test_an_attempt_that_could_not_end_in_time_is_not_begun() -> None:
+    """It would hide the error of the one before behind a timeout."""
+    router, only = Router(), route("only", first_delta_ms=1_500)
+    plan = AttemptPlan(router, RetryBudgets(), "model", [only])
+    assert plan.next() == Step(only)
+    await asyncio.sleep(0.8)
+    plan.failed(only, upstream_errors.UPSTREAM_FAILED)
+    assert plan.next() is None
 
 
 def test_repeated_attempts_share_the_limit_of_the_first_delta() -> None:
