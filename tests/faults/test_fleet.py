@@ -79,7 +79,7 @@ def load_model(installation: Installation, name: str, *deployments: str) -> None
 
 
 def deployment(
-    installation: Installation, name: str, rules: str = "", url: str = "", limit_ms: int = 1_000
+    installation: Installation, name: str, rules: str = "", url: str = "", limit_ms: int = 10_000
 ) -> str:
     return DEPLOYMENT.format(name=name, url=url or installation.upstream_url, rules=rules, limit_ms=limit_ms)
 
@@ -107,10 +107,9 @@ def test_clients_do_not_notice_a_sick_fleet(installation: Installation) -> None:
     wait_for(lambda: bool(installation.log("mortal").strip()), "the upstream that will die")
     mortal_url = f"http://127.0.0.1:{json.loads(installation.log('mortal').splitlines()[0])['port']}"
     mortal = deployment(installation, "mortal", 'upstream_model = "fake"', mortal_url)
+    limits = {"hanging": 1_000}
     own = [
-        deployment(
-            installation, name, f'upstream_model = "{name}"', limit_ms=10_000 if name == "slow" else 1_000
-        )
+        deployment(installation, name, f'upstream_model = "{name}"', limit_ms=limits.get(name, 10_000))
         for name in FLEET
     ]
     load_model(installation, "fleet", mortal, *own)
@@ -171,10 +170,8 @@ def test_no_more_requests_are_in_flight_than_a_deployment_takes(installation: In
 
 
 def test_a_deployment_that_stays_full_is_a_503_and_costs_nothing(installation: Installation) -> None:
-    installation.script("stuck", ttft_ms=8_000)
-    load_model(
-        installation, "stuck", deployment(installation, "stuck", "max_concurrent = 2", limit_ms=20_000)
-    )
+    installation.script("stuck", ttft_ms=7_000)
+    load_model(installation, "stuck", deployment(installation, "stuck", "max_concurrent = 2"))
     client = Client(installation.url, installation.keys["live"], timeout_s=30)
     with ThreadPoolExecutor(3) as threads:
         answers = list(threads.map(lambda _: client.complete("stuck"), range(3)))
