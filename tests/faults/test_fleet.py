@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -155,6 +155,30 @@ def test_a_deployment_that_has_recovered_is_asked_again(installation: Installati
         return len(installation.calls("spare")) == spare
 
     wait_for(is_back, "the recovered deployment to get all requests", pause_s=0.2)
+
+
+def test_requests_with_one_cache_key_go_to_one_deployment_from_all_workers(
+    installation: Installation,
+) -> None:
+    names = [f"caches-{number}" for number in range(4)]
+    for name in names:
+        installation.script(name)
+    load_model(
+        installation,
+        "caches",
+        *(deployment(installation, name, f'upstream_model = "{name}"') for name in names),
+    )
+    client = Client(installation.url, installation.keys["live"])
+    homes: defaultdict[str, set[str]] = defaultdict(set)
+    with ThreadPoolExecutor(4) as threads:
+        keys = [f"conversation-{number % 8}" for number in range(64)]
+        answers = threads.map(lambda key: client.complete("caches", prompt_cache_key=key), keys)
+        assert {answer.status for answer in answers} == {200}
+    for name in names:
+        for call in installation.calls(name):
+            homes[call["body"]["prompt_cache_key"]].add(name)
+    assert [len(each) for each in homes.values()] == [1] * 8
+    assert len(set.union(*homes.values())) > 1
 
 
 def test_no_more_requests_are_in_flight_than_a_deployment_takes(installation: Installation) -> None:
