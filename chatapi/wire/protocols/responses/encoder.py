@@ -37,8 +37,10 @@ class Encoder:
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []
         for event in events:
-            if self._number > self._after:
-                frames.append(_frame(self._number, event))
+            # A failure is always sent: if Redis has lost events that the client has, their numbers are its
+            # own now.
+            if self._number > self._after or event[0] == "response.failed":
+                frames.append(_frame(max(self._number, self._after), event))
             self._number += 1
         return b"".join(frames)
 

@@ -108,7 +108,8 @@ class Response:
                 yield from self._content(delta)
 
     def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
-        """Yield the end of a response that broke off; its open items never look whole.
+        """Yield the end of a response that broke off: only items that ended, and calls whose arguments are a
+        JSON object, are completed.
 
         `is_end`: not only of this stream. What was held back comes first then, because it is charged.
         """
@@ -285,7 +286,9 @@ class Response:
         assert isinstance(self._open, Spoken)
         if not self._open.has_part(kind):
             self._parts_count += 1
-            yield from self._open.begin_part(kind)
+            if self.failure is None:
+                yield from self._open.contents_end()
+            yield self._open.begin_part(kind)
 
     def _begin(self, item: Item) -> Iterator[Event]:
         self._items.append(item)
@@ -297,11 +300,11 @@ class Response:
             return
         if isinstance(self._open, Call):
             self._ended_calls.add(self._open.call_index)
-            if self.failure is not None and not self._open.is_whole:
-                self._open.status = "incomplete"  # without an event that ends it
-                self._open = None
-                return
-        yield from self._open.end(status)
+        is_whole = isinstance(self._open, Call) and self._open.is_whole
+        if self.failure is None or is_whole:
+            yield from self._open.end(status)
+        else:
+            self._open.status = "incomplete"  # without an event that ends it
         self._open = None
 
     def _item_id(self, prefix: str) -> str:
