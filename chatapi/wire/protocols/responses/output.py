@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from chatapi.wire.deltas import TokenLogprob, ToolCall
+from chatapi.wire.json_guard import as_object
 
 # An event's type, and its members but for `type` and `sequence_number`.
 Event = tuple[str, dict[str, Any]]
@@ -43,6 +44,20 @@ _FORMS: Final[dict[PartKind, _Form]] = {
 }
 
 
+class _Text:
+    """A text in the making, in one buffer: a list of its pieces takes ten times the memory."""
+
+    def __init__(self) -> None:
+        self._utf8 = bytearray()
+
+    def add(self, piece: str) -> None:
+        # A model's token may be half of a surrogate pair.
+        self._utf8 += piece.encode("utf-8", "surrogatepass")
+
+    def __str__(self) -> str:
+        return self._utf8.decode("utf-8", "surrogatepass")
+
+
 class Part:
     """A part of a message or of a reasoning, in the making."""
 
@@ -51,13 +66,13 @@ class Part:
         self.kind = kind
         self._form = _FORMS[kind]
         self._place = place | {self._form.number: index}
-        self._pieces: list[str] = []
+        self._text = _Text()
         self._annotations: list[dict[str, Any]] = []
         self._logprobs: list[bytes] = []
 
     @property
     def text(self) -> str:
-        return "".join(self._pieces)
+        return str(self._text)
 
     @property
     def logprobs(self) -> msgspec.Raw:
@@ -82,7 +97,7 @@ class Part:
 
     def add(self, text: str, logprobs: list[TokenLogprob] | None = None) -> Event:
         """Append a piece of text."""
-        self._pieces.append(text)
+        self._text.add(text)
         members = self._place | {"delta": text}
         if self.kind == "output_text":
             told = [_to_json(_logprob(each)) for each in logprobs or ()]
@@ -156,10 +171,9 @@ class Spoken(Item):
         """Return whether the open part is of that kind."""
         return bool(self._parts) and self._parts[-1].kind == kind
 
-    def begin_part(self, kind: PartKind) -> Iterator[Event]:
-        yield from self.contents_end()
+    def begin_part(self, kind: PartKind) -> Event:
         self._parts.append(Part(kind, self.place, len(self._parts)))
-        yield self.part.begin()
+        return self.part.begin()
 
     @property
     def part(self) -> Part:
@@ -184,25 +198,19 @@ class Call(Item):
         self._is_custom = first.kind == "custom"
         self._name = namespace[1] if namespace else first.name or ""
         self._namespace = namespace[0] if namespace else None
-        self._pieces: list[str] = []
+        self._text = _Text()
         self._events = (
             "response.custom_tool_call_input" if self._is_custom else "response.function_call_arguments"
         )
 
     @property
     def arguments(self) -> str:
-        return "".join(self._pieces)
+        return str(self._text)
 
     @property
     def is_whole(self) -> bool:
         """Whether nothing can follow: the arguments are a JSON object. Free text has no such end."""
-        arguments = self.arguments
-        if self._is_custom or not arguments.rstrip().endswith("}"):
-            return False
-        try:
-            return isinstance(msgspec.json.decode(arguments), dict)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return False
+        return not self._is_custom and as_object(self.arguments) is not None
 
     def body(self, *, is_event: bool = False) -> dict[str, Any]:
         body = {"id": self.id, "type": "custom_tool_call" if self._is_custom else "function_call"}
@@ -211,7 +219,7 @@ class Call(Item):
         return body if self._namespace is None else body | {"namespace": self._namespace}
 
     def add(self, arguments: str) -> Event:
-        self._pieces.append(arguments)
+        self._text.add(arguments)
         return f"{self._events}.delta", self.place | {"delta": arguments}
 
     def contents_end(self) -> Iterator[Event]:
