@@ -213,8 +213,8 @@ def _readings() -> dict[str, Schema]:
             "Needs an admin key. Of a month that is not closed it is a preview. `Accept` may ask for "
             "`text/csv` or `application/pdf` too.",
             "StatementDocument",
-            _parameter("path", "period", _TEXT, "A month of UTC, such as `2026-11`."),
-            _parameter("query", "format", {"enum": ["json", "csv", "pdf"], **_TEXT}, "Before `Accept`."),
+            new_parameter("path", "period", _TEXT, "A month of UTC, such as `2026-11`."),
+            new_parameter("query", "format", {"enum": ["json", "csv", "pdf"], **_TEXT}, "Before `Accept`."),
         ),
         "/v1/organization/usage/completions": _report(
             (
