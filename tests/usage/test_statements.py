@@ -1,5 +1,6 @@
 """Statements: what an organization owes for a month, to the nanodollar, and never changed."""
 
+import asyncio
 import json
 import random
 from collections.abc import Callable
@@ -14,9 +15,11 @@ from django.test import Client
 
 from accounts import keys
 from accounts.models import APIKey
+from chatapi.worker.reaper import housekeeping
 from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
 from tests.usage.emptying import without_triggers
 from usage.books import corrections, credit
+from usage.database.group_commit import GroupCommit
 from usage.models import SPENT, DailyItem, ItemizedDay, Kind, LedgerEntry, Statement
 from usage.statements import document, issuing, itemizing, month_items
 from usage.statements.document import StatementDocument
@@ -236,6 +239,20 @@ def test_a_statement_that_disagrees_with_the_hourly_usage_is_not_issued(
     call_command("rollup")
     close_all()
     assert Statement.objects.count() == 2
+    assert verify().differences == []
+
+
+def test_the_housekeeping_issues_statements(transactional_db: None, key: APIKey) -> None:
+    async def keep_house_until_done() -> None:
+        commits = GroupCommit()
+        keeping = asyncio.create_task(housekeeping.keep_house(commits))
+        while await commits.read(Statement.objects.count) < 2:
+            await asyncio.sleep(0.02)
+        keeping.cancel()
+        await commits.close()
+
+    # The days of its first round, 31, are those of both months.
+    asyncio.run(asyncio.wait_for(keep_house_until_done(), 60))
     assert verify().differences == []
 
 
