@@ -208,7 +208,12 @@ def test_a_key_whose_request_came_to_nothing_may_be_used_again() -> None:
     second = FIVE._replace(id=f"{8:032x}")
     connections = told_an_error(0), heard(generation_id=f"chatcmpl-{second.id}")
     assert violations(*connections, rows=(LOST, second), sent=(0, 5), act="sends it again") == []
-    assert violations(*connections, rows=(LOST, second), sent=(0, 5)) == ["2 calls of the upstream"]
+    assert violations(*connections, rows=(LOST, second), sent=(5, 5)) == ["2 calls of the upstream"]
+
+
+def test_a_call_without_a_token_is_repeated_a_few_times() -> None:
+    assert violations(heard(), sent=(0, 0, 0, 5)) == []
+    assert violations(heard(), sent=(0, 0, 0, 0, 5)) == ["5 calls of the upstream"]
 
 
 # ---- protocols
