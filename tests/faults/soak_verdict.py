@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import Any
 
-from chatapi.worker.routing.retries import MAX_REPETITIONS
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
 from tests.faults.soak_protocols import prompt_of
@@ -26,6 +25,9 @@ MAX_SILENCE_S = 10.0
 """What 99 of 100 silences must stay below, within a stream and before an error, whatever has died."""
 NEVER_TOLD = "queue_timeout"
 """No client may be told this where workers are there: its request was lost."""
+
+MAX_CALLS = 4
+"""Calls of the upstream for one generation: the worker repeats one that has sent nothing."""
 
 NOT_COMPLETED = "response_not_completed"
 """No client may be told this: they go on from responses whose end they have."""
@@ -309,7 +311,7 @@ def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterat
     )
     allowed = 1 + nothing + untold if visit.is_keyed else visit.meant
     answers = sum(tokens > 0 for tokens in sent)
-    if answers > allowed or len(sent) > allowed * (1 + MAX_REPETITIONS):
+    if answers > allowed or len(sent) > allowed * MAX_CALLS:
         yield f"{len(sent)} calls of the upstream"
     if sum(row.amount_nanodollars > 0 for row in known) > visit.meant:
         yield "charged for nothing" if not visit.meant else "charged twice"
