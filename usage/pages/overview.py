@@ -69,7 +69,7 @@ def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
         "form": form,
         "before": form.over.before,
         "cards": cards(form, now, before),
-        "chart": _chart(form),
+        "chart": draw_chart(form),
         "spenders": spenders(form, now),
         "has_usage": now.requests > 0,
         "chips": form.chips(),
@@ -131,12 +131,18 @@ class Meter:
 # ---- the chart
 
 
-def _chart(form: OverviewForm) -> Chart:
+def draw_chart(form: OverviewForm) -> Chart:
+    """Return the chart of what a valid form asks for."""
+    return chart_of(form, insights.series(form.over, form.group_by, form.filters))
+
+
+def chart_of(form: OverviewForm, points: Sequence[Point]) -> Chart:
+    """Return the chart of these points, which are the form's."""
     starts = form.over.starts()
     ends = [*starts[1:], form.over.end]
     buckets = [_bucket(form, start, end) for start, end in zip(starts, ends, strict=True)]
     by_group: dict[str | None, list[Point]] = {}
-    for point in insights.series(form.over, form.group_by, form.filters):
+    for point in points:
         by_group.setdefault(point.group_id, []).append(point)
     groups = [_group(form, points) for points in by_group.values()]
     return overview_chart.draw(buckets, groups, form.shown_measure.to_text)
