@@ -45,6 +45,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chart": chart_of(form, points),
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
+        "has_earlier": before.requests > 0,
         "chips": chips,
     }
     return render(request, console, "overview.html", context)
