@@ -119,25 +119,23 @@ def render(
 ) -> HttpResponse:
     """Render a page in the console's frame; the context has its `title`."""
     match = request.resolver_match
-    here = match.url_name if match else ""
+    here = (match.url_name if match else None) or ""
     frame = {
         "console": console,
         "organization": console.organization,
-        "nav": [
-            Link(
-                each.title,
-                console.url(each.name, project=console.project and console.project.pk),
-                here == each.name,
-            )
-            for each in _PAGES
-            if console.may(each.permission)
-        ],
+        "nav": [_nav_link(request.path, console, each) for each in _PAGES if console.may(each.permission)],
         "organizations": [
             Link(row.name, reverse("console:home_of", args=[row.pk]), False) for row in console.others
         ],
-        "projects": _projects(request.GET, console, here or ""),
+        "projects": _projects(request.GET, console, here),
     }
     return render_template(request, f"console/{template}", frame | dict(context), status=status)
+
+
+def _nav_link(path: str, console: Console, of: _Page) -> Link:
+    """Return the link to a page, which is current on the pages below it, too."""
+    project_id = console.project and console.project.pk
+    return Link(of.title, console.url(of.name, project=project_id), path.startswith(console.url(of.name)))
 
 
 # The pages that a project narrows; the switcher's links stay on them.
