@@ -30,6 +30,7 @@ class SignInForm(AuthenticationForm):
         name = data.get("username")
         if name is None:
             return data
+        assert self.request is not None, "the views pass it"
         ip = client_ip.network_of(client_ip.of_meta(self.request.META, settings.TRUSTED_PROXIES))
         try:
             # Counted before the password is checked: parallel attempts can't exceed the limit.

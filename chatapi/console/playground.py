@@ -55,7 +55,7 @@ def _secret(project: Project, key_id: int | None) -> tuple[APIKey, str]:
     One key for each session, so that the list of keys stays short and its use is seen together.
     """
     expires_at = timezone.now() + KEY_LASTS
-    usable = APIKey.objects.filter(pk=key_id, project=project, is_active=True, revoked_at=None)
+    usable = APIKey.objects.filter(pk=key_id or 0, project=project, is_active=True, revoked_at=None)
     row = usable.select_for_update().first()
     if row is not None:
         recorder.update(usable, expires_at=expires_at)

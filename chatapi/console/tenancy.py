@@ -83,7 +83,7 @@ class Console:
 
     def url(self, name: str, *args: object, **query: object) -> str:
         """Return the URL of a page of this organization, with the parameters that are set."""
-        parameters = urlencode({key: value for key, value in query.items() if value not in (None, "")})
+        parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
         path = reverse(f"console:{name}", args=[self.organization.pk, *args])
         return f"{path}?{parameters}" if parameters else path
 

@@ -26,7 +26,7 @@ class Snippet:
 
 
 # The snippets of a key's page, by the kind of model that they need: of each protocol and client.
-_SHOWN = {
+_SHOWN: Mapping[ModelKind, Mapping[str, Sequence[str]]] = {
     ModelKind.CHAT: {
         "Chat": ("curl", "Python", "Node.js"),
         "Responses": ("Python",),
