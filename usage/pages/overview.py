@@ -1,7 +1,7 @@
 """The admin's first page: usage, cost, speed and errors in a range of time, against the range before."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -149,7 +149,8 @@ def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int = MA
     for point in points:
         by_group.setdefault(point.group_id, []).append(point)
     groups = [_group(form, points, step) for points in by_group.values()]
-    return overview_chart.draw(buckets, groups, form.shown_measure.to_text)
+    chart = overview_chart.draw(buckets, groups, form.shown_measure.to_text)
+    return replace(chart, step=step)
 
 
 def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:

@@ -91,6 +91,8 @@ class Chart:
     heights: Sequence[Mark]
     times: Sequence[Mark]
     total: int
+    step: int = 1
+    """How many hours or days a column has."""
 
 
 def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
