@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +13,7 @@ from openai import OpenAI
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import PASSWORD, watched
+from tests.clients import programs
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
@@ -190,19 +193,58 @@ def test_the_playground_stops(page: Page, installation: Installation, ids: dict[
     expect(page.get_by_role("button", name="Send")).to_be_focused()
 
 
-@pytest.mark.parametrize("language", ["curl", "python", "node"])
-def test_the_playgrounds_code_means_the_same_request(
-    page: Page, installation: Installation, ids: dict[str, int], language: str, used: str
+ECHO = """
+[[models]]
+id = "sandbox-echo"
+context_window = 8192
+max_output_tokens = 1024
+price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
+deployments = [{ name = "sandbox", engine = "sandbox" }]
+"""
+
+
+@pytest.fixture
+def echo(installation: Installation) -> str:
+    """Serve a model that repeats the last message."""
+    catalog = installation.folder / "echo.toml"
+    catalog.write_text(ECHO)
+    done = installation.manage("loadcatalog", str(catalog))
+    assert done.returncode == 0, done.stderr
+    return "sandbox-echo"
+
+
+def test_the_playgrounds_code_sends_the_same_request(
+    page: Page, installation: Installation, ids: dict[str, int], echo: str
 ) -> None:
-    """Text with quotes and line breaks is quoted for each language; the models' page has its snippets."""
+    """Quotes, line breaks and backslashes come back as typed."""
     sign_in(page, installation, "tess")
-    page.goto(f"{installation.url}/console/{ids['Tests']}/playground")
-    page.get_by_label("Text of the message").fill('it\'s "quoted" \\ and\nin two lines')
-    code = page.locator(f"#{language}").text_content() or ""
-    assert f"{installation.url}/openai/v1" in code
-    if language == "python":
-        compile(code, "request.py", "exec")
-        assert '"content": "it\'s \\"quoted\\" \\\\ and\\nin two lines"' in code
+    page.goto(f"{installation.url}/console/{ids['Tests']}/playground?model={echo}")
+    prompt = 'it\'s "quoted" \\ and\nin $two `lines` é'
+    page.get_by_label("Text of the message").fill(prompt)
+    page.get_by_text("Parameters").click()
+    page.get_by_label("seed").fill("7")
+    key = installation.keys["live"]
+    code = {
+        language: (page.locator(f"#{language}").text_content() or "").replace("YOUR_KEY", key)
+        for language in ("curl", "python", "node")
+    }
+    commands: dict[str, programs.Command] = {
+        "curl": ["sh", "-c", code["curl"].replace("curl ", "curl --silent --fail-with-body ", 1)],
+        "python": [sys.executable, "-c", code["python"]],
+        "node": [programs.NODE, "--input-type=module", "--eval", code["node"]],
+    }
+    for language, command in commands.items():
+        folder = programs.node_packages("openai_node") if language == "node" else None
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout if language != "curl" else _said(done.stdout)
+        assert prompt in said
+
+
+def _said(stream: str) -> str:
+    """Return the text of a stream's chunks."""
+    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
 
 
 def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
