@@ -109,14 +109,14 @@ def _begins_with_verb(docstring: str) -> bool:
 def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
     """Return the longest chain of classes of this project, exceptions left out, less one."""
     bases = {
-        node.name: [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+        node.name: {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases} - {node.name}
         for tree in trees
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     }
 
     def depth(name: str) -> int:
-        return 1 + max((depth(base) for base in bases[name] if base in bases and base != name), default=0)
+        return 1 + max((depth(base) for base in bases[name] if base in bases), default=0)
 
     def is_exception(name: str) -> bool:
         return bool(re.search(r"Error|Exception", name)) or any(map(is_exception, bases.get(name, ())))

@@ -20,6 +20,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget
 from accounts import access, roles
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
+from accounts.memberships import is_invited
 from accounts.models import KeyScope, Member
 
 
@@ -27,11 +28,11 @@ def may_send(sender: access.Person, person: User) -> bool:
     """Return whether `sender` may have a link for that person.
 
     The link lets its holder sign in as the person, so the sender must be allowed to change them in each of
-    their organizations. Nobody may have a link for a person with a password or without an organization, and
-    only superusers for staff.
+    their organizations. Nobody may have a link for a person who has a password or has signed in, or who is in
+    no organization, and only superusers for staff.
     """
     places = list(Member.objects.filter(user=person))
-    if person.has_usable_password() or not places:
+    if not is_invited(person) or not places:
         return False
     if (person.is_staff or person.is_superuser) and not getattr(sender, "is_superuser", False):
         return False
@@ -61,7 +62,7 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
     except AccountsError:
         return False
     places = list(Member.objects.filter(user=person).values_list("organization", flat=True))
-    is_free = not (person.has_usable_password() or person.is_staff or person.is_superuser)
+    is_free = is_invited(person) and not (person.is_staff or person.is_superuser)
     return is_free and places == [caller.organization_id]
 
 

@@ -84,13 +84,13 @@ def remove(member: Member) -> None:
         member.delete()
 
 
-def is_pending(member: Member) -> bool:
+def is_invited(person: User) -> bool:
     """Return whether the person was invited and has not signed in or chosen a password yet."""
-    return member.user.last_login is None and not member.user.has_usable_password()
+    return person.last_login is None and not person.has_usable_password()
 
 
 def pending(members: QuerySet[Member]) -> QuerySet[Member]:
-    """Return the members of whom `is_pending` is true."""
+    """Return the members of whom `is_invited` is true."""
     return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
 
 
@@ -100,7 +100,7 @@ def withdraw(member: Member) -> None:
     """
     with transaction.atomic():
         member.user = person = User.objects.select_for_update().get(pk=member.user_id)
-        if not is_pending(member):
+        if not is_invited(person):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
         remove(member)
         if not (person.is_staff or person.is_superuser or person.memberships.exists()):

@@ -146,7 +146,7 @@ def _spend(cursor: Any, project: Project, newest: int, period: Period, start: da
 
 
 def admissions(end_users: int) -> Iterator[tuple[str, Read]]:
-    """One request by itself, in its transaction."""
+    """Admit one request by itself, in its transaction."""
     strangers = count()
     yield "admission, no end user", partial(admit, None)
     # A step without a common factor with the number visits them in no order.
@@ -167,7 +167,7 @@ def admit(name: str | None) -> None:
 
 
 def pages(project: Project, user: User) -> Iterator[tuple[str, Read]]:
-    """The pages that show end users."""
+    """Read the pages that show end users."""
     client = Client()
     client.force_login(user)
     people = {"days": 30, "project": project.pk}
@@ -200,7 +200,7 @@ def refused_if_many(client: Client, project: Project) -> None:
 
 
 def routes(secret: str) -> Iterator[tuple[str, Read]]:
-    """The organization's routes, grouped by end user or for some of them."""
+    """Read the organization's routes, grouped by end user or for some of them."""
     client = Client(headers={"authorization": f"Bearer {secret}"})
     end = datetime.combine(database_now().date(), datetime.min.time(), database_now().tzinfo)
     asked = {"start_time": int((end - timedelta(days=30)).timestamp()), "bucket_width": "1d", "limit": 31}

@@ -70,7 +70,8 @@ class Environment(environ.Env):
         is_named = database["NAME"] or "service" in database.get("OPTIONS", {})
         if not is_named or database["NAME"] == ":memory:":  # each process would have its own in-memory one
             raise ImproperlyConfigured(
-                f"{var} names no database: write sqlite:////folder/file or postgres://user:password@host/name."
+                f"{var} names no database: write sqlite:////folder/file or "
+                "postgres://user:password@host/name."
             )
         return database
 

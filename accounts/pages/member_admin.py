@@ -228,4 +228,4 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     def state(self, row: Member) -> str:
         if not row.user.is_active:
             return "inactive"
-        return "active" if row.user.has_usable_password() else "invited"
+        return "invited" if memberships.is_invited(row.user) else "active"

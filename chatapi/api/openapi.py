@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the OpenAPI document, from `openapi_routes` and `openapi_schemas`."""
+"""`GET /openapi.json`: the OpenAPI document, from the `openapi_*` modules beside this one."""
 
 from functools import cache
 

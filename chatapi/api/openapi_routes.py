@@ -7,84 +7,57 @@ from typing import Any
 import msgspec
 
 from chatapi.api.management.routes import ROUTES
+from chatapi.api.openapi_operations import new_answer, new_operation, new_parameter, with_errors
 from chatapi.api.openapi_schemas import Schema, ecma_patterns, ref, ref_to
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation
 
-_ERRORS = {
-    400: "The request is malformed; `param` names the parameter.",
-    401: "No valid API key. The answer is the same for every reason.",
-    402: "A budget, or the credit, has no room for what the request can cost.",
-    403: "The API key may not do this: it lacks a scope (`permission_denied` says which), or may not use the "
-    "model (`model_not_allowed`). Or an operator stopped the request (`stopped_by_operator`).",
-    404: "There is no such model or object, or it is not yours.",
-    405: "Another method is allowed here; `Allow` says which.",
-    408: "The request took too long to arrive.",
-    409: "The generation was cancelled before it was answered.",
-    410: "The stream is not kept any more; the receipt is.",
-    413: "The body is too large.",
-    415: "The body is not `application/json`, or it is compressed.",
-    422: "The `Idempotency-Key` was sent before, with another request.",
-    429: "A budget or limit is taken for now; `Retry-After` says when to try again.",
-    500: "The server failed. It is a bug.",
-    502: "The upstream failed. Nothing was charged unless the receipt says so.",
-    503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
-    504: "The upstream took too long. Nothing was charged unless the receipt says so.",
-    529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
-}
-# Errors of every route; those of `_operation` are what a route has besides.
-_ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)
 _STREAM = (402, 404, 409, 502, 504)
 _COMPLETION = (*_STREAM, 415, 422)
 
 
-def _parameter(place: str, name: str, schema: Schema, description: str, *, required: bool = False) -> Schema:
-    required = required or place == "path"
-    return {"name": name, "in": place, "required": required, "schema": schema, "description": description}
-
-
 _TEXT: Schema = {"type": "string"}
-_DIALECT = _parameter(
+_DIALECT = new_parameter(
     "header",
     "X-ChatAPI-Dialect",
     {"enum": list(DIALECTS), **_TEXT},
     "The dialect of the answer; stronger than the prefix and the key's default.",
 )
-_IDEMPOTENCY_KEY = _parameter(
+_IDEMPOTENCY_KEY = new_parameter(
     "header",
     "Idempotency-Key",
     {"minLength": 1, "maxLength": 255, **_TEXT},
     "The same key again gives the same answer, and costs nothing.",
 )
-_PREFER = _parameter(
+_PREFER = new_parameter(
     "header", "Prefer", {"const": "respond-async"}, "`respond-async` answers with 202 at once (RFC 7240)."
 )
-_TICKET = _parameter("query", "ticket", _TEXT, "It stands for a key.", required=True)
-_GENERATION_ID = _parameter("path", "generation_id", _TEXT, "In any dialect's form.")
-_RESPONSE_ID = _parameter("path", "response_id", _TEXT, "As the response object has it.")
+_TICKET = new_parameter("query", "ticket", _TEXT, "It stands for a key.", required=True)
+_GENERATION_ID = new_parameter("path", "generation_id", _TEXT, "In any dialect's form.")
+_RESPONSE_ID = new_parameter("path", "response_id", _TEXT, "As the response object has it.")
 _RESPONSE_STREAM = [
-    _parameter("query", "stream", {"type": "boolean"}, "Answer with events."),
-    _parameter("query", "starting_after", {"type": "integer", "minimum": 0}, "The last event's number."),
+    new_parameter("query", "stream", {"type": "boolean"}, "Answer with events."),
+    new_parameter("query", "starting_after", {"type": "integer", "minimum": 0}, "The last event's number."),
 ]
 _PAGE = [
-    _parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "20 if absent."),
-    _parameter("query", "order", {"enum": ["asc", "desc"], **_TEXT}, "`desc` if absent."),
-    _parameter("query", "after", _TEXT, "The id of the last item of the page before."),
+    new_parameter("query", "limit", {"type": "integer", "minimum": 1, "maximum": 100}, "20 if absent."),
+    new_parameter("query", "order", {"enum": ["asc", "desc"], **_TEXT}, "`desc` if absent."),
+    new_parameter("query", "after", _TEXT, "The id of the last item of the page before."),
 ]
-_MODEL = _parameter("path", "model", _TEXT, "The model's id; it may contain slashes.")
+_MODEL = new_parameter("path", "model", _TEXT, "The model's id; it may contain slashes.")
 _MODELS_PAGE = [
-    _parameter(
+    new_parameter(
         "query",
         "limit",
         {"type": "integer", "minimum": 1, "maximum": 1_000},
         "The most models of a page; without it, all.",
     ),
-    _parameter("query", "after_id", _TEXT, "The `last_id` of the page before."),
-    _parameter("query", "before_id", _TEXT, "The `first_id` of the page behind."),
+    new_parameter("query", "after_id", _TEXT, "The `last_id` of the page before."),
+    new_parameter("query", "before_id", _TEXT, "The `first_id` of the page behind."),
 ]
 _AFTER = [
-    _parameter(place, name, _TEXT, "The `id` of the last event that has arrived.")
+    new_parameter(place, name, _TEXT, "The `id` of the last event that has arrived.")
     for place, name in (("header", "Last-Event-ID"), ("query", "starting_after"))
 ]
 
@@ -105,7 +78,7 @@ def paths() -> dict[str, Schema]:
 
 def _creation(operation: Operation) -> Schema:
     """Return the operation of a protocol."""
-    found = _operation(
+    found = new_operation(
         (operation.tag, operation.operation_id, operation.summary),
         operation.description,
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, *([_PREFER] if operation.event else [])],
@@ -113,11 +86,11 @@ def _creation(operation: Operation) -> Schema:
         answers=_completion(operation.answer, operation.event),
         errors=_COMPLETION,
     )
-    return _with_errors(found, operation.error, operation.overloaded_status)
+    return with_errors(found, operation.error, operation.overloaded_status)
 
 
 def _ticket_stream() -> Schema:
-    operation = _operation(
+    operation = new_operation(
         ("completions", "streamTicket", "Stream what a ticket stands for"),
         "For an `EventSource`; a ticket is good once.",
         parameters=[_TICKET],
@@ -128,48 +101,48 @@ def _ticket_stream() -> Schema:
 
 
 def _tickets() -> dict[str, Schema]:
-    operation = _operation(
+    operation = new_operation(
         ("completions", "createChatCompletionTicket", "Create a ticket for a stream"),
         "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, once, "
         "within a minute.",
         parameters=[_DIALECT],
         body=_body("ChatRequest", _CHAT_EXAMPLE),
-        answers={201: _answer("The ticket.", "Ticket", _REQUEST_ID)},
+        answers={201: new_answer("The ticket.", "Ticket", _REQUEST_ID)},
         errors=(404, 415),
     )
     return {"/v1/chat/completions/tickets": {"post": operation}}
 
 
 def _responses() -> dict[str, Schema]:
-    response = {200: _answer("The response as it is now.", "Response", _REQUEST_ID)}
-    read = _answer("The response as it is now, or its events.", "Response", _REQUEST_ID)
+    response = {200: new_answer("The response as it is now.", "Response", _REQUEST_ID)}
+    read = new_answer("The response as it is now, or its events.", "Response", _REQUEST_ID)
     read["content"] |= _events("ResponseStreamEvent")
-    reading = _operation(
+    reading = new_operation(
         ("responses", "getResponse", "Read a response"),
         "While it is kept; with `stream=true` its events, from its beginning or behind `starting_after`.",
         parameters=[_RESPONSE_ID, *_RESPONSE_STREAM],
         answers={200: read},
         errors=(404,),
     )
-    deletion = _operation(
+    deletion = new_operation(
         ("responses", "deleteResponse", "Delete a response"),
         "Its input and its answer are deleted.",
         parameters=[_RESPONSE_ID],
-        answers={200: _answer("It is deleted.", "DeletedResponse", _REQUEST_ID)},
+        answers={200: new_answer("It is deleted.", "DeletedResponse", _REQUEST_ID)},
         errors=(404,),
     )
-    cancellation = _operation(
+    cancellation = new_operation(
         ("responses", "cancelResponse", "Cancel a response in the background"),
         "Answers with the response; what was generated is charged.",
         parameters=[_RESPONSE_ID],
         answers=response,
         errors=(404,),
     )
-    items = _operation(
+    items = new_operation(
         ("responses", "listInputItems", "List the input of a response"),
         "The items of the whole conversation, the newest first.",
         parameters=[_RESPONSE_ID, *_PAGE],
-        answers={200: _answer("A page of items.", "ResponseItemList", _REQUEST_ID)},
+        answers={200: new_answer("A page of items.", "ResponseItemList", _REQUEST_ID)},
         errors=(404,),
     )
     path = "/v1/responses/{response_id}"
@@ -181,20 +154,20 @@ def _responses() -> dict[str, Schema]:
 
 
 def _generations() -> dict[str, Schema]:
-    stream = _operation(
+    stream = new_operation(
         ("generations", "resumeStream", "Stream a generation again"),
         "From its beginning, or behind the event that `Last-Event-ID` or `starting_after` names.",
         parameters=[_GENERATION_ID, *_AFTER],
         answers=_stream("AnyChunk"),
         errors=(404, 410),
     )
-    cancellation = _operation(
+    cancellation = new_operation(
         ("generations", "cancelGeneration", "Cancel a generation"),
         "Its stream ends with the usage of what was generated.",
         parameters=[_GENERATION_ID],
         answers={
-            200: _answer("It had ended already.", "Cancellation", _REQUEST_ID),
-            202: _answer("It will end now.", "Cancellation", _REQUEST_ID),
+            200: new_answer("It had ended already.", "Cancellation", _REQUEST_ID),
+            202: new_answer("It will end now.", "Cancellation", _REQUEST_ID),
         },
         errors=(404,),
     )
@@ -255,9 +228,9 @@ def _management() -> dict[str, Schema]:
     found: dict[str, Schema] = {}
     for route in ROUTES:
         path = re.sub(r"<\w+:(\w+)>", r"{\1}", f"/v1/organization/{route.path}")
-        inside = [_parameter("path", name, _TEXT, "Its id.") for name in re.findall(r"{(\w+)}", path)]
+        inside = [new_parameter("path", name, _TEXT, "Its id.") for name in re.findall(r"{(\w+)}", path)]
         found[path] = {
-            method.lower(): _operation(
+            method.lower(): new_operation(
                 ("management", each.id, each.summary),
                 f"Needs a key whose role permits `{each.permission}`. {each.description}".strip(),
                 answers={200: {"description": "The result."} | _json(each.answer), 409: _OVERTAKEN},
@@ -282,48 +255,15 @@ def _query(query_type: type[msgspec.Struct] | None) -> Iterable[Schema]:
     for name, schema in components[query_type.__name__]["properties"].items():
         plain = ecma_patterns(schema.get("anyOf", [schema])[0])
         shown = f"{name}[]" if plain.get("type") == "array" else name
-        yield _parameter("query", shown, plain, "As in OpenAI's API reference.")
-
-
-def _operation(
-    names: tuple[str, str, str],
-    description: str,
-    *,
-    answers: dict[int, Schema],
-    errors: Iterable[int] = (),
-    parameters: Iterable[Schema] = (),
-    body: Schema | None = None,
-) -> Schema:
-    """Return an operation; `names` are its tag, its id and its summary."""
-    tag, operation_id, summary = names
-    found = {status: _answer(_ERRORS[status], "Error") for status in (*_ANY_ROUTE, *errors)} | answers
-    operation: Schema = {
-        "operationId": operation_id,
-        "summary": summary,
-        "description": description,
-        "tags": [tag],
-        "security": [{"APIKey": []}, {"APIKeyHeader": []}],
-        "parameters": list(parameters),
-        "responses": {str(status): found[status] for status in sorted(found)},
-    }
-    return operation if body is None else operation | {"requestBody": body}
-
-
-def _with_errors(operation: Schema, error: str, overloaded_status: int) -> Schema:
-    """Return the operation with errors of another schema, and another status for overload."""
-    answers = {int(status): answer for status, answer in operation["responses"].items()}
-    errors = [overloaded_status if status == 503 else status for status in answers if status >= 400]
-    found = {status: answer for status, answer in answers.items() if status < 400}
-    found |= {status: _answer(_ERRORS[status], error) for status in errors}
-    return operation | {"responses": {str(status): found[status] for status in sorted(found)}}
+        yield new_parameter("query", shown, plain, "As in OpenAI's API reference.")
 
 
 def _retrieval(
     names: tuple[str, str, str], description: str, schema: str, *parameters: Schema
 ) -> dict[str, Schema]:
-    answers = {200: _answer(names[2], schema)}
+    answers = {200: new_answer(names[2], schema)}
     errors = (404,) if any(each["in"] == "path" for each in parameters) else ()
-    return {"get": _operation(names, description, parameters=parameters, answers=answers, errors=errors)}
+    return {"get": new_operation(names, description, parameters=parameters, answers=answers, errors=errors)}
 
 
 def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dict[str, Schema]:
@@ -343,15 +283,15 @@ def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dic
         "page": (_TEXT, "The `next_page` of the page before."),
     }
     query = [
-        _parameter("query", name, schema, description, required=name == "start_time")
+        new_parameter("query", name, schema, description, required=name == "start_time")
         for name, (schema, description) in parameters.items()
     ]
     answers = {
-        200: _answer("Buckets, oldest first.", page),
-        400: _answer("A parameter is missing or wrong; `param` names it.", "Error"),
-        403: _answer("The key is not an admin key, or lacks the scope `usage`.", "Error"),
+        200: new_answer("Buckets, oldest first.", page),
+        400: new_answer("A parameter is missing or wrong; `param` names it.", "Error"),
+        403: new_answer("The key is not an admin key, or lacks the scope `usage`.", "Error"),
     }
-    return {"get": _operation(names, "For admin keys.", parameters=query, answers=answers)}
+    return {"get": new_operation(names, "For admin keys.", parameters=query, answers=answers)}
 
 
 def _texts(allowed: list[str] | None = None) -> Schema:
@@ -363,23 +303,18 @@ def _body(schema: str, example: Mapping[str, Any]) -> Schema:
     return {"required": True, "content": {"application/json": content}}
 
 
-def _answer(description: str, schema: str, headers: Schema | None = None) -> dict[str, Any]:
-    answer = {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
-    return answer if headers is None else answer | {"headers": headers}
-
-
-_OVERTAKEN = _answer("Another change was faster, so nothing was changed.", "Error")
+_OVERTAKEN = new_answer("Another change was faster, so nothing was changed.", "Error")
 
 
 def _completion(schema: str, event: str | None) -> dict[int, Schema]:
     headers = _REQUEST_ID | {"X-Generation-Id": {"schema": _TEXT}}
-    completion = _answer("The completion. `X-Generation-Id` names its receipt.", schema, headers)
+    completion = new_answer("The completion. `X-Generation-Id` names its receipt.", schema, headers)
     if event is None:
         return {200: completion}
     completion["content"] |= _events(event)
     return {
         200: completion,
-        202: _answer("It runs; its stream is at `Location`.", "Accepted", _REQUEST_ID),
+        202: new_answer("It runs; its stream is at `Location`.", "Accepted", _REQUEST_ID),
     }
 
 

@@ -11,16 +11,27 @@
 Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has
 sealed a log under a newer fence, entries of an older holder are refused, and the same script keeps them out
 of the inbox. It also makes a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a
-reader that sees a gap reads the log.
+reader that sees a gap reads the log. The end of a lost run has the number `MAX_SEQ`, because clients may have
+deltas that Redis has lost.
 """
 
-from chatapi.delta_stream.entries import Batch, Entry, Frame, LogEntry, Rest, Sealed, StreamUnavailable
+from chatapi.delta_stream.entries import (
+    MAX_SEQ,
+    Batch,
+    Entry,
+    Frame,
+    LogEntry,
+    Rest,
+    Sealed,
+    StreamUnavailable,
+)
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.delta_stream.stream import DeltaStream
 
 __all__ = [
     "CANCELLED",
+    "MAX_SEQ",
     "NOT_STARTED",
     "RUN_TTL_MS",
     "WORKER_LOST",

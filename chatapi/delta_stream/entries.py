@@ -10,6 +10,9 @@ import msgspec
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
+# The highest number of a delta that a client can name (`web/resumption.py`); no generation has so many.
+MAX_SEQ = 999_999_999
+
 # Generation in hex, fence, first seq, 1 for a generation's last batch, length of the batch that follows.
 _FRAME = struct.Struct(">32sQIBI")
 
@@ -79,7 +82,6 @@ class Sealed(msgspec.Struct, frozen=True):
     """The content of a sealed log."""
 
     deltas: list[AnyDelta]
-    last_seq: int
     is_whole: bool
     """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
     written it.

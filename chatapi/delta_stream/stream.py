@@ -180,10 +180,9 @@ class DeltaStream:
             held = batches_of(entries)
         except StreamUnavailable as error:  # the generation has to be closed all the same
             log.error("%s: %s", generation_id.hex, error)
-            return Sealed([], last_seq_of(entries), is_whole=False)
-        first_seq = held[0].first_seq if held else 0
+            return Sealed([], is_whole=False)
         found = [delta for batch in held for delta in batch.deltas]
-        return Sealed(found, max(0, first_seq - 1) + len(found), is_whole=first_seq == 1)
+        return Sealed(found, is_whole=bool(held) and held[0].first_seq == 1)
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
         """Return the deltas that the log holds after `after_seq`; raises `StreamUnavailable` when some of

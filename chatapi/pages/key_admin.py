@@ -199,16 +199,13 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """Keep what the key is; its rights can change."""
-        shown_only = ["redacted", "project", "kind", "status", "created_at", "previous_secret", "revoked_at"]
         if obj is None:
             return []
         may_make_admin = access.may_make_admin_keys(request.user, obj.project.organization_id)
         return [
-            *shown_only,
-            "scopes_shown",
-            "allowed_models_shown",
-            *([] if may_make_admin else ["is_admin", "manages_as"]),
-        ]
+            "redacted", "project", "kind", "status", "created_at", "previous_secret", "revoked_at",
+            "scopes_shown", "allowed_models_shown", *([] if may_make_admin else ["is_admin", "manages_as"]),
+        ]  # fmt: skip
 
     def get_form(
         self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **kwargs: Any

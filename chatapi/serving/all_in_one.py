@@ -100,7 +100,8 @@ async def _start(supervisor: Supervisor, url: str, listener: socket.socket, proc
     # The supervisor stops them in reverse order: web finishes its answers while the workers still run.
     await supervisor.start(*_programs("worker", processes.worker, stop_s))
     # A connection that arrives while a web process is started again waits in the socket of this process.
-    web = _programs("web", processes.web, stop_s, "--fd", str(listener.fileno()))
+    socket_options = ("--fd", str(listener.fileno()), "--web", str(processes.web))
+    web = _programs("web", processes.web, stop_s, *socket_options)
     await supervisor.start(
         *(replace(each, descriptors=[listener.fileno()], is_quick_on_interrupt=True) for each in web)
     )

@@ -19,6 +19,7 @@ from chatapi.wire.protocols.protocol import Encoder
 from usage.books.ledger import Admission
 from usage.models import Generation, State
 
+# Up to `delta_stream.MAX_SEQ`.
 _POSITION = re.compile(r"(\d{1,9})(?:-(\d{1,4}))?", re.ASCII)
 
 

@@ -29,7 +29,8 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.protocols.envelope import STREAM_HEADERS
 from chatapi.wire.protocols.responses import RESPONSES, stored
-from chatapi.wire.protocols.responses.response import ID_PREFIX, Encoder, Folder
+from chatapi.wire.protocols.responses.encoder import Encoder, Folder
+from chatapi.wire.protocols.responses.response import ID_PREFIX
 from usage.books import reports
 from usage.models import Generation
 from usage.models import State as RowState

@@ -39,7 +39,9 @@ _FILE_ID = re.compile(r"[A-Za-z0-9._-]+")
 # remote pictures.
 _INNER_NAMES = "internal|local|localdomain|localhost|lan|home|corp|intranet|private|arpa|onion|svc"
 _REMOTE_URL = re.compile(
-    rf"https?://(?:[A-Za-z0-9-]{{1,63}}\.)+(?!(?i:{_INNER_NAMES})(?![A-Za-z]))[A-Za-z]{{2,63}}(?::[0-9]{{1,5}})?(?:/[!-\[\]-~]*)?"
+    r"https?://(?:[A-Za-z0-9-]{1,63}\.)+"
+    rf"(?!(?i:{_INNER_NAMES})(?![A-Za-z]))[A-Za-z]{{2,63}}"
+    r"(?::[0-9]{1,5})?(?:/[!-\[\]-~]*)?"
 )
 _MAX_REMOTE_URL_CHARS = 2_048
 

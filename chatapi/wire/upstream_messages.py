@@ -13,6 +13,7 @@ import msgspec
 from chatapi.wire import sse
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.json_guard import as_object
 from chatapi.wire.messages import (
     AssistantMessage,
     CacheControl,
@@ -185,11 +186,10 @@ def _source(url: str) -> dict[str, Any]:
 def _call(call: Any) -> dict[str, Any]:
     if not isinstance(call, FunctionCall):
         raise unsupported("messages")
-    try:
-        # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
-        arguments = msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except msgspec.MsgspecError:
-        raise unsupported("messages") from None
+    # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
+    arguments = as_object(call.function.arguments or "{}")
+    if arguments is None:
+        raise unsupported("messages")
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 

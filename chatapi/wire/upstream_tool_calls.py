@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from chatapi.wire.deltas import ToolCall, ToolKind
+from chatapi.wire.json_guard import as_object
 from chatapi.wire.upstream_errors import INVALID_RESPONSE, UpstreamError
 
 # Calls of one choice; each takes memory until its answer ends.
@@ -92,7 +93,7 @@ class _Call:
         if fragment.id and self.upstream_id:
             return fragment.id == self.upstream_id
         # The name again, behind a whole object: the same tool is called once more.
-        return fragment.name == self.name and not _is_object("".join(self._arguments))
+        return fragment.name == self.name and not as_object("".join(self._arguments))
 
     def add(self, fragment: Fragment, choice_index: int) -> ToolCall | None:
         """The piece to tell for this fragment, if there is one."""
@@ -168,16 +169,3 @@ class ToolCallReader:
     @property
     def _latest(self) -> _Call | None:
         return self._calls[-1] if self._calls else None
-
-
-def _is_object(text: str) -> bool:
-    """Whether this is a whole JSON object. The last character decides mostly: long arguments are asked about
-    again and again.
-    """
-    if not text.endswith("}"):
-        return False
-    try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except msgspec.DecodeError:
-        return False
-    return True

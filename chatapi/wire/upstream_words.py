@@ -32,7 +32,10 @@ _ABOUT_INSIDES = re.compile(
     re.I | re.X,
 )
 _SECRET = re.compile(
-    r"\bbearer\s+\S+ | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj|ghp|xox[a-z]|eyj)[-_][\w-]{4,} | \b[a-z][a-z0-9+.-]{1,15}://\S+",
+    r"""\bbearer\s+\S+
+      | \b(?:sk|pk|rk|ck|gsk|hf|xai|org|proj|ghp|xox[a-z]|eyj)[-_][\w-]{4,}
+      | \b[a-z][a-z0-9+.-]{1,15}://\S+
+    """,
     re.I | re.X,
 )
 # What is between such runs is white space, quotes, brackets, and text in other scripts than the Latin one.

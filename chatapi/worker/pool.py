@@ -235,7 +235,8 @@ class PatientConsumer(Consumer):
         def log_attempt(error: Exception, interval_seconds: float) -> None:
             logger.error("No broker at %s: %s. Next attempt in %d s", conn.as_uri(), error, interval_seconds)
 
-        conn.transport_cls = message_channel.transport(  # type: ignore[assignment]  # the stub knows only names
+        # The stub knows only names of transports.
+        conn.transport_cls = message_channel.transport(  # type: ignore[assignment]
             lambda: self.pool.num_processes - len(state.reserved_requests)
         )
         conn.ensure_connection(

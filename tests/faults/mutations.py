@@ -112,7 +112,7 @@ MUTATIONS = (
     ),
     Mutation(
         "who is refused does not get the idempotency key back",
-        "usage/books/ledger.py",
+        "usage/books/admission.py",
         "    idempotency.release(item.id for item in refused if item.idempotency)\n",
         "",
         ("tests/chatapi/test_idempotency.py::test_what_was_refused_may_be_tried_again",),

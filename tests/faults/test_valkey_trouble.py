@@ -1,15 +1,20 @@
 """Valkey pauses, is full, or loses everything while it runs; and one that keeps its data dies."""
 
+import json
 import resource
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
 from chatapi.serving import embedded_valkey
+from chatapi.wire.sse import Parser
+from tests.chatapi.http_client import Answer, Client, Exchange
 from tests.fake_completion import WORDS
 from tests.faults.conftest import Ask
 from tests.installation import Installation, answers, wait_for
@@ -126,6 +131,74 @@ def test_when_valkey_and_the_worker_are_lost_the_last_heartbeat_tells_what_to_ch
     receipt = installation.receipt(answer.generation_id)
     assert (receipt["outcome"], receipt["usage_source"]) == ("worker_lost", "counted")
     assert 25 <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
+
+
+def test_who_resumes_hears_the_end_though_valkey_and_the_worker_are_lost(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
+    """The client may have any number of events that nobody else has any more."""
+    installation.revive()
+    answer = ask("steady").heard(70)
+    path = f"/openai/v1/generations/{answer.generation_id}/stream"
+    positions = ("1", "1-1", "1-2", "2-1", "60-1")
+
+    def resume(position: str) -> Answer:
+        client = Client(installation.url, installation.keys["live"])
+        return client.send("GET", path, last_event_id=position)
+
+    installation.end("worker")
+    valkey.flushall()
+    lost_at = time.monotonic()
+    with ThreadPoolExecutor() as clients:
+        waiting = [*clients.map(resume, positions)]
+    assert time.monotonic() - lost_at < 8
+    assert installation.receipt(answer.generation_id)["outcome"] == "worker_lost"
+    for resumed in [*waiting, *map(resume, positions)]:
+        assert resumed.status == 200, resumed.body
+        assert resumed.body.count(b'"code":"worker_lost"') == resumed.body.count(b"data: [DONE]") == 1
+
+
+def test_who_resumes_hears_the_end_though_valkey_comes_back_with_older_data(
+    installation: Installation, valkey: Redis
+) -> None:
+    installation.revive()
+    client = Client(installation.url, installation.keys["live"], timeout_s=30)
+    body = {"model": "steady", "input": "hello", "background": True}
+    public_id = client.send("POST", "/v1/responses", json.dumps(body).encode()).json["id"]
+
+    def read_on(behind: int) -> list[dict[str, Any]]:
+        answer = client.send("GET", f"/v1/responses/{public_id}?stream=true&starting_after={behind}")
+        assert answer.status == 200, answer.body
+        return [json.loads(event.data) for event in Parser().feed(answer.body)]
+
+    with client.exchange("GET", f"/v1/responses/{public_id}?stream=true", None, {}) as reading:
+        numbers = numbers_of(reading)
+        wait_for(lambda: next(numbers) == 20, "20 events", pause_s=0)
+        older = {key: content for key in valkey.scan_iter("*") if (content := valkey.dump(key))}
+        wait_for(lambda: next(numbers) == 70, "70 events", pause_s=0)
+        installation.end("worker")
+    valkey.flushall()
+    for key, content in older.items():
+        valkey.restore(key, 60_000, content)
+    lost_at = time.monotonic()
+    assert [event["type"] for event in read_on(70)] == ["response.failed"]
+    assert time.monotonic() - lost_at < 8
+    assert installation.receipt(public_id)["outcome"] == "worker_lost"
+    last = read_on(0)[-1]["sequence_number"]
+    assert 20 < last < 70
+    for behind in (last - 1, last, last + 1, 70):
+        assert read_on(behind)[-1]["type"] == "response.failed"
+    for position in ("20-1", "21-1", "60-1"):
+        path = f"/v1/generations/{public_id}/stream"
+        resumed = client.send("GET", path, last_event_id=position)
+        assert resumed.body.count(b'"type":"response.failed"') == 1, resumed.body
+
+
+def numbers_of(exchange: Exchange) -> Iterator[int]:
+    """Yield the number of each event as it comes."""
+    while line := exchange.response.readline():
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])["sequence_number"]
 
 
 def test_what_is_queued_in_a_valkey_that_keeps_its_data_outlives_it(

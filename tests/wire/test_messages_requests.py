@@ -374,9 +374,17 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
         ({"tools": [TOOL] * 129}, "tools"),
+        ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name"),
         ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice.type"),
+        (
+            {
+                "tools": [TOOL, {"type": "web_search_20250305", "name": "web_search"}],
+                "tool_choice": {"type": "tool", "name": "web_search"},
+            },
+            "tool_choice.name",
+        ),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
         (
             {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1024},

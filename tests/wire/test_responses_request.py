@@ -457,6 +457,7 @@ def test_what_is_not_kept_is_told_as_not_stored(members: dict[str, Any]) -> None
             "tools[0].tools[0].name",
         ),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
+        ({"tools": [FUNCTION, FUNCTION | {"type": "custom"}]}, "tools[1].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [FUNCTION], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),
         (

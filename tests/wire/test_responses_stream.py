@@ -14,8 +14,9 @@ from pydantic import TypeAdapter
 
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
+from chatapi.wire.protocols.responses.encoder import Encoder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, WholeItem
-from chatapi.wire.protocols.responses.response import MAX_PARTS, Encoder
+from chatapi.wire.protocols.responses.response import MAX_PARTS
 from tests.wire.dialect_cases import FAILURE
 from tests.wire.response_cases import (
     ANSWER,
@@ -299,6 +300,18 @@ def test_what_was_held_back_comes_before_the_failure() -> None:
     assert [item["status"] for item in items] == ["incomplete", "completed", "incomplete"]
 
 
+@pytest.mark.parametrize("content", [[Text("a"), Refusal("b")], [Reasoning("a"), Text("b")]])
+def test_a_failure_leaves_no_held_item_whole_but_a_whole_call(content: list[AnyDelta]) -> None:
+    """More of a text may be on its way, also where another item was held behind it."""
+    open_call, whole_call = ToolCall(0, '{"a":', "c0", "f"), ToolCall(1, "{}", "c1", "f")
+    found = events(stream([Started(), open_call, *content, whole_call, ToolCall(2, "", "c2", "f"), FAILURE]))
+    items = found[-1]["response"]["output"]
+    completed = [item for item in items if item["status"] == "completed"]
+    assert [item["call_id"] for item in completed] == ["c1"]
+    assert [event["item"] for event in found if event["type"] == "response.output_item.done"] == completed
+    assert not {"content_part.done", "output_text.done", "reasoning_text.done"} & {*kinds(found)}
+
+
 def test_a_stream_that_may_go_on_keeps_what_is_held_back() -> None:
     assert DIALECT.encoder is not None
     encoder = DIALECT.encoder(ANSWER)
@@ -313,6 +326,16 @@ def test_a_stream_that_breaks_off_before_it_has_come_so_far_says_so() -> None:
     encoder = Encoder(ANSWER, after=1_000)
     assert encoder.encode(deltas("failure-behind-a-call")[:-1]) == b""
     assert [event["sequence_number"] for event in events(encoder.failed(FAILURE))] == [1_000, 1_000]
+
+
+def test_a_failure_ends_a_stream_behind_any_number() -> None:
+    """The numbers behind which a client reads on may be those of events that are lost."""
+    content = deltas("failure-behind-a-call")
+    whole = events(Encoder(ANSWER).encode(content))
+    for after in range(len(whole) + 2):
+        *before, last = events(Encoder(ANSWER, after).encode(content))
+        assert before == whole[after + 1 : -1]
+        assert (last["type"], last["sequence_number"]) == ("response.failed", max(after, len(whole) - 1))
 
 
 def test_a_background_response_was_queued() -> None:

@@ -48,9 +48,10 @@ def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
     return tuple(str(BudgetKey(scope.value, scope_id, period.value, start)) for period, start in periods)
 
 
+# Whether `l` is the owner's own limit of the budget `b`: `LimitKey` in SQL.
+IS_OWN_LIMIT = "l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"
 # Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
-_OWN_LIMIT = """FROM usage_budgetlimit AS l
-    WHERE l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"""
+_OWN_LIMIT = f"FROM usage_budgetlimit AS l WHERE {IS_OWN_LIMIT}"
 _NEAREST_LIMIT = """FROM (
         SELECT n.limit_nanodollars, n.soft_limit_nanodollars FROM usage_budgetlimit AS n
         WHERE n.period = b.period AND (n.scope = b.scope AND n.scope_id = b.scope_id

@@ -90,8 +90,10 @@ def release(generation_ids: Iterable[UUID]) -> None:
     ids = [db_value(generation_id) for generation_id in generation_ids]
     if ids:
         placeholders = ", ".join(["%s"] * len(ids))
-        sql = f"DELETE FROM usage_idempotencykey WHERE generation_id IN ({placeholders})"  # noqa: S608  our text
-        execute(sql, ids)
+        execute(
+            f"DELETE FROM usage_idempotencykey WHERE generation_id IN ({placeholders})",  # noqa: S608
+            ids,
+        )
 
 
 def delete_expired(now: datetime, items: Sequence[None]) -> list[None]:

@@ -9,197 +9,27 @@ affect the others. `now` is the database's clock. Every claim raises the fence, 
 nothing.
 """
 
-import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
-from accounts import end_users
 from usage import pricing
-from usage.books import budgets, idempotency
-from usage.books.idempotency import Idempotency
+from usage.books.admission import Admission, admit
 from usage.books.settlement import Charge, Settlement, settle
-from usage.database.clock import local_day
-from usage.database.sql import db_value, fetch_all, insert, rows_of_values, to_uuid
-from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded
+from usage.database.sql import db_value, fetch_all, rows_of_values, to_uuid
+from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State, UsageSource
-from usage.models.budgets import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
     "Admission", "Beat", "Charge", "Claim", "Claimed", "Orphan", "Pulse", "Settlement", "TakeOver",
     "Withdrawal", "admit", "beat", "claim", "settle", "take_over", "withdraw",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """A validated request with its caller, its price and the upper bounds of its tokens."""
-
-    id: UUID
-    organization_id: int
-    project_id: int
-    api_key_id: int
-    time_zone: str
-    is_test: bool
-    model: str
-    endpoint: str
-    dialect: str
-    is_stream: bool
-    choices_count: int
-    """The number of choices in the answer."""
-    sampled_count: int
-    """The number of choices that are generated and paid for: `best_of` may sample more than are returned."""
-    max_output_tokens: int
-    prompt_tokens_bound: int
-    price: Price
-    queue_ttl_ms: int
-    includes_usage: bool = False
-    max_prompt_tokens: int | None = None
-    """The context window. It may exceed what is held for, because a server adds tokens to the prompt that
-    nobody can predict. None: unknown.
-    """
-    requested_model: str | None = None
-    """The alias that the client sent, which its answer has."""
-    end_user: str | None = None
-    """The project's name for the person who asks."""
-    metadata: Mapping[str, str] | None = None
-    """The client's own pairs, for filters."""
-    counts_end_user: bool = False
-    """Whether the request counts in budgets of the end user."""
-    end_user_id: int | None = None
-    """Set by `admit`, if the end user counts."""
-    idempotency: Idempotency | None = None
-
-    @property
-    def most_tokens(self) -> int:
-        """Return the most tokens that the request can use, prompt and answers together."""
-        return self.prompt_tokens_bound + self.max_output_tokens * self.sampled_count
-
-    @property
-    def reserved_nanodollars(self) -> int:
-        """Return the hold: an upper bound of the request's cost."""
-        return pricing.upper_bound(
-            self.prompt_tokens_bound, self.max_output_tokens * self.sampled_count, self.price
-        )
-
-
-def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
-    """Hold each request's upper bound on its budgets and write its row. Return its id, or the refusal."""
-    repeated = idempotency.claim(now, items)
-    fresh = [item for item in items if item.id not in repeated]
-    results: dict[UUID, UUID | BudgetExceeded | AlreadyAdmitted] = {}
-    if fresh:
-        results |= zip([item.id for item in fresh], _admit(now, fresh), strict=True)
-    for id_, known in repeated.items():
-        first = results.get(known.generation_id)
-        # A first request that is refused in this batch leaves no row to attach to: refuse its repetition too.
-        results[id_] = first if isinstance(first, BudgetExceeded) and known.is_same_request else known
-    return [results[item.id] for item in items]
-
-
-def _admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
-    items = _with_end_users(items)
-    # If one does not fit, or a budget has no row yet, decide about each request separately.
-    results: list[UUID | BudgetExceeded] = (
-        [item.id for item in items] if _hold(now, items) else _hold_what_fits(now, items)
-    )
-    fitting = [item for item, result in zip(items, results, strict=True) if isinstance(result, UUID)]
-    if fitting:
-        insert("usage_generation", _COLUMNS, [_row(now, item) for item in fitting])
-    refused = [
-        item for item, result in zip(items, results, strict=True) if isinstance(result, BudgetExceeded)
-    ]
-    idempotency.release(item.id for item in refused if item.idempotency)
-    failpoint("admit.before_commit")
-    return results
-
-
-def _with_end_users(items: Sequence[Admission]) -> Sequence[Admission]:
-    """Return the items with the ids of the end users that count; a first request makes its end user."""
-    names = {(item.project_id, item.end_user) for item in items if item.counts_end_user and item.end_user}
-    if not names:
-        return items
-    ids = end_users.ids_of(names)
-    return [
-        replace(item, end_user_id=ids[item.project_id, item.end_user])
-        if item.counts_end_user and item.end_user
-        else item
-        for item in items
-    ]
-
-
-def _hold(now: datetime, items: Sequence[Admission]) -> bool:
-    """Hold the upper bounds of all items, or nothing. Return whether they are held."""
-    amounts: defaultdict[str, int] = defaultdict(int)
-    for item in items:
-        # Free requests hold nothing, so a batch of them locks no budget.
-        if reserved := item.reserved_nanodollars:
-            for budget_id in _budget_ids(now, item):
-                amounts[budget_id] += reserved
-    return not amounts or budgets.hold(amounts)
-
-
-def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded]:
-    """Decide in memory which requests fit: a batch of refusals costs a constant number of statements."""
-    # In order of arrival: an earlier request of the batch gets the room that a later one then lacks.
-    headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
-    results: list[UUID | BudgetExceeded] = []
-    for item in items:
-        refused = budgets.reserve(headroom, _budget_ids(now, item), item.reserved_nanodollars)
-        results.append(refused or item.id)
-    is_held = _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
-    # If a limit was lowered since the headroom was read, read it again.
-    return results if is_held else _hold_what_fits(now, items)
-
-
-def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
-    owners = BudgetOwners(item.organization_id, item.project_id, item.api_key_id, item.end_user_id)
-    return budgets.ids_for(owners, local_day(now, item.time_zone))
-
-
-_COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "end_user",
-    "end_user_id", "metadata", "endpoint",
-    "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
-    "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
-    "admitted_at",
-)  # fmt: skip
-
-
-def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
-    return (
-        item.id,
-        item.organization_id,
-        item.project_id,
-        item.api_key_id,
-        item.is_test,
-        item.model,
-        item.requested_model,
-        item.end_user,
-        item.end_user_id,
-        json.dumps(item.metadata) if item.metadata else None,
-        item.endpoint,
-        item.dialect,
-        item.is_stream,
-        item.includes_usage,
-        item.choices_count,
-        item.sampled_count,
-        item.max_output_tokens,
-        item.max_prompt_tokens,
-        *item.price.columns().values(),
-        item.reserved_nanodollars,
-        # Kept in the row, because a request that ends after midnight is charged to the day that held it.
-        local_day(now, item.time_zone),
-        now + timedelta(milliseconds=item.queue_ttl_ms),
-        now,
-    )
 
 
 @dataclass(frozen=True, slots=True)

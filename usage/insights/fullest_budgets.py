@@ -95,7 +95,7 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
         f"""SELECT b.scope, b.scope_id, b.period, b.period_start,
             b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
         FROM usage_budgetlimit AS l
-        JOIN usage_budget AS b ON b.scope = l.scope AND b.scope_id = l.scope_id AND b.period = l.period
+        JOIN usage_budget AS b ON {budgets.IS_OWN_LIMIT}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
         ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id
         LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours

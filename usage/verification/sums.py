@@ -25,7 +25,7 @@ from usage.models import (
     MonthlyEndUserUsage,
     State,
 )
-from usage.models.budgets import BudgetOwners
+from usage.models.budgets import BudgetKey, BudgetOwners
 from usage.models.generations import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.invariants import Difference
@@ -57,9 +57,10 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
             told = ("posted {} pending {}".format(*amounts) for amounts in (expected, found))
             yield Difference("I2 conservation", budget.id, *told)
         # Limits are found by these columns, sums by the id.
-        if budget.id != (named := f"{budget.scope}/{budget.scope_id}/{budget.period}/{budget.period_start}"):
+        key = BudgetKey(budget.scope, budget.scope_id, budget.period, budget.period_start)
+        if budget.id != str(key):
             yield Difference(
-                "I2 conservation", budget.id, "the budget that its id says", f"{named}, whose limit it has"
+                "I2 conservation", budget.id, "the budget that its id says", f"{key}, whose limit it has"
             )
     # Entries of a day also count in its month and in "ever", which began earlier and are not checked here.
     older = Budget.objects.filter(period_start__lt=first_day) if first_day else Budget.objects.none()

@@ -321,7 +321,7 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
 
 def _invite(row: Member, url: str | UnsetType = UNSET) -> objects.Invite:
     expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
-    is_open = memberships.is_pending(row)
+    is_open = memberships.is_invited(row.user)
     return objects.Invite(
         id=str(row.pk),
         email=row.user.email,

@@ -56,9 +56,7 @@ class Projects(ManagementRoute):
         owner = Organization.objects.select_for_update().get(pk=caller_of(request).organization_id)
         refuse_more(owner.projects.all(), "projects")
         row = Project(organization=owner, name=self.body(request).name)
-        _check_name(row)
-        row.full_clean()
-        row.save()
+        _save_named(row)
         return reply(project(row))
 
 
@@ -86,9 +84,7 @@ class OneProject(ManagementRoute):
         """Rename the project."""
         row = self.project(request, project_id)
         row.name = self.body(request).name
-        _check_name(row)
-        row.full_clean()
-        row.save()
+        _save_named(row)
         return reply(project(row))
 
 
@@ -187,10 +183,13 @@ def project(row: Project) -> objects.Project:
     )
 
 
-def _check_name(row: Project) -> None:
+def _save_named(row: Project) -> None:
+    """Save the project with its new name, which no other one of the organization may have."""
     others = Project.objects.filter(organization=row.organization_id, name=row.name).exclude(pk=row.pk)
     if others.exists():
         refuse("a project of your organization has this name already.", "name")
+    row.full_clean()
+    row.save()
 
 
 def _permissions(row: Project) -> objects.ModelPermissions:

@@ -85,17 +85,7 @@ class Command(BaseCommand):
             metavar="ID",
             help="a model that the key may use; may be repeated (default: all)",
         )
-        for option, (field, what) in LIMITS.items():
-            parser.add_argument(
-                option, dest=field, type=arguments.positive, metavar="N", help=f"the most {what} of this key"
-            )
-        parser.add_argument(
-            "--budget-usd",
-            type=arguments.usd,
-            metavar="AMOUNT",
-            help="the most that the key may spend, in US dollars, such as 50.00; needs --per",
-        )
-        parser.add_argument("--per", choices=list(PERIODS), help="the period of the budget")
+        _add_limits(parser)
         parser.add_argument("--json", action="store_true", help='print only {"key": ..., "id": ...}')
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -123,6 +113,20 @@ class Command(BaseCommand):
         if not options["json"]:
             kind = f"{'test' if row.is_test else 'live'}{' admin' if row.is_admin else ''} key"
             self.stderr.write(f"This {kind} {row.name!r} of {row.project} is shown only now.{made}")
+
+
+def _add_limits(parser: CommandParser) -> None:
+    for option, (field, what) in LIMITS.items():
+        parser.add_argument(
+            option, dest=field, type=arguments.positive, metavar="N", help=f"the most {what} of this key"
+        )
+    parser.add_argument(
+        "--budget-usd",
+        type=arguments.usd,
+        metavar="AMOUNT",
+        help="the most that the key may spend, in US dollars, such as 50.00; needs --per",
+    )
+    parser.add_argument("--per", choices=list(PERIODS), help="the period of the budget")
 
 
 def _save_limits(row: APIKey, options: dict[str, Any]) -> None:

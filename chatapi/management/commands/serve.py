@@ -66,7 +66,8 @@ class Command(BaseCommand):
             "--fd",
             type=int,
             metavar="N",
-            help="with --only web: the file descriptor of a listening socket, instead of --host and --port",
+            help="with --only web: the file descriptor of a listening socket, instead of --host and --port; "
+            "--web says how many processes accept from it (default: 1)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -90,10 +91,11 @@ class Command(BaseCommand):
 
     def _run_one(self, *, only: str, host: str, port: str, fd: int | None, **options: Any) -> int:
         role, number = preflight.role(only), preflight.port_number(str(port))
-        if options["web"] or options["worker"]:
-            raise CannotStart("--web and --worker belong to the whole service: leave out --only.")
         if fd is not None and role != "web":
             raise CannotStart("--fd belongs to --only web.")
+        if options["worker"] or (options["web"] and fd is None):
+            raise CannotStart("--web and --worker belong to the whole service: leave out --only.")
+        sharers = preflight.process_count("--web", options["web"] or "1")
         preflight.check_settings()
         preflight.check_services()
         listener = preflight.listening_socket(host, number, fd) if role == "web" else None
@@ -101,7 +103,7 @@ class Command(BaseCommand):
         log.info("starts", extra=fields(role=role, version=__version__, address=address, pid=os.getpid()))
         # Imported here, so that each process loads only what it runs.
         process = import_module(PROCESSES[role])
-        return process.run(listener, is_shared=fd is not None) if listener else process.run() or 0
+        return process.run(listener, is_shared=sharers > 1) if listener else process.run() or 0
 
     def _say(self, text: str) -> None:
         self.stdout.write(text)

@@ -7,17 +7,12 @@ be enforced and a disconnect stops the upstream, unless the deployment answers t
 
 import asyncio
 import os
-import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.client_reqrep import ConnectionKey
-from aiohttp.connector import Connection
-from aiohttp.tracing import Trace
 
 from accounts import loop_clock
 from chatapi.fair_room import FairRoom, Room
@@ -29,6 +24,7 @@ from chatapi.wire.upstream_custom_tools import CustomCalls, as_functions
 from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
+from chatapi.worker.engines.upstream_session import BEHIND_BYTES, is_broken, new_session
 from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside, party
 from usage.failpoints import failpoint
 
@@ -47,10 +43,6 @@ WATCH_S = 1.0
 TURN_BYTES = 64 << 10
 # The most that is read at once; its deltas are in memory while they wait for their turn.
 READ_BYTES = 4 << 10
-# After a read of this length the rest waits in the kernel until the next one: the worker is behind.
-BEHIND_BYTES = 2 << 10
-# Bytes of one answer that may wait in the kernel, which takes twice as much.
-RECEIVE_BUFFER_BYTES = 32 << 10
 # The wait for the end of the body after `[DONE]`, which is cheaper than a new TLS connection.
 REUSE_GRACE_S = 0.05
 
@@ -72,7 +64,7 @@ class OpenAICompatibleEngine:
         closes the connection.
         """
         if self._session is None:
-            self._session = _new_session()
+            self._session = new_session()
         exchange = None
         try:
             exchange = _Exchange(self._session, self._api, call)
@@ -315,7 +307,7 @@ class _Exchange:
         if self._is_waiting and loop_clock.monotonic() >= self._deadline():
             response.content.set_exception(TimeoutError())
             return
-        if self._is_waiting and _is_broken(response):
+        if self._is_waiting and is_broken(response):
             response.content.set_exception(aiohttp.ClientPayloadError())
             return
         timeouts = self._timeouts
@@ -334,59 +326,6 @@ class _Exchange:
         else:
             wait_until = self._opened_at + timeouts.first_delta_ms / 1000
         return min(wait_until, self._ends_at)
-
-
-class _Connector(aiohttp.TCPConnector):
-    # aiohttp has no public hook for this. A test notices if it is no longer called.
-    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
-        """Return a connection to use again, but none on which unrequested bytes came: they would answer the
-        next request.
-        """
-        while (connection := await super()._get(key, traces)) is not None:
-            if connection.protocol is not None and not connection.protocol.should_close:
-                break
-            connection.close()
-        return connection
-
-
-def _new_session() -> aiohttp.ClientSession:
-    """Return a session without cookies, proxies, netrc or limit: the worker limits how much runs at once."""
-    tracing = aiohttp.TraceConfig()
-    tracing.on_connection_reuseconn.append(_note_old_connection)
-    tracing.on_connection_create_start.append(_note_new_connection)
-    return aiohttp.ClientSession(
-        connector=_Connector(limit=0, keepalive_timeout=15, ttl_dns_cache=30, socket_factory=_socket),
-        read_bufsize=BEHIND_BYTES,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-        trace_configs=[tracing],
-    )
-
-
-def _socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """Return a socket that takes little in advance: an upstream may be far faster than its client, and one
-    read takes all that has come.
-    """
-    family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-    return made
-
-
-async def _note_old_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.has_old_connection = True
-
-
-async def _note_new_connection(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    context.trace_request_ctx.has_old_connection = False
-
-
-def _is_broken(response: aiohttp.ClientResponse) -> bool:
-    """Return whether the connection is gone without an end of the body: aiohttp closes one with broken
-    framing so.
-    """
-    connection = response.connection
-    return connection is not None and connection.transport is None and not response.content.is_eof()
 
 
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:

@@ -16,7 +16,7 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from chatapi.concurrency import shield_until_done
-from chatapi.delta_stream import NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
+from chatapi.delta_stream import MAX_SEQ, NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
 from chatapi.end_log import log_end
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
@@ -35,7 +35,7 @@ from usage.pricing import Tokens
 log = logging.getLogger(__name__)
 
 BATCH = 50
-NOTHING = Sealed([], 0, is_whole=False)
+NOTHING = Sealed([], is_whole=False)
 
 
 class Reaper:
@@ -127,7 +127,8 @@ class Reaper:
         end = Entry(
             orphan.id,
             orphan.fence,
-            sealed.last_seq + 1,
+            # Clients may have deltas that the log has lost, even if it looks whole.
+            MAX_SEQ if orphan.was_started else 1,
             deltas.encode([failure]),
             job.inbox if job else "",
             is_last=True,

@@ -21,6 +21,7 @@ from chatapi.wire.deltas import (
     ToolCall,
     Usage,
 )
+from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.messages.envelope import error_document
 from chatapi.wire.protocols.protocol import Answer
 
@@ -59,7 +60,7 @@ class _Block:
     @property
     def may_end(self) -> bool:
         """Whether nothing that belongs to it can come any more. Text goes on in another block."""
-        return isinstance(self.key, str) or _input("".join(self.pieces)) is not None
+        return isinstance(self.key, str) or as_object("".join(self.pieces)) is not None
 
 
 class MessagesEncoder:
@@ -249,7 +250,7 @@ class MessagesFolder(Completion):
             "type": "tool_use",
             "id": call.id or f"call_{number}",
             "name": name,
-            "input": _input(call.arguments) or {},
+            "input": as_object(call.arguments) or {},
         }
 
 
@@ -321,11 +322,3 @@ def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]
     if end.stop_sequence is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": end.stop_sequence}
     return {"stop_reason": "end_turn", "stop_sequence": None}
-
-
-def _input(arguments: str) -> dict[str, Any] | None:
-    """Return a call's arguments, None if they are no whole JSON object."""
-    try:
-        return msgspec.json.decode(arguments, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError):
-        return None

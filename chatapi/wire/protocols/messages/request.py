@@ -152,6 +152,12 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        # Anthropic's rule: an answer calls tools by name.
+        names: set[str] = set()
+        for index, tool in enumerate(self.tools):
+            if tool.name in names:
+                raise Violation(f"tools[{index}].name", f"there are two tools '{tool.name}'")
+            names.add(tool.name)
         # A choice among tools that are left out could not be kept.
         if isinstance(self.tool_choice, AnyChoice | ToolNameChoice) and not self._own_tools:
             raise Violation("tool_choice", "it is only allowed when tools are specified")

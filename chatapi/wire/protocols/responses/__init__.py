@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from chatapi.wire.protocols.envelope import openai_error
 from chatapi.wire.protocols.protocol import Dialect, Operation, Protocol
+from chatapi.wire.protocols.responses.encoder import CountFolder, Encoder, Folder
 from chatapi.wire.protocols.responses.request import (
     COUNT_NAME,
     NAME,
@@ -13,7 +14,7 @@ from chatapi.wire.protocols.responses.request import (
     parse_resolved,
     parse_resolved_count,
 )
-from chatapi.wire.protocols.responses.response import ID_PREFIX, CountFolder, Encoder, Folder
+from chatapi.wire.protocols.responses.response import ID_PREFIX
 from chatapi.wire.protocols.responses.stored import accepted
 
 _WORD = {"type": "string"}

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from chatapi.wire.deltas import TokenLogprob, ToolCall
+from chatapi.wire.json_guard import as_object
 
 # An event's type, and its members but for `type` and `sequence_number`.
 Event = tuple[str, dict[str, Any]]
@@ -156,10 +157,9 @@ class Spoken(Item):
         """Return whether the open part is of that kind."""
         return bool(self._parts) and self._parts[-1].kind == kind
 
-    def begin_part(self, kind: PartKind) -> Iterator[Event]:
-        yield from self.contents_end()
+    def begin_part(self, kind: PartKind) -> Event:
         self._parts.append(Part(kind, self.place, len(self._parts)))
-        yield self.part.begin()
+        return self.part.begin()
 
     @property
     def part(self) -> Part:
@@ -196,13 +196,7 @@ class Call(Item):
     @property
     def is_whole(self) -> bool:
         """Whether nothing can follow: the arguments are a JSON object. Free text has no such end."""
-        arguments = self.arguments
-        if self._is_custom or not arguments.rstrip().endswith("}"):
-            return False
-        try:
-            return isinstance(msgspec.json.decode(arguments), dict)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            return False
+        return not self._is_custom and as_object(self.arguments) is not None
 
     def body(self, *, is_event: bool = False) -> dict[str, Any]:
         body = {"id": self.id, "type": "custom_tool_call" if self._is_custom else "function_call"}

@@ -1,11 +1,11 @@
-"""A response: the object, and the events of its stream (OpenAI's API reference, "Responses").
+"""A response in the making: the object, and the events of its stream (OpenAI's API reference, "Responses").
 
 A stream is `response.created`, `response.in_progress`, the events of each item of the output, and one
 terminal event with the whole object. There is no `[DONE]`. One item is open at a time: what an upstream says
 of others meanwhile is held back until the open one is whole.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import msgspec
@@ -108,7 +108,8 @@ class Response:
                 yield from self._content(delta)
 
     def fail(self, failure: Failed, *, is_end: bool) -> Iterator[Event]:
-        """Yield the end of a response that broke off; its open items never look whole.
+        """Yield the end of a response that broke off: only items that ended, and calls whose arguments are a
+        JSON object, are completed.
 
         `is_end`: not only of this stream. What was held back comes first then, because it is charged.
         """
@@ -285,7 +286,9 @@ class Response:
         assert isinstance(self._open, Spoken)
         if not self._open.has_part(kind):
             self._parts_count += 1
-            yield from self._open.begin_part(kind)
+            if self.failure is None:
+                yield from self._open.contents_end()
+            yield self._open.begin_part(kind)
 
     def _begin(self, item: Item) -> Iterator[Event]:
         self._items.append(item)
@@ -297,97 +300,16 @@ class Response:
             return
         if isinstance(self._open, Call):
             self._ended_calls.add(self._open.call_index)
-            if self.failure is not None and not self._open.is_whole:
-                self._open.status = "incomplete"  # without an event that ends it
-                self._open = None
-                return
-        yield from self._open.end(status)
+        is_whole = isinstance(self._open, Call) and self._open.is_whole
+        if self.failure is None or is_whole:
+            yield from self._open.end(status)
+        else:
+            self._open.status = "incomplete"  # without an event that ends it
         self._open = None
 
     def _item_id(self, prefix: str) -> str:
         """Return the id of the next item, which leads back to the response."""
         return f"{prefix}_{self.answer.id}{len(self._items):02x}"
-
-
-class Encoder:
-    """Writes a response as a stream of typed events, numbered from 0."""
-
-    def __init__(self, answer: Answer, after: int = -1) -> None:
-        """`after`: the number of the last event that the client has."""
-        self._response = Response(answer)
-        self._after = after
-        self._number = 0
-
-    def encode(self, batch: Iterable[AnyDelta]) -> bytes:
-        """Return the batch's events; see `protocol.Encoder`."""
-        return self._frames(event for delta in batch for event in self._response.add(delta))
-
-    def failed(self, failure: Failed) -> bytes:
-        """Return the events that end a stream that broke off.
-
-        They have the number of the last event before them, behind which the client reads on. Numbers of their
-        own would belong to other events when the stream is read again.
-        """
-        last = max(self._after, self._number - 1, 0)
-        return b"".join(_frame(last, event) for event in self._response.fail(failure, is_end=False))
-
-    def _frames(self, events: Iterable[Event]) -> bytes:
-        frames = []
-        for event in events:
-            if self._number > self._after:
-                frames.append(_frame(self._number, event))
-            self._number += 1
-        return b"".join(frames)
-
-
-def _frame(number: int, event: Event) -> bytes:
-    kind, members = event
-    data = _to_json({"type": kind, "sequence_number": number, **members})
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
-
-
-class Folder:
-    """Writes a response as one object."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.response = Response(answer)
-
-    @property
-    def usage(self) -> Usage | None:
-        """The response's usage, once it has come."""
-        return self.response.usage
-
-    @property
-    def failure(self) -> Failed | None:
-        """Why there is no response."""
-        return self.response.failure
-
-    def add(self, delta: AnyDelta) -> None:
-        """Fold one delta in."""
-        for _ in self.response.add(delta):
-            pass
-
-    def body(self) -> bytes:
-        """Return the object."""
-        return self.response.object()
-
-
-class CountFolder:
-    """Writes the number of a prompt's tokens."""
-
-    def __init__(self, answer: Answer) -> None:
-        self.usage: Usage | None = None
-        self.failure: Failed | None = None
-
-    def add(self, delta: AnyDelta) -> None:
-        """Take the usage."""
-        if isinstance(delta, Usage):
-            self.usage = delta
-
-    def body(self) -> bytes:
-        """Return the object."""
-        assert self.usage is not None
-        return _to_json({"object": "response.input_tokens", "input_tokens": self.usage.prompt_tokens})
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

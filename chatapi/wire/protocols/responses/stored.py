@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.responses.encoder import Folder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
-from chatapi.wire.protocols.responses.response import Folder
 
 _to_json = msgspec.json.Encoder().encode
 

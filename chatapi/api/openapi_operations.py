@@ -1,0 +1,77 @@
+"""The parts of an operation in the OpenAPI document: its parameters, answers and errors."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from chatapi.api.openapi_schemas import Schema, ref
+
+_ERRORS = {
+    400: "The request is malformed; `param` names the parameter.",
+    401: "No valid API key. The answer is the same for every reason.",
+    402: "A budget, or the credit, has no room for what the request can cost.",
+    403: "The API key may not do this: it lacks a scope (`permission_denied` says which), or may not use the "
+    "model (`model_not_allowed`). Or an operator stopped the request (`stopped_by_operator`).",
+    404: "There is no such model or object, or it is not yours.",
+    405: "Another method is allowed here; `Allow` says which.",
+    408: "The request took too long to arrive.",
+    409: "The generation was cancelled before it was answered.",
+    410: "The stream is not kept any more; the receipt is.",
+    413: "The body is too large.",
+    415: "The body is not `application/json`, or it is compressed.",
+    422: "The `Idempotency-Key` was sent before, with another request.",
+    429: "A budget or limit is taken for now; `Retry-After` says when to try again.",
+    500: "The server failed. It is a bug.",
+    502: "The upstream failed. Nothing was charged unless the receipt says so.",
+    503: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
+    504: "The upstream took too long. Nothing was charged unless the receipt says so.",
+    529: "A part of the service is away for the moment. Nothing was charged unless the receipt says so.",
+}
+# Errors of every route; `new_operation` gets those that a route has besides.
+_ANY_ROUTE = (400, 401, 403, 405, 408, 413, 429, 500, 503)
+
+
+def new_operation(
+    names: tuple[str, str, str],
+    description: str,
+    *,
+    answers: dict[int, Schema],
+    errors: Iterable[int] = (),
+    parameters: Iterable[Schema] = (),
+    body: Schema | None = None,
+) -> Schema:
+    """Return an operation; `names` are its tag, its id and its summary."""
+    tag, operation_id, summary = names
+    found = {status: new_answer(_ERRORS[status], "Error") for status in (*_ANY_ROUTE, *errors)} | answers
+    operation: Schema = {
+        "operationId": operation_id,
+        "summary": summary,
+        "description": description,
+        "tags": [tag],
+        "security": [{"APIKey": []}, {"APIKeyHeader": []}],
+        "parameters": list(parameters),
+        "responses": {str(status): found[status] for status in sorted(found)},
+    }
+    return operation if body is None else operation | {"requestBody": body}
+
+
+def with_errors(operation: Schema, error: str, overloaded_status: int) -> Schema:
+    """Return the operation with errors of another schema, and another status for overload."""
+    answers = {int(status): answer for status, answer in operation["responses"].items()}
+    errors = [overloaded_status if status == 503 else status for status in answers if status >= 400]
+    found = {status: answer for status, answer in answers.items() if status < 400}
+    found |= {status: new_answer(_ERRORS[status], error) for status in errors}
+    return operation | {"responses": {str(status): found[status] for status in sorted(found)}}
+
+
+def new_parameter(
+    place: str, name: str, schema: Schema, description: str, *, required: bool = False
+) -> Schema:
+    """Return a parameter; those of a path are always required."""
+    required = required or place == "path"
+    return {"name": name, "in": place, "required": required, "schema": schema, "description": description}
+
+
+def new_answer(description: str, schema: str, headers: Schema | None = None) -> dict[str, Any]:
+    """Return an answer in JSON with the schema of that name."""
+    answer = {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
+    return answer if headers is None else answer | {"headers": headers}
