@@ -77,7 +77,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     context = {
         "title": "Members",
         "members": [
-            (row, _state(row), may_change and not roles.is_above(row.role, own)) for row in found[:PAGE]
+            (row, memberships.state(row), may_change and not roles.is_above(row.role, own))
+            for row in found[:PAGE]
         ],
         "role_choices": [value for value, _ in _role_choices(console)],
         "may_invite": console.may("accounts.add_member"),
@@ -136,10 +137,15 @@ def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpR
 @require_POST
 @page("accounts.delete_member")
 def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
-    """Remove a member, whose sign-in to this organization ends at once."""
+    """Remove a member, who sees nothing of the organization any more; the name of one who never came is free
+    again.
+    """
     member = _changeable(console, member_id)
     try:
-        memberships.remove(member)
+        if memberships.is_invited(member.user):
+            memberships.withdraw(member)
+        else:
+            memberships.remove(member)
     except ValidationError as error:
         messages.error(request, error.messages[0])
     else:
@@ -164,9 +170,3 @@ def _changeable(console: Console, member_id: int) -> Member:
     if roles.is_above(row.role, access.role_in(console.person, console.organization.pk)):
         raise PermissionDenied
     return row
-
-
-def _state(row: Member) -> str:
-    if not row.user.is_active:
-        return "inactive"
-    return "active" if row.user.has_usable_password() else "invited"

@@ -239,6 +239,16 @@ def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, b
     assert not User.objects.filter(username="dora").exists()
 
 
+def test_the_name_of_an_invited_person_is_free_after_their_removal(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    for _ in range(2):
+        invited = client.post(url(alice, "members/invite"), {"name": "dora", "role": "viewer"}, follow=True)
+        assert "Acme" in text(invited)
+        member = Member.objects.get(user__username="dora")
+        client.post(url(alice, f"members/{member.pk}/remove"))
+        assert not User.objects.filter(username="dora").exists()
+
+
 def test_the_first_page_is_start_until_there_is_a_request(alice: Person) -> None:
     client = client_of(alice.user)
     pages = [client.get("/console/", follow=True).redirect_chain[-1][0]]
