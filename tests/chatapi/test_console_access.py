@@ -212,4 +212,5 @@ def test_the_policy_allows_only_our_own_files(house: House) -> None:
         policy = client.get(path)["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self';" in f"{policy};"
+        assert {"frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'"} <= set(policy.split("; "))
         assert not re.search("unsafe|data:|http", policy), policy
