@@ -29,7 +29,7 @@ slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
 	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py doctor.py every_protocol.py one_line_errors.py presence.py \
 	process_metrics.py rate_limits_end_to_end.py serve.py serve_processes.py stored_responses.py watchdog.py) \
 	tests/chatapi/worker/test_pool.py \
-	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py followers.py \
+	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py fleet.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
 	overlapping_faults.py protocols.py \
 	reaper_in_every_worker.py rolling_restart.py signals.py surroundings.py \

@@ -54,12 +54,24 @@ class FairRoom:
         most_waiting_each: float = float("inf"),
     ) -> None:
         """Set the longest wait for room, and the longest queue of one party."""
-        self._free_units = units
+        self._units = self._free_units = units
         self._units_each = units_each
         self._wait_s = wait_s
         self._most_waiting_each = most_waiting_each
         self._held_units: Counter[Hashable] = Counter()
         self._waiting: OrderedDict[Hashable, deque[tuple[Room, asyncio.Future[None]]]] = OrderedDict()
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether a request for one unit would wait."""
+        return self._free_units < 1 or bool(self._waiting)
+
+    def resize(self, units: int) -> None:
+        """Change the room, for one party too; what is held beyond it stays held until it is released."""
+        if units != self._units:
+            self._free_units += units - self._units
+            self._units = self._units_each = units
+            self._give_to_next()
 
     def is_wanted_from(self, party: Hashable) -> bool:
         """Return whether a waiting request could use the units that this party holds."""

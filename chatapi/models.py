@@ -222,6 +222,12 @@ class Deployment(models.Model):
     priority = models.PositiveIntegerField(
         default=0, validators=[_at_most], help_text="Lower ones are tried first."
     )
+    max_concurrent = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=_positive,
+        help_text="Requests in flight, of all workers together; empty: no limit.",
+    )
     on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
     streaming = models.CharField(
         max_length=16,

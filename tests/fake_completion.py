@@ -73,6 +73,12 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     error_code: str | None = None
     retry_after: str | None = None
     retry_after_ms: str | None = None
+    fail_first: int | None = None
+    """Only so many calls are refused, the first ones."""
+    fail_share: float = 1.0
+    """Only this share of the calls is refused, evenly."""
+    per_second: int | None = None
+    """Only calls beyond so many in a second are refused."""
     html: bool = False
     redirect: str | None = None
     # how it breaks off

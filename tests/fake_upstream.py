@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import time
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import product
@@ -53,6 +54,8 @@ class Upstream:
         self.url = ""
         self.calls: list[Received] = []
         self._scripts: dict[str, Script] = {}
+        self._asked: Counter[str] = Counter()
+        self._served_at: defaultdict[str, deque[float]] = defaultdict(deque)
         self._changed = asyncio.Condition()
 
     def app(self) -> web.Application:
@@ -83,6 +86,7 @@ class Upstream:
     def name_script(self, name: str, script: Script) -> None:
         """Give a script a name of its own."""
         self._scripts[name] = script
+        self._asked[name] = 0
 
     def script(self, model: str) -> Script | None:
         """Return the model's script; None if there is no such model."""
@@ -91,6 +95,26 @@ class Upstream:
             return self._scripts.get(model)
         pairs = (option.partition("=") for option in options.split(",") if option)
         return msgspec.convert({key: value or "true" for key, _, value in pairs}, Script, strict=False)
+
+    def _script_of_call(self, model: str) -> Script | None:
+        """Return the script for the next call: without a refusal if only other calls are refused."""
+        script = self.script(model)
+        if script is None or self._refuses(model, script):
+            return script
+        return msgspec.structs.replace(script, status=200)
+
+    def _refuses(self, model: str, script: Script) -> bool:
+        asked = self._asked[model]
+        self._asked[model] += 1
+        if script.per_second is not None:
+            served_at, now = self._served_at[model], time.monotonic()
+            while served_at and served_at[0] < now - 1:
+                served_at.popleft()
+            if len(served_at) < script.per_second:
+                served_at.append(now)
+                return False
+        is_first = script.fail_first is None or asked < script.fail_first
+        return is_first and int((asked + 1) * script.fail_share) > int(asked * script.fail_share)
 
     async def _set_script(self, request: web.Request) -> web.Response:
         named = await request.json()
@@ -117,7 +141,7 @@ class Upstream:
         self.calls.append(call)
         await self._tell_change()
         try:
-            response = await _answer(request, self.script(body["model"]), call)
+            response = await _answer(request, self._script_of_call(body["model"]), call)
             call.is_completed = request.transport is not None and not request.transport.is_closing()
             return response
         except (asyncio.CancelledError, ConnectionError):

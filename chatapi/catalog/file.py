@@ -112,6 +112,7 @@ class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     api_key_env: str = ""
     weight: Positive = 1
     priority: Natural = 0
+    max_concurrent: Positive | None = None
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     streaming: Streaming = Streaming.ALWAYS
     timeouts: Timeouts = Timeouts()

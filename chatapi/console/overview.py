@@ -37,7 +37,9 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         )
     with closed_days.read_once(form.over.before.start, form.over.end):
         points = insights.series(form.over, form.group_by, form.filters)
-        before = insights.totals(form.over.before, form.filters)
+        # An organization that did not exist for all of the time before has nothing to compare with.
+        was_there = console.organization.created_at <= form.over.before.start
+        before = insights.totals(form.over.before, form.filters) if was_there else Totals()
     chips = form.chips()
     form.offer_choices()
     now = sum((point.totals for point in points), Totals())

@@ -26,6 +26,7 @@ _FIELDS = [
     ("base_url", "upstream_model"),
     ("api_key_env", "is_active"),
     ("priority", "weight"),
+    "max_concurrent",
     ("on_disconnect", "streaming"),
     ("connect_ms", "first_delta_ms"),
     ("between_deltas_ms", "total_ms"),

@@ -184,8 +184,8 @@ class DeploymentForm(ConstrainedForm):
         model = Deployment
         fields = [
             "model", "name", "engine", "base_url", "upstream_model", "api_key_env", "is_active",
-            "priority", "weight", "on_disconnect", "streaming", "extra_parameters",
-            "allow_remote_media",
+            "priority", "weight", "max_concurrent", "on_disconnect", "streaming",
+            "extra_parameters", "allow_remote_media",
         ]  # fmt: skip
         labels = {
             "base_url": "Base URL",

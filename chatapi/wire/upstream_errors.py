@@ -56,6 +56,15 @@ RATE_LIMITED = Failed(
     "The upstream is rate limited.", type="rate_limit_error", code="upstream_rate_limited", status=429
 )
 
+# After these failures the same upstream may answer the next attempt: it has a bad moment, and the request and
+# our settings are not at fault.
+TRANSIENT = frozenset(
+    failure.code
+    for failure in (UPSTREAM_FAILED, DISCONNECTED, UNAVAILABLE, UNREACHABLE, TIMED_OUT, RATE_LIMITED)
+)
+# With these an upstream says, whatever the request, that it takes none for a while.
+NOT_NOW = frozenset(failure.code for failure in (UNAVAILABLE, UNREACHABLE, RATE_LIMITED))
+
 _BY_STATUS = {
     401: AUTHENTICATION,
     402: QUOTA_EXHAUSTED,

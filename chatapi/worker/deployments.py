@@ -1,7 +1,5 @@
-"""Orders the deployments of a model: by priority, then at random by weight, those in cool-down last."""
+"""Loads the deployments of all models from the database; `routing/` chooses among them."""
 
-import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,9 +9,6 @@ from chatapi.catalog import active_deployments
 from chatapi.models import Deployment, OnDisconnect
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.engines import Target, Timeouts
-
-# How long a deployment is asked last after a retryable failure.
-COOL_DOWN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +20,14 @@ class Route:
     priority: int = 0
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     allows_remote_media: bool = False
+    max_concurrent: int | None = None
+    """The requests of all workers that may be in flight there; None is no limit."""
+    model: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return the deployment's name among those of all models; a model's id has no space."""
+        return f"{self.model} {self.target.name}"
 
 
 # The only route for test keys, for every model. It fetches no media.
@@ -35,8 +38,16 @@ def load() -> dict[str, list[Route]]:
     """Return the routes to the active deployments, by model."""
     routes: dict[str, list[Route]] = {}
     for row in active_deployments():
-        on_disconnect = OnDisconnect(row.on_disconnect)
-        route = Route(target_of(row), row.weight, row.priority, on_disconnect, row.allow_remote_media)
+        route = Route(
+            target_of(row),
+            # A row that was written past all checks may have a weight of 0.
+            max(row.weight, 1),
+            row.priority,
+            OnDisconnect(row.on_disconnect),
+            row.allow_remote_media,
+            row.max_concurrent,
+            row.model_id,
+        )
         routes.setdefault(row.model_id, []).append(route)
     return routes
 
@@ -61,32 +72,3 @@ def able(routes: Sequence[Route], request: GenerationRequest) -> list[Route]:
     URLs of media go only to deployments that allow remote media: their upstream would fetch them.
     """
     return [route for route in routes if route.allows_remote_media or request.remote_media_param is None]
-
-
-class Health:
-    """Remembers which deployments have failed lately. Each process has its own memory."""
-
-    def __init__(self) -> None:
-        self._cool_until: dict[Target, float] = {}
-
-    def failed(self, target: Target) -> None:
-        """Ask this deployment last for `COOL_DOWN_S`."""
-        self._cool_until[target] = time.monotonic() + COOL_DOWN_S
-
-    def in_order(self, routes: Sequence[Route]) -> list[Route]:
-        """Return the routes in the order to try them.
-
-        Healthy ones come before those in cool-down, low priority numbers first, the rest at random by weight.
-        """
-        now = time.monotonic()
-        # Efraimidis and Spirakis: sorting by u^(1/w) draws without replacement in proportion to the weights.
-        # A weighted choice needs no cryptographic randomness.
-        drawn = {id(route): random.random() ** (1 / max(route.weight, 1)) for route in routes}  # noqa: S311
-        return sorted(
-            routes,
-            key=lambda route: (
-                self._cool_until.get(route.target, 0) > now,
-                route.priority,
-                -drawn[id(route)],
-            ),
-        )

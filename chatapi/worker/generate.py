@@ -1,7 +1,7 @@
 """Runs one generation.
 
 1. Claim its row, and read its job from Redis.
-2. Ask the model's deployments in order until one begins to answer, and publish its deltas.
+2. Ask the model's deployments until one begins to answer, and publish its deltas (`attempts.py`).
 3. Wait until all content is published, and commit the settlement.
 4. Publish the terminal delta: a client never sees an end that the books do not have.
 """
@@ -9,8 +9,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -22,14 +20,13 @@ from django.conf import settings
 from redis.exceptions import RedisError
 
 from chatapi import process_metrics
-from chatapi.concurrency import MAX_AGE_S, retry, shield_until_done
+from chatapi.concurrency import retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job
 from chatapi.end_log import log_end
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.worker.deployments import SANDBOX, Route, able
-from chatapi.worker.engines import Call, EngineError
+from chatapi.worker.attempts import INTERNAL, produce
 from chatapi.worker.runs import heavy_work, run_usage
 from chatapi.worker.runs.run import SHUTTING_DOWN, STREAM_LOST, Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -46,14 +43,12 @@ JOB_LOST = Failed(
     code="request_lost",
     status=503,
 )
-NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
 DATABASE_AWAY = Failed(
     "The service can't reach its database right now. Nothing was charged; send the request again.",
     code="service_unavailable",
     status=503,
     retry_after_ms=1_000,
 )
-INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
 
 # The cost of starting a run, in deltas (`fair_turns.py`).
 START_UNITS = 64
@@ -144,7 +139,9 @@ async def _run(services: Services, run: Run) -> None:
             run.context = request.context if run.is_kept else request.context | {"is_stored": False}
             if request.announces_prompt_tokens:
                 run.prompt_tokens = await heavy_work.estimate_prompt(request, run.request_bytes)
-        end = await _produce(services, run, request)
+            end = await produce(services, run, request)
+        else:
+            end = End(Ending.FAILED, JOB_LOST)
     except asyncio.CancelledError:
         # The process must end. The pool cancels a task only once, and waits until it has settled.
         end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
@@ -163,102 +160,6 @@ async def _request(run: Run) -> GenerationRequest:
     if run.request_bytes <= heavy_work.LIGHT_BYTES:
         return requests.from_bytes(content)
     return await heavy_work.aside(requests.from_bytes, content)
-
-
-async def _produce(services: Services, run: Run, request: GenerationRequest | None) -> End:
-    """Try the model's deployments in order until one begins to answer; stream its answer to the end."""
-    if request is None:
-        return End(Ending.FAILED, JOB_LOST)
-    routes = await _routes(services, run, request)
-    end = run.stopped or End(Ending.FAILED, NO_DEPLOYMENT)
-    for route in services.health.in_order(routes):
-        # The client may have left during the attempt before.
-        if stopped := run.begin_on(route.target.name, route.on_disconnect):
-            end = stopped
-            break
-        end, may_retry = await _attempt(services, run, request, route)
-        if not may_retry:
-            break
-    return run.ended(end)
-
-
-async def _routes(services: Services, run: Run, request: GenerationRequest) -> list[Route]:
-    """Return the routes that may receive the request; an empty list if there are none, or a stop."""
-    if run.claimed.is_test:
-        return [SANDBOX]
-    # The web process saw a deployment when it admitted the request: if the cache has none, it is too old.
-    for max_age_s in (MAX_AGE_S, 0):
-        known = await _read_routes(services, run, max_age_s)
-        if run.stopped is not None:
-            break
-        if routes := able(known.get(run.claimed.model, []), request):
-            return routes
-    return []
-
-
-async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mapping[str, list[Route]]:
-    """Return all routes by model. Raises `DatabaseUnavailable` after the last wait; a stop ends the waits."""
-    for wait_s in CLAIM_RETRY_S:
-        try:
-            return await services.routes.get(max_age_s)
-        except DatabaseUnavailable:
-            if await run.pause(wait_s) is not None:
-                return {}
-    return await services.routes.get(max_age_s)
-
-
-async def _attempt(
-    services: Services, run: Run, request: GenerationRequest, route: Route
-) -> tuple[End, bool]:
-    """Stream from one deployment; return the end, and whether another deployment may be tried."""
-    try:
-        await _stream(services, run, request, route)
-    except EngineError as error:
-        end = End(Ending.FAILED, error.failure)
-        run.end_attempt(end.error_code)
-        if error.is_retryable:
-            services.health.failed(route.target)
-            log.warning(
-                "%s: deployment %s of %s failed: %s",
-                run.id.hex,
-                route.target.name,
-                run.claimed.model,
-                end.error_code,
-            )
-        return end, error.is_retryable and not run.has_published
-    except Exception as error:
-        if isinstance(error, TimeoutError) and run.stopped is not None:
-            return run.stopped, False
-        # A bug, but this deployment causes it: its attempt has failed.
-        run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)
-        raise
-    return End(Ending.COMPLETED), False
-
-
-async def _stream(services: Services, run: Run, request: GenerationRequest, route: Route) -> None:
-    """Publish the engine's deltas. Raises `EngineError`, or TimeoutError when the run is stopped."""
-    claimed = run.claimed
-    call = Call(
-        run.id.hex,
-        request,
-        route.target,
-        claimed.max_output_tokens,
-        run.request_bytes,
-        claimed.max_prompt_tokens,
-    )
-    # Without `aclosing` the upstream's connection stays open until the garbage collector finds the generator.
-    async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
-        async for batch in batches:
-            if run.has_lost_stream:
-                return
-            if not services.turns.try_take(len(batch)):
-                await services.turns.wait(run.organization_id, len(batch))
-            is_light = heavy_work.is_light(run.usage, batch)
-            passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
-            run.publish(services.publisher, passing)
-            del batch, passing  # they must not stay in memory until the next ones come
-            if services.publisher.is_behind(run):
-                await services.publisher.caught_up(run)
 
 
 async def _finish(services: Services, run: Run, request: GenerationRequest | None, end: End) -> None:

@@ -24,7 +24,7 @@ from chatapi.wire import tokens
 from chatapi.wire.upstream_api import ANTHROPIC
 from chatapi.worker import deployments
 from chatapi.worker.absences import Absences
-from chatapi.worker.deployments import Health, Route
+from chatapi.worker.deployments import Route
 from chatapi.worker.engines import Engine
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from chatapi.worker.engines.sandbox import SandboxEngine
@@ -33,6 +33,9 @@ from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
+from chatapi.worker.routing.exchange import exchange_for_ever
+from chatapi.worker.routing.retries import RetryBudgets
+from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -69,7 +72,8 @@ class Services:
         self.routes: CachedValue[dict[str, list[Route]]] = CachedValue(
             lambda: self.commits.read(deployments.load)
         )
-        self.health = Health()
+        self.router = Router()
+        self.retry_budgets = RetryBudgets()
         self.turns = FairTurns()
         # Turns for stopping runs, apart from those for deltas: many cancellations of one organization must
         # not delay another organization's.
@@ -97,6 +101,7 @@ class Services:
             collecting,
             storing,
             lost_messages.run,
+            self._exchange_health,
             self._publish_metrics,
         )
         loops = [asyncio.create_task(supervise(loop)) for loop in work]
@@ -119,6 +124,9 @@ class Services:
     async def _publish_metrics(self) -> None:
         prefix = settings.REDIS_KEY_PREFIX
         await publish_for_ever(self._streams, prefix, "worker", lambda: len(self.running))
+
+    async def _exchange_health(self) -> None:
+        await exchange_for_ever(self.router, self._streams, settings.REDIS_KEY_PREFIX, self.name)
 
     def _has_free_slot(self) -> bool:
         slots: int = settings.WORKER_CONCURRENCY

@@ -104,6 +104,7 @@ def test_a_timeout_that_is_emptied_is_gone_and_the_others_stay(root: Client, sma
         ),
         ({"extra_parameters": "top_k api_key"}, "&#x27;api_key&#x27; is none of the engine parameters"),
         ({"weight": "0"}, "greater than or equal to 1"),
+        ({"max_concurrent": "0"}, "greater than or equal to 1"),
         (
             {"api_key_env": "sk-proj-123"},
             "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself",

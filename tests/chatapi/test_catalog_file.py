@@ -54,6 +54,7 @@ others = st.fixed_dictionaries(
         "upstream_model": texts,
         "weight": numbers,
         "priority": st.integers(0, MAX_NUMBER),
+        "max_concurrent": st.none() | numbers,
         "on_disconnect": st.sampled_from(["cancel", "drain", "continue"]),
         "streaming": st.sampled_from(["always", "without_logprobs", "never"]),
         "timeouts": st.dictionaries(st.sampled_from(TIMEOUTS), st.integers(1, MAX_TIMEOUT_MS)),

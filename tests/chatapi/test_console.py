@@ -12,7 +12,7 @@ from pytest_django import Settings
 
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
-from accounts.models import APIKey, Member, Project, RateLimit, Role
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
@@ -195,6 +195,19 @@ def test_the_overview_adds_up_to_the_rollup_however_columns_are_merged(alice: Pe
         assert f"Requests {whole:,} " in shown
         assert f"default {whole:,} " in shown or f"{alice.project.name} {whole:,} " in shown
         assert ("By 2 days and project" in shown) == (step == 2)
+
+
+@pytest.mark.parametrize(("age_days", "is_compared"), [(10, False), (20, True)])
+def test_only_an_organization_that_was_there_is_compared(
+    alice: Person, age_days: int, is_compared: bool
+) -> None:
+    Organization.objects.update(created_at=timezone.now() - timedelta(days=age_days))
+    owner = {"organization": alice.project.organization, "project": alice.project, "api_key": alice.api_key}
+    for days_ago, requests in ((9, 2), (1, 4)):
+        hour = (timezone.now() - timedelta(days=days_ago)).replace(minute=0, second=0, microsecond=0)
+        HourlyUsage.objects.create(hour=hour, model="small", outcome="completed", requests=requests, **owner)
+    shown = text(client_of(alice.user).get(url(alice, "overview")))
+    assert ("Compared with" in shown, "+100 %" in shown) == (is_compared, is_compared)
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,8 @@ def test_someone_of_two_organizations_sees_one_at_a_time(house: House) -> None:
 
 def test_pages_are_small_and_ask_little(house: House) -> None:
     owner = {"organization": house.acme, "project": house.alice.project, "api_key": house.alice.api_key}
-    for days_ago in (3, 10):
+    Organization.objects.update(created_at=timezone.now() - timedelta(days=60))
+    for days_ago in (3, 10, 20):
         hour = (timezone.now() - timedelta(days=days_ago)).replace(minute=0, second=0, microsecond=0)
         HourlyUsage.objects.create(hour=hour, model="small", outcome="completed", requests=1, **owner)
     while closing.close_next():

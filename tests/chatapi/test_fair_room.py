@@ -36,6 +36,21 @@ async def test_a_party_holds_no_more_than_its_share() -> None:
     assert len(order) == 4
 
 
+async def test_room_that_grows_is_given_at_once_and_room_that_shrinks_is_not_taken_away() -> None:
+    room, order = room_for(1, 1), list[tuple[str, Room]]()
+    tasks = [asyncio.create_task(acquired(room, "a", order)) for _ in range(3)]
+    await soon()
+    assert (len(order), room.is_full) == (1, True)
+    room.resize(3)
+    await asyncio.gather(*tasks)
+    room.resize(1)
+    for _, held in order[:2]:
+        held.release()
+    assert room.is_full
+    order[2][1].release()
+    assert not room.is_full
+
+
 async def test_parties_are_served_in_turn() -> None:
     room, order = room_for(1, 1), list[tuple[str, Room]]()
     first = await room.acquire("a")

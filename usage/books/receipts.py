@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from datetime import datetime
 
+import msgspec
+
 from usage import pricing
 from usage.books.settlement import Attempt
 from usage.models import Generation, Kind, LedgerEntry, State
@@ -21,7 +23,7 @@ def line_items(row: Generation) -> list[LineItem]:
 def attempts(row: Generation) -> list[tuple[int, Attempt]]:
     """Return the logged attempts with their numbers; none if no attempt failed."""
     # The log has the last attempts only, so the first of them has a later number than 1.
-    log = [Attempt(**each) for each in row.attempt_log or ()]
+    log = [msgspec.convert(each, Attempt) for each in row.attempt_log or ()]
     return list(enumerate(log, start=row.attempts - len(log) + 1))
 
 

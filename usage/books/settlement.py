@@ -45,6 +45,8 @@ class Attempt:
     deployment: str
     error_code: str
     duration_ms: int
+    started_ms: int | None = None
+    """Since the worker began with the generation; None in rows of older releases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """One running generation in this process: its fence, its usage, and the ways to stop it."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -80,7 +79,7 @@ class Run:
         self._client_has_left = False
         self._on_disconnect: OnDisconnect | None = None
         self._attempts: list[Attempt] = []
-        self._attempt_began_at: float | None = None
+        self._attempt_began_ms: int | None = None
         self._scope: asyncio.Timeout | None = None
 
     @asynccontextmanager
@@ -161,23 +160,27 @@ class Run:
             self._client_has_left = True
             self._stop_if_unwanted()
 
+    def heed(self, on_disconnect: OnDisconnect) -> End | None:
+        """Follow a deployment's rule for clients that leave; return the end if the run is stopped."""
+        self._on_disconnect = on_disconnect
+        self._stop_if_unwanted()
+        return self.stopped
+
     def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
         """Begin an attempt on a deployment, with its rule for clients that leave.
 
         Returns the end if the run is stopped.
         """
-        self._on_disconnect = on_disconnect
-        self._stop_if_unwanted()
-        if self.stopped is None:
-            self.deployment, self._attempt_began_at = deployment, time.monotonic()
+        if self.heed(on_disconnect) is None:
+            self.deployment, self._attempt_began_ms = deployment, self.usage.total_ms
         return self.stopped
 
     def end_attempt(self, error_code: str) -> None:
         """Record the open attempt, if there is one; an empty code means that it has not failed."""
-        if self._attempt_began_at is not None:
-            duration_ms = round((time.monotonic() - self._attempt_began_at) * 1_000)
-            self._attempts.append(Attempt(self.deployment, error_code, duration_ms))
-            self._attempt_began_at = None
+        if self._attempt_began_ms is not None:
+            began_ms, self._attempt_began_ms = self._attempt_began_ms, None
+            duration_ms = self.usage.total_ms - began_ms
+            self._attempts.append(Attempt(self.deployment, error_code, duration_ms, began_ms))
 
     def ended(self, end: End) -> End:
         """Attach the attempts to the end, closing the open one without blaming its deployment."""

@@ -1,7 +1,6 @@
-"""Which deployment serves next."""
+"""Which deployments there are, and which of them may receive a request."""
 
 import json
-from collections import Counter
 
 import pytest
 
@@ -10,45 +9,16 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker import deployments
-from chatapi.worker.deployments import SANDBOX, Health, Route, able
+from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Target
 
 
-def route(name: str, weight: int = 1, priority: int = 0) -> Route:
-    return Route(Target(engine="sandbox", name=name), weight, priority)
+def route(name: str) -> Route:
+    return Route(Target(engine="sandbox", name=name))
 
 
 def names(routes: list[Route]) -> list[str]:
     return [each.target.name for each in routes]
-
-
-def test_a_low_priority_number_comes_first() -> None:
-    routes = [
-        route("third", priority=9),
-        route("first", priority=0, weight=1),
-        route("second", priority=1, weight=1_000),
-    ]
-    assert names(Health().in_order(routes)) == ["first", "second", "third"]
-
-
-def test_among_equals_the_weight_decides_how_often() -> None:
-    routes = [route("heavy", weight=9), route("light", weight=1)]
-    first = Counter(names(Health().in_order(routes))[0] for _ in range(2_000))
-    # 1,800 expected; 13.4 is the standard deviation, so this fails once in 10^13 runs.
-    assert 1_700 < first["heavy"] < 1_900
-
-
-def test_one_that_failed_is_asked_last_until_it_has_cooled_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    routes, health = [route("better"), route("worse", priority=1)], Health()
-    health.failed(routes[0].target)
-    assert names(health.in_order(routes)) == ["worse", "better"]
-    monkeypatch.setattr(deployments, "COOL_DOWN_S", -1.0)
-    health.failed(routes[0].target)
-    assert names(health.in_order(routes)) == ["better", "worse"]
-
-
-def test_without_deployments_there_is_no_order() -> None:
-    assert Health().in_order([]) == []
 
 
 REMOTE: dict[str, object] = {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}
@@ -89,7 +59,13 @@ def test_a_deployment_allows_remote_media_only_when_it_says_so() -> None:
 def test_it_loads_what_is_active() -> None:
     model = ServedModel.objects.create(id="org/served")
     Deployment.objects.create(
-        model=model, name="one", engine="sandbox", weight=3, priority=2, timeouts={"connect_ms": 7}
+        model=model,
+        name="one",
+        engine="sandbox",
+        weight=3,
+        priority=2,
+        max_concurrent=5,
+        timeouts={"connect_ms": 7},
     )
     Deployment.objects.create(model=model, name="off", engine="sandbox", is_active=False)
     hidden = ServedModel.objects.create(id="hidden", is_active=False)
@@ -98,6 +74,7 @@ def test_it_loads_what_is_active() -> None:
     assert loaded.keys() == {"org/served"}
     (only,) = loaded["org/served"]
     assert (only.target.name, only.weight, only.priority, only.on_disconnect) == ("one", 3, 2, "cancel")
+    assert (only.max_concurrent, only.key) == (5, "org/served one")
     assert (only.target.upstream_model, only.target.timeouts.connect_ms, only.target.timeouts.total_ms) == (
         "org/served",
         7,

@@ -15,8 +15,10 @@ from chatapi import identity
 from chatapi.delta_stream import Cancellation
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.protocols.chat.request import parse as parse_chat
-from chatapi.worker import generate
-from chatapi.worker.deployments import SANDBOX, Health, Route
+from chatapi.worker import attempts, generate
+from chatapi.worker.deployments import SANDBOX, Route
+from chatapi.worker.routing.retries import RetryBudgets
+from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
@@ -53,7 +55,9 @@ def run() -> Run:
 
 
 def services(failures: int, *routes: Route) -> Services:
-    parts: Any = SimpleNamespace(routes=Routes(failures, routes), health=Health())
+    parts: Any = SimpleNamespace(
+        routes=Routes(failures, routes), router=Router(), retry_budgets=RetryBudgets()
+    )
     return cast(Services, parts)
 
 
@@ -201,27 +205,27 @@ async def test_a_message_that_comes_twice_is_one_run() -> None:
 
 
 async def test_it_asks_the_database_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
-    end = await generate._produce(services(failures=2), run, REQUEST)
-    assert end.failure is generate.NO_DEPLOYMENT
+    monkeypatch.setattr(attempts, "ROUTES_RETRY_S", (0, 0))
+    end = await attempts.produce(services(failures=2), run, REQUEST)
+    assert end.failure is attempts.NO_DEPLOYMENT
 
 
 async def test_a_model_that_is_newer_than_the_last_reading_is_served(run: Run) -> None:
-    assert await generate._routes(services(0, SANDBOX), run, REQUEST) == [SANDBOX]
+    assert await attempts.routes_for(services(0, SANDBOX), run, REQUEST) == [SANDBOX]
 
 
 async def test_a_stop_ends_the_wait_for_the_database(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (3_600,))
+    monkeypatch.setattr(attempts, "ROUTES_RETRY_S", (3_600,))
     asyncio.get_running_loop().call_soon(run.cancel, Cancellation.ASKED)
     async with asyncio.timeout(20):
-        end = await generate._produce(services(failures=1), run, REQUEST)
+        end = await attempts.produce(services(failures=1), run, REQUEST)
     assert end.ending is Ending.CANCELLED
 
 
 async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate, "CLAIM_RETRY_S", (0, 0))
+    monkeypatch.setattr(attempts, "ROUTES_RETRY_S", (0, 0))
     with pytest.raises(DatabaseUnavailable):
-        await generate._produce(services(failures=3), run, REQUEST)
+        await attempts.produce(services(failures=3), run, REQUEST)
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(
@@ -235,7 +239,7 @@ async def test_a_job_that_is_not_readable_is_settled_as_our_fault(
     monkeypatch.setattr(generate, "_finish", finish)
     unreadable = Run(run.claimed, "web", content=b'{"of": "another version"}')
     await generate._run(services(failures=0), unreadable)
-    assert ends == [(None, generate.INTERNAL)]
+    assert ends == [(None, attempts.INTERNAL)]
 
 
 async def test_deltas_that_wait_for_their_turn_delay_no_cancellation(run: Run) -> None:

@@ -15,8 +15,10 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
-from chatapi.worker.deployments import Health, Route
+from chatapi.worker.deployments import Route
 from chatapi.worker.engines import Call, Target
+from chatapi.worker.routing.retries import RetryBudgets
+from chatapi.worker.routing.router import Router
 from chatapi.worker.runs import publisher as publisher_module
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import Run
@@ -103,7 +105,8 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
 
     parts: Any = SimpleNamespace(
         routes=SimpleNamespace(get=routes),
-        health=Health(),
+        router=Router(),
+        retry_budgets=RetryBudgets(),
         turns=FairTurns(),
         engines={"scripted": engine},
         publisher=publisher,

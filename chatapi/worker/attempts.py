@@ -1,0 +1,161 @@
+"""Asks the deployments of a model until one begins to answer, and streams its answer.
+
+`routing/` decides which deployment is asked next, and when; nothing is asked again once a delta is published.
+"""
+
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
+
+from chatapi.concurrency import MAX_AGE_S
+from chatapi.fair_room import NoRoom
+from chatapi.wire.deltas import Failed
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.worker.deployments import SANDBOX, Route, able
+from chatapi.worker.engines import Call, EngineError
+from chatapi.worker.routing.affinity import affinity_of
+from chatapi.worker.routing.retries import AttemptPlan, Step
+from chatapi.worker.routing.router import Place
+from chatapi.worker.runs import heavy_work
+from chatapi.worker.runs.run import Run
+from chatapi.worker.runs.run_usage import End, Ending
+from chatapi.worker.services import Services
+from usage.errors import DatabaseUnavailable
+
+log = logging.getLogger(__name__)
+
+BUSY = Failed(
+    "All deployments of this model are busy.", code="deployments_busy", status=503, retry_after_ms=1_000
+)
+NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
+INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
+
+# Waits between attempts to read the deployments while the database is away.
+ROUTES_RETRY_S = (0.1, 0.5, 1, 2)
+
+
+async def produce(services: Services, run: Run, request: GenerationRequest) -> End:
+    """Ask deployments until one begins to answer; stream its answer to the end.
+
+    Raises `DatabaseUnavailable` if the deployments can't be read.
+    """
+    routes = await routes_for(services, run, request)
+    end = run.stopped or End(Ending.FAILED, BUSY if routes else NO_DEPLOYMENT)
+    affinity = None
+    if len(routes) > 1:
+        affinity = affinity_of(request, run.organization_id, run.request_bytes)
+    plan = AttemptPlan(services.router, services.retry_budgets, run.claimed.model, routes, affinity)
+    while (step := plan.next()) is not None:
+        place = await _place(services, run, step)
+        if place is not None:
+            with place:
+                end, error = await _attempt(services, run, request, step.route, place)
+            if error is None or not error.is_retryable or run.has_published:
+                break
+            plan.failed(step.route, error.failure)
+        # The client may have left meanwhile.
+        if run.stopped is not None:
+            end = run.stopped
+            break
+    return run.ended(end)
+
+
+async def _place(services: Services, run: Run, step: Step) -> Place | None:
+    """Wait as the step says, and for room at the deployment; return a place there, or None if it stays full.
+
+    A stop ends the waits.
+    """
+    stopped = run.heed(step.route.on_disconnect)
+    if step.wait_s:
+        stopped = await run.pause(step.wait_s)
+    if stopped is None:
+        with suppress(TimeoutError, NoRoom):
+            async with run.scope():
+                return await services.router.place(step.route, run.organization_id)
+    return None
+
+
+async def routes_for(services: Services, run: Run, request: GenerationRequest) -> list[Route]:
+    """Return the routes that may receive the request; an empty list if there are none, or a stop."""
+    if run.claimed.is_test:
+        return [SANDBOX]
+    # The web process saw a deployment when it admitted the request: if the cache has none, it is too old.
+    for max_age_s in (MAX_AGE_S, 0):
+        known = await _read_routes(services, run, max_age_s)
+        if run.stopped is not None:
+            break
+        if routes := able(known.get(run.claimed.model, []), request):
+            return routes
+    return []
+
+
+async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mapping[str, list[Route]]:
+    """Return all routes by model. Raises `DatabaseUnavailable` after the last wait; a stop ends the waits."""
+    for wait_s in ROUTES_RETRY_S:
+        try:
+            return await services.routes.get(max_age_s)
+        except DatabaseUnavailable:
+            if await run.pause(wait_s) is not None:
+                return {}
+    return await services.routes.get(max_age_s)
+
+
+async def _attempt(
+    services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
+) -> tuple[End, EngineError | None]:
+    """Stream from one deployment; return the end, and the error if the deployment failed."""
+    if (stopped := run.begin_on(route.target.name, route.on_disconnect)) is not None:
+        return stopped, None
+    try:
+        await _stream(services, run, request, route, place)
+    except EngineError as error:
+        end = End(Ending.FAILED, error.failure)
+        run.end_attempt(end.error_code)
+        if not error.is_retryable:
+            place.succeeded()  # the request is at fault
+        else:
+            place.failed(error.failure)
+            log.warning(
+                "%s: deployment %s of %s failed: %s",
+                run.id.hex,
+                route.target.name,
+                run.claimed.model,
+                end.error_code,
+            )
+        return end, error
+    except Exception as error:
+        if isinstance(error, TimeoutError) and run.stopped is not None:
+            return run.stopped, None
+        # A bug, but this deployment causes it: its attempt has failed.
+        run.end_attempt(End(Ending.FAILED, INTERNAL).error_code)
+        raise
+    return End(Ending.COMPLETED), None
+
+
+async def _stream(
+    services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
+) -> None:
+    """Publish the engine's deltas. Raises `EngineError`, or TimeoutError when the run is stopped."""
+    claimed = run.claimed
+    call = Call(
+        run.id.hex,
+        request,
+        route.target,
+        claimed.max_output_tokens,
+        run.request_bytes,
+        claimed.max_prompt_tokens,
+    )
+    # Without `aclosing` the upstream's connection stays open until the garbage collector finds the generator.
+    async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
+        async for batch in batches:
+            place.succeeded()
+            if run.has_lost_stream:
+                return
+            if not services.turns.try_take(len(batch)):
+                await services.turns.wait(run.organization_id, len(batch))
+            is_light = heavy_work.is_light(run.usage, batch)
+            passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
+            run.publish(services.publisher, passing)
+            del batch, passing  # they must not stay in memory until the next ones come
+            if services.publisher.is_behind(run):
+                await services.publisher.caught_up(run)

@@ -1,0 +1,1 @@
+"""Chooses the deployment that a request asks, and the time of each further attempt."""

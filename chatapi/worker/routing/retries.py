@@ -1,0 +1,140 @@
+"""Plans the attempts of a request: other deployments first, then the same ones again, within a budget."""
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from chatapi.wire.deltas import Failed
+from chatapi.wire.upstream_errors import TRANSIENT
+from chatapi.worker.deployments import Route
+from chatapi.worker.routing.router import Router
+
+# Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
+SHARE = 0.2
+BURST = 10.0
+# The most attempts of a request at deployments that it has asked already.
+MAX_REPETITIONS = 3
+# The waits before these are random, up to the first value, then up to twice as much each time.
+BACK_OFF_S = 0.25
+# A longer `Retry-After` is left to the client, which can wait without a place in a worker.
+MAX_WAIT_S = 5.0
+
+
+class RetryBudgets:
+    """Bounds what attempts after the first one add to the load of each model's upstreams.
+
+    Each process has its own budgets. Requests are spread over the processes, so the sum of the shares is the
+    share of the whole, and no request needs a round trip for it.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[str, float] = {}
+
+    def earn(self, model: str) -> None:
+        """Add one request's share."""
+        self._left[model] = min(BURST, self._left.get(model, BURST) + SHARE)
+
+    def spend(self, model: str) -> bool:
+        """Take one attempt from the budget, or return False if it has none left."""
+        left = self._left.get(model, BURST)
+        if left < 1:
+            return False
+        self._left[model] = left - 1
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next attempt, after a wait."""
+
+    route: Route
+    """Its limit for the first delta is what the attempts before have left of it."""
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    route: Route
+    not_before: float
+    not_after: float
+    """From then on, an attempt that takes as long as this one would exceed the limit of the first delta."""
+
+
+class AttemptPlan:
+    """The attempts of one request, as long as none of its deltas is published."""
+
+    def __init__(
+        self,
+        router: Router,
+        budgets: RetryBudgets,
+        model: str,
+        routes: Sequence[Route],
+        affinity: bytes | None = None,
+    ) -> None:
+        self._router = router
+        self._budgets = budgets
+        self._model = model
+        self._affinity = affinity
+        self._fresh = list(routes)
+        self._failures: dict[str, _Failure] = {}
+        self._give_up_at: dict[str, float] = {}
+        """By deployment: the end of its time limit of the first delta, counted from its first attempt."""
+        self._began_at = 0.0
+        self._repetitions = 0
+
+    def next(self) -> Step | None:
+        """Return the next attempt; None if there is none, or the budget does not allow it."""
+        if not self._give_up_at:
+            self._budgets.earn(self._model)
+        return self._at_another() if self._fresh else self._at_the_same()
+
+    def failed(self, route: Route, failure: Failed) -> None:
+        """Remember a failure that another attempt may cure."""
+        name, now = route.target.name, time.monotonic()
+        self._failures.pop(name, None)
+        if failure.code in TRANSIENT:
+            not_before = now + (failure.retry_after_ms or 0) / 1_000
+            not_after = self._give_up_at[name] - (now - self._began_at)
+            self._failures[name] = _Failure(route, not_before, not_after)
+
+    def _at_another(self) -> Step | None:
+        """Ask a deployment that this request has not asked yet.
+
+        A healthy one needs no budget: it gets the load of one that fails, and a deployment that fails is not
+        healthy for long.
+        """
+        route = self._router.in_order(self._fresh, self._affinity)[0]
+        is_first = not self._give_up_at
+        may_ask = is_first or self._budgets.spend(self._model) or self._router.health.is_healthy(route.key)
+        if not may_ask:
+            return None
+        self._fresh.remove(route)
+        self._began_at = time.monotonic()
+        self._give_up_at[route.target.name] = self._began_at + route.target.timeouts.first_delta_ms / 1_000
+        return Step(route)
+
+    def _at_the_same(self) -> Step | None:
+        """Ask a deployment again whose failure may have passed, if its time limit has room for a wait."""
+        if self._repetitions >= MAX_REPETITIONS:
+            return None
+        now = time.monotonic()
+        jitter_s = random.uniform(0, BACK_OFF_S * 2**self._repetitions)  # noqa: S311  nothing secret
+        waits = {name: max(0.0, each.not_before - now) for name, each in self._failures.items()}
+        routes = [
+            each.route
+            for name, each in self._failures.items()
+            if waits[name] <= MAX_WAIT_S and now + waits[name] + jitter_s < each.not_after
+        ]
+        if not routes or not self._budgets.spend(self._model):
+            return None
+        self._repetitions += 1
+        route = self._router.in_order(routes, self._affinity)[0]
+        wait_s = waits[route.target.name] + jitter_s
+        self._began_at = now + wait_s
+        return Step(_with_time_left(route, self._give_up_at[route.target.name] - now - wait_s), wait_s)
+
+
+def _with_time_left(route: Route, left_s: float) -> Route:
+    timeouts = replace(route.target.timeouts, first_delta_ms=max(1, round(left_s * 1_000)))
+    return replace(route, target=replace(route.target, timeouts=timeouts))

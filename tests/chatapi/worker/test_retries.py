@@ -1,0 +1,116 @@
+"""Which deployment a request asks next, when, and how much that may add to the load of upstreams."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+
+from chatapi.wire import upstream_errors
+from chatapi.wire.deltas import Failed
+from chatapi.worker.deployments import Route
+from chatapi.worker.engines import Target, Timeouts
+from chatapi.worker.routing import retries
+from chatapi.worker.routing.retries import AttemptPlan, RetryBudgets, Step
+from chatapi.worker.routing.router import Router
+
+
+def route(name: str, priority: int = 0, first_delta_ms: int = 120_000) -> Route:
+    timeouts = Timeouts(first_delta_ms=first_delta_ms)
+    return Route(Target(engine="scripted", name=name, timeouts=timeouts), priority=priority)
+
+
+def steps(
+    *routes: Route, failure: Failed = upstream_errors.UPSTREAM_FAILED, budgets: RetryBudgets | None = None
+) -> list[Step]:
+    """Return the attempts of a request of which every one fails."""
+    router, taken = Router(), []
+    plan = AttemptPlan(router, budgets or RetryBudgets(), "model", routes)
+    while (step := plan.next()) is not None:
+        taken.append(step)
+        router.health.failed(step.route.key, router.health.begin(step.route.key), failure)
+        plan.failed(step.route, failure)
+    return taken
+
+
+def names(taken: list[Step]) -> list[str]:
+    return [step.route.target.name for step in taken]
+
+
+def test_each_deployment_is_asked_before_one_is_asked_again() -> None:
+    taken = steps(route("first"), route("second", priority=1))
+    assert names(taken)[:2] == ["first", "second"]
+    assert len(taken) == 2 + retries.MAX_REPETITIONS
+    assert [step.wait_s for step in taken[:2]] == [0, 0]
+
+
+def test_the_waits_are_random_below_a_bound_that_doubles() -> None:
+    waits = [[step.wait_s for step in steps(route("only"))[1:]] for _ in range(200)]
+    for number in range(retries.MAX_REPETITIONS):
+        column = sorted(each[number] for each in waits)
+        bound = retries.BACK_OFF_S * 2**number
+        assert 0 <= column[0] < 0.2 * bound
+        assert 0.8 * bound < column[-1] <= bound
+
+
+@pytest.mark.parametrize("failure", [
+    upstream_errors.AUTHENTICATION,
+    upstream_errors.NO_CREDENTIALS,
+    upstream_errors.MODEL_NOT_FOUND,
+    upstream_errors.INVALID_RESPONSE,
+    upstream_errors.QUOTA_EXHAUSTED,
+])  # fmt: skip
+def test_what_will_not_pass_is_not_repeated_but_tried_elsewhere(failure: Failed) -> None:
+    assert sorted(names(steps(route("one"), route("two"), failure=failure))) == ["one", "two"]
+
+
+def test_retry_after_is_obeyed() -> None:
+    busy = upstream_errors.failure_of_status(429, b"", {"retry-after": "2"})
+    waits = [step.wait_s for step in steps(route("only"), failure=busy)[1:]]
+    assert len(waits) == retries.MAX_REPETITIONS
+    assert all(1.9 < wait_s < 2 + 2 * retries.BACK_OFF_S * 4 for wait_s in waits)
+
+
+@pytest.mark.parametrize(("retry_after", "first_delta_ms"), [("6", 120_000), ("2", 1_500)])
+def test_a_wait_that_is_too_long_or_beyond_the_first_deltas_limit_is_the_clients(
+    retry_after: str, first_delta_ms: int
+) -> None:
+    busy = upstream_errors.failure_of_status(429, b"", {"retry-after": retry_after})
+    assert names(steps(route("only", first_delta_ms=first_delta_ms), failure=busy)) == ["only"]
+
+
+async def test_an_attempt_that_could_not_end_in_time_is_not_begun() -> None:
+    """It would hide the error of the one before behind a timeout."""
+    router, only = Router(), route("only", first_delta_ms=1_500)
+    plan = AttemptPlan(router, RetryBudgets(), "model", [only])
+    assert plan.next() == Step(only)
+    await asyncio.sleep(0.8)
+    plan.failed(only, upstream_errors.UPSTREAM_FAILED)
+    assert plan.next() is None
+
+
+def test_repeated_attempts_share_the_limit_of_the_first_delta() -> None:
+    limits = [
+        step.route.target.timeouts.first_delta_ms + step.wait_s * 1_000
+        for step in steps(route("only", first_delta_ms=60_000))
+    ]
+    assert limits[0] == 60_000
+    assert all(50_000 < after <= before + 1 for before, after in pairwise(limits))
+
+
+def test_of_many_requests_a_fifth_is_repeated() -> None:
+    budgets = RetryBudgets()
+    attempts = sum(len(steps(route("only"), budgets=budgets)) for _ in range(1_000))
+    assert 1_190 <= attempts <= 1_200 + retries.BURST
+
+
+def test_a_healthy_deployment_is_asked_though_the_budget_is_spent() -> None:
+    budgets = RetryBudgets()
+    while budgets.spend("model"):
+        pass
+    assert len(steps(route("one"), route("two"), budgets=budgets)) == 2
+    router, both = Router(), [route("one"), route("two")]
+    for each in both:
+        router.health.failed(each.key, router.health.begin(each.key), upstream_errors.UNAVAILABLE)
+    plan = AttemptPlan(router, budgets, "model", both)
+    assert plan.next() is not None
+    assert plan.next() is None
