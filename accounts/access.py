@@ -58,7 +58,7 @@ def own_key(caller: Caller) -> APIKey:
 
 
 def managed_by(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
-    """Return the rows of the caller's organization, for routes that have called `require`."""
+    """Return the rows of the caller's organization, for routes that have checked the caller's rights."""
     return rows.filter(_belonging_to([caller.organization_id], rows.model))
 
 

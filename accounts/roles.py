@@ -24,6 +24,7 @@ _VIEWER = frozenset(
         "usage.view_budgetlimit",
         "usage.view_credit",
         "usage.view_discount",
+        "usage.view_statement",
         "chatapi.view_storedresponse",
     }
 )

@@ -10,7 +10,7 @@ from django.urls import include, path
 
 from accounts.audit import recorder
 from accounts.models import ServiceAccount
-from chatapi.api import error_pages, front, metrics, openapi, organization, views
+from chatapi.api import error_pages, front, metrics, openapi, organization, statements, views
 from chatapi.api.management import routes as management
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
@@ -21,6 +21,7 @@ client_routes = [
     path("key", views.Key.as_view()),
     path("generations/<str:generation_id>", views.Receipt.as_view()),
     *organization.routes,
+    *statements.routes,
     *management.urls,
 ]
 

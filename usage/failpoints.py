@@ -15,7 +15,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-NAMES = (
+# Those that a request passes.
+OF_REQUESTS = (
     "admit.before_commit",
     "admit.after_commit",
     "enqueue.after",
@@ -35,6 +36,9 @@ NAMES = (
     "view.before_first_byte",
     "view.after_terminal",
 )
+# Those that a month's statements pass.
+OF_STATEMENTS = ("itemize.in_tx", "statement.before_tx", "statement.in_tx", "statement.after_commit")
+NAMES = (*OF_REQUESTS, *OF_STATEMENTS)
 _ACTION = re.compile(
     r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"
 )

@@ -202,6 +202,20 @@ def _readings() -> dict[str, Schema]:
         "/v1/organization/costs": _report(
             ("organization", "listCosts", "List the organization's costs by day"), "CostPage", COSTS
         ),
+        "/v1/organization/statements": _retrieval(
+            ("organization", "listStatements", "List the organization's statements of closed months"),
+            "Needs an admin key. The newest statement is the first one.",
+            "StatementPage",
+            *(each for each in _PAGE if each["name"] != "order"),
+        ),
+        "/v1/organization/statements/{period}": _retrieval(
+            ("organization", "retrieveStatement", "Show the statement of a month"),
+            "Needs an admin key. Of a month that is not closed it is a preview. `Accept` may ask for "
+            "`text/csv` or `application/pdf` too.",
+            "StatementDocument",
+            new_parameter("path", "period", _TEXT, "A month of UTC, such as `2026-11`."),
+            new_parameter("query", "format", {"enum": ["json", "csv", "pdf"], **_TEXT}, "Before `Accept`."),
+        ),
         "/v1/organization/usage/completions": _report(
             (
                 "organization",

@@ -7,9 +7,11 @@ import msgspec
 from chatapi.api.management.routes import ROUTES
 from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
 from chatapi.api.resources import Key, ModelList, Receipt
+from chatapi.api.statements import StatementPage
 from chatapi.wire import caps
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.responses.request import UNSUPPORTED
+from usage.statements.document import StatementDocument
 
 Schema = dict[str, Any]
 
@@ -35,6 +37,7 @@ def all_schemas() -> dict[str, Schema]:
     requests = [operation.request for operation in operations]
     managing = [operation for route in ROUTES for operation in route.operations.values()]
     types = [*requests, ModelList, Key, Receipt, UsagePage, EmbeddingsPage, CostPage]
+    types += [StatementPage, StatementDocument]
     types += [each for operation in managing for each in (operation.body, operation.answer) if each]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():

@@ -107,11 +107,10 @@ REPORTS: Final = {
 }
 
 
-class OrganizationRoute(ClientRoute):
-    """A route about the whole organization of the caller, for admin keys; answers pages of buckets."""
+class AdminKeyRoute(ClientRoute):
+    """A route about the money of the caller's whole organization, for admin keys."""
 
     required_scope = KeyScope.USAGE
-    report: Report = REPORTS["usage/completions"]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse keys without admin rights, after the checks of the method and the key."""
@@ -120,6 +119,12 @@ class OrganizationRoute(ClientRoute):
             raise PermissionDenied(
                 "This needs an admin key of your organization: one made with `createkey --admin`."
             )
+
+
+class OrganizationRoute(AdminKeyRoute):
+    """A route that answers pages of buckets."""
+
+    report: Report = REPORTS["usage/completions"]
 
     def get(self, request: Request) -> Response:
         """Return one page of buckets, the oldest first."""

@@ -8,7 +8,7 @@ from chatapi.models import ModelKind, ServedModel
 from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping, stored_response_pages
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
-from usage.pages import audit, booking, exports, live, overview, request_list
+from usage.pages import audit, booking, exports, live, overview, request_list, statement_pages
 
 
 def urls() -> list[URLPattern]:
@@ -25,6 +25,18 @@ def urls() -> list[URLPattern]:
         path("ledger/<int:entry_id>/correct", view(booking.correct_page), name="ledger_correct"),
         path("credit/grant", view(booking.grant_page), name="credit_grant"),
         path("credit/refund", view(booking.refund_page), name="credit_refund"),
+        path("statements/", view(statement_pages.list_page), name="statements"),
+        path(
+            "statements/<int:organization_id>/<str:period>.<str:file_format>",
+            view(statement_pages.statement_file),
+            name="statement_file",
+        ),
+        # After the file, whose URL it would match, too.
+        path(
+            "statements/<int:organization_id>/<str:period>",
+            view(statement_pages.statement_page),
+            name="statement",
+        ),
         path("audit/", view(audit.list_page), name="audit"),
         path(
             "<str:app_label>/<str:model_name>/<path:object_id>/history/", view(audit.history), name="history"

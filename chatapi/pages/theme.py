@@ -71,6 +71,7 @@ THEME: dict[str, Any] = {
             {
                 "title": "Usage",
                 "items": [
+                    _overall("Statements", "description", "statements", "usage.statement"),
                     _page("Ledger", "account_balance", "usage.ledgerentry"),
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
                     _page("Refused requests", "block", "usage.refusedrequests"),

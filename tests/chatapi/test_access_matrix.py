@@ -85,6 +85,9 @@ PAGES = {
     "overview_export": ("viewer", None),
     "usage_budget_export": ("viewer", "viewer"),
     "usage_ledgerentry_export": ("viewer", "viewer"),
+    "statements": ("viewer", None),
+    "statement": ("viewer", None),
+    "statement_file": ("viewer", None),
     "audit": ("owner", None),
     "history": (ANYONE, None),  # leads to the audit log, and reads nothing
     "accounts_member_invitation": ("admin", "admin"),
@@ -229,13 +232,19 @@ class House:
             "entry_id": str(self.of["usage_ledgerentry"].pk),
             "deployment_id": str(self.of["chatapi_deployment"].pk),
             "content_type_id": "1",
+            "organization_id": str(self.of["accounts_organization"].pk),
         }
         if unknown:
             names = {
                 "generation_id": "chatcmpl-" + "0" * 12 + "7" + "0" * 3 + "8" + "0" * 15
             } | dict.fromkeys(list(names)[1:], never)
             names["response_id"] = str(UUID(int=7))
-        names |= {"file_format": "csv", "app_label": "accounts", "model_name": "project"}
+        names |= {
+            "period": f"{self.open.admitted_at:%Y-%m}",
+            "file_format": "csv",
+            "app_label": "accounts",
+            "model_name": "project",
+        }
         path = re.sub(r"<(?:\w+:)?(\w+)>", lambda part: names[part[1]], ROUTES[name])
         query = "?app_label=accounts&model_name=apikey&field_name=project" if name == "autocomplete" else ""
         return f"/{path}{query}"

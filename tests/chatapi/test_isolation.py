@@ -8,6 +8,7 @@ it.
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
@@ -32,8 +33,8 @@ PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
 """Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own."""
 PAGES = {"admin/", "console/"}
 """Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
-SHARED = {"model": "small", "rate_limit_id": "rl-*"}
-"""Parts of a path that name what all tenants share."""
+SHARED = {"model": "small", "rate_limit_id": "rl-*", "period": f"{datetime.now(UTC):%Y-%m}"}
+"""Parts of a path that name what all tenants share, and the month of each one's statement."""
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 REFUSED = {403, 404, 405}
 

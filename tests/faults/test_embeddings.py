@@ -26,7 +26,7 @@ ENVIRONMENT = armed.ENVIRONMENT
 MODEL = "embed-in-a-second"
 INPUTS = [f"text {number}" for number in range(64)]
 """A third of a MiB of vectors, so that they are published in several entries."""
-ALL = [*product(failpoints.NAMES, armed.ACTIONS)]
+ALL = [*product(failpoints.OF_REQUESTS, armed.ACTIONS)]
 AROUND_COMMITS = [("settle.in_tx", "kill9"), ("settle.after_commit", "kill9"), ("reaper.in_tx", "kill9")]
 USUAL = [*AROUND_COMMITS, ("terminal.after_publish", "raise"), ("delta.after_publish", "sleep")]
 RUNS = {"all": ALL, "few": AROUND_COMMITS}.get(os.environ.get("FAULTS", ""), USUAL)

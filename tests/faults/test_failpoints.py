@@ -70,7 +70,7 @@ class Run(NamedTuple):
         return f"{self.failpoint}-{self.action}-{'stream' if self.is_stream else 'whole'}"
 
 
-ALL = [Run(*each) for each in product(failpoints.NAMES, armed.ACTIONS, (True, False))]
+ALL = [Run(*each) for each in product(failpoints.OF_REQUESTS, armed.ACTIONS, (True, False))]
 ALWAYS = [Run("settle.after_commit", "kill9", is_stream) for is_stream in (True, False)]
 """The only proof that web tells the end that only the books know."""
 AROUND_COMMITS = [

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(120)
 
 ENVIRONMENT = armed.ENVIRONMENT
 MODEL = "a-second"
-ALL = [*product(failpoints.NAMES, armed.ACTIONS)]
+ALL = [*product(failpoints.OF_REQUESTS, armed.ACTIONS)]
 AROUND_COMMITS = [
     ("admit.after_commit", "kill9"),
     ("settle.in_tx", "kill9"),

@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from django.db import connection, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-TABLES = ("usage_ledgerentry", "usage_ledgerseal", "usage_generation", "audit_auditentry")
+TABLES = (
+    "usage_ledgerentry",
+    "usage_ledgerseal",
+    "usage_statement",
+    "usage_generation",
+    "audit_auditentry",
+)
 
 
 @contextmanager
@@ -48,7 +54,7 @@ def let_tests_empty_tables(database: BaseDatabaseWrapper) -> None:
 def _sqlite_triggers() -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s, %s, %s)",
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN (%s, %s, %s, %s, %s)",
             TABLES,
         )
         return dict(cursor.fetchall())

@@ -18,6 +18,7 @@ from usage.books import corrections, ledger
 from usage.books.credit import Note
 from usage.models import Generation, Kind, LedgerEntry, Outcome
 from usage.rollups.closed_days import DAY, midnight
+from usage.statements import itemizing
 from usage.verification import seals
 
 TODAY = datetime.now(UTC).date()
@@ -36,6 +37,7 @@ def write(ask: Callable[..., ledger.Admission]) -> None:
                 moment, [completed(run(admission, moment), outcome=outcome, first_token_ms=10 + hours)]
             )
         rollups.rebuild()
+        itemizing.itemize_anew()
     tidy_up()
 
 

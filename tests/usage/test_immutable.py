@@ -78,7 +78,7 @@ REPLACED = {
         FROM usage_ledgerseal""",
     "seal of the same": """REPLACE INTO usage_ledgerseal
         (first_id, last_id, entries_count, sum_nanodollars, previous_digest, digest, fingerprints, sealed_at)
-        SELECT first_id, last_id, 0, 0, 'x', digest, fingerprints, sealed_at FROM usage_ledgerseal""",
+        SELECT first_id, last_id, 1, 0, 'x', digest, fingerprints, sealed_at FROM usage_ledgerseal""",
     "request": "REPLACE INTO usage_generation SELECT * FROM usage_generation",
     "request by its place": """REPLACE INTO usage_generation (rowid, {generation})
         SELECT rowid, 'x', {rest} FROM usage_generation""",

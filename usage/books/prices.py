@@ -90,10 +90,19 @@ class History:
 
     def at(self, moment: datetime, organization_id: int) -> pricing.Price | None:
         """Return the organization's price at that time; None before the model's first price."""
+        listed = self.listed_at(moment)
+        if listed is None:
+            return None
+        return pricing.discounted(listed, self.discount_at(moment, organization_id))
+
+    def listed_at(self, moment: datetime) -> pricing.Price | None:
+        """Return the price at that time before discounts; None before the model's first price."""
         # "Right", because a price is in effect from its very first moment on.
         position = bisect_right(self._prices, moment, key=lambda row: row[0])
-        if not position:
-            return None
+        return self._prices[position - 1][1] if position else None
+
+    def discount_at(self, moment: datetime, organization_id: int) -> int:
+        """Return the organization's discount at that time, in basis points."""
         discounts = self._discounts[organization_id]
         applied = bisect_right(discounts, moment, key=lambda row: row[0])
-        return pricing.discounted(self._prices[position - 1][1], discounts[applied - 1][1] if applied else 0)
+        return discounts[applied - 1][1] if applied else 0

@@ -24,6 +24,7 @@ from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
 from usage.models.budgets import BudgetKey
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
+from usage.statements import itemizing
 from usage.verification import sums
 
 ORGANIZATIONS, KEYS_EACH = 20, 10
@@ -80,6 +81,7 @@ def seed(plan: Plan, progress: Progress) -> None:
                 progress(done)
         _fill_budgets(plan)
         rollups.rebuild()
+        itemizing.itemize_anew()
 
 
 def analyze() -> None:

@@ -16,7 +16,7 @@ from usage.models.generations import (
     UsageNote,
     UsageSource,
 )
-from usage.models.ledger import CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
+from usage.models.ledger import BOOKED, CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
 from usage.models.prices import Discount, Price
 from usage.models.refused_requests import RefusedRequests
 from usage.models.retention import RetentionHorizon
@@ -30,12 +30,14 @@ from usage.models.rollups import (
     HourlyUsage,
     MonthlyEndUserUsage,
 )
+from usage.models.statements import CORRECTING, CREDITING, DailyItem, ItemizedDay, ItemKind, Statement
 from usage.models.verification import LedgerCheck
 
 __all__ = [
-    "ANY_ERROR", "CHARGED", "FAILED", "OPEN", "SPENT", "Budget", "BudgetLimit", "ClosedDay", "Credit",
-    "DailyEndUserUsage", "DailyFirstTokens", "DailyTotals", "DailyUsage", "Dimension", "Discount",
-    "Generation", "HourlyUsage", "IdempotencyKey", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal",
-    "MonthlyEndUserUsage", "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope",
-    "State", "UsageNote", "UsageSource",
+    "ANY_ERROR", "BOOKED", "CHARGED", "CORRECTING", "CREDITING", "FAILED", "OPEN", "SPENT", "Budget",
+    "BudgetLimit", "ClosedDay", "Credit", "DailyEndUserUsage", "DailyFirstTokens", "DailyItem",
+    "DailyTotals", "DailyUsage", "Dimension", "Discount", "Generation", "HourlyUsage", "IdempotencyKey",
+    "ItemKind", "ItemizedDay", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "MonthlyEndUserUsage",
+    "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "Statement",
+    "UsageNote", "UsageSource",
 ]  # fmt: skip

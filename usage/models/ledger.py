@@ -21,6 +21,8 @@ class Kind(models.TextChoices):
 CHARGED = (Kind.CHARGE, Kind.OVERAGE)
 # The kinds that count in budgets and in the rollups; the others move credit.
 SPENT = (*CHARGED, Kind.CORRECTION)
+# The entries of the other kinds and corrections, written as in the condition of their partial index.
+BOOKED = Q(generation__isnull=True) | Q(corrects__isnull=False)
 
 
 class LedgerEntry(models.Model):
@@ -93,6 +95,9 @@ class LedgerEntry(models.Model):
                 condition=Q(kind="correction"),
                 name="corrections",
             ),
+            models.Index(
+                fields=["organization", "created_at"], condition=BOOKED, name="bookings_of_an_organization"
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -144,13 +149,16 @@ class LedgerEntry(models.Model):
 
 
 class LedgerSeal(models.Model):
-    """A digest of a block of ledger entries and of the seal before, so that a change breaks all later seals.
+    """A digest of a block of ledger entries and statements and of the seal before, so that a change breaks
+    all later seals.
 
     Never changed either. `usage/verification/seals.py` defines what is hashed.
     """
 
     first_id = models.BigIntegerField()
-    last_id = models.BigIntegerField(unique=True)
+    last_id = models.BigIntegerField(help_text="Of the last sealed entry, also if the block has none.")
+    # Null in seals of processes that know no statements.
+    last_statement_id = models.BigIntegerField(null=True, help_text="Of the last sealed statement; 0: none.")
     entries_count = models.PositiveIntegerField()
     sum_nanodollars = models.BigIntegerField()
     previous_digest = models.CharField(
@@ -158,9 +166,16 @@ class LedgerSeal(models.Model):
     )
     digest = models.CharField(max_length=64)
     fingerprints = models.BinaryField(
-        help_text="The first 8 bytes of each entry's hash: they tell which entry is not what it was."
+        help_text="The first 8 bytes of each hash: they tell which entry or statement is not what it was."
     )
     sealed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["last_id"], condition=Q(entries_count__gt=0), name="one_seal_per_last_entry"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"entries {self.first_id} to {self.last_id}: {self.digest[:16]}"

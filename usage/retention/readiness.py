@@ -8,6 +8,7 @@ from usage.exports.exporting import ExportSpec
 from usage.models import OPEN, Generation, Kind, LedgerEntry, LedgerSeal
 from usage.rollups import closed_days
 from usage.rollups.closed_days import DAY, midnight
+from usage.statements import itemizing
 
 # A month and some days, by which re-rating, reconciliation and corrections of a month are done. No lease,
 # idempotency key or open day is nearly as old.
@@ -44,5 +45,13 @@ def _not_closed(spec: ExportSpec) -> Iterator[str]:
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
         yield (
             f"{days}: not added up by day yet, times to first token included. "
+            "A running reaper does it, or `manage.py rollup`."
+        )
+    # Only requests know the prices of a statement's lines.
+    until = itemizing.itemized_until()
+    if until is None or midnight(until) < spec.until:
+        days = f"from {until or first.created_at.date()} to {spec.until - DAY:%Y-%m-%d}"
+        yield (
+            f"The days {days} are not itemized for statements yet. "
             "A running reaper does it, or `manage.py rollup`."
         )

@@ -1,5 +1,6 @@
 """Template filters for amounts, counts, times and states."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from django import template
@@ -12,6 +13,7 @@ from usage.books import receipts
 from usage.insights import Totals
 from usage.models import Generation, State
 from usage.pages.filters import words
+from usage.statements.sections import Column, Section
 
 register = template.Library()
 register.filter("duration", formatting.duration)
@@ -42,6 +44,12 @@ def count(number: int | None) -> SafeString | str:
 @register.filter
 def exact(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
+
+
+@register.filter
+def cells(section: Section, row: Sequence[str]) -> list[tuple[Column, str]]:
+    """Return the texts of a statement's row, each with its column."""
+    return list(zip(section.columns, row, strict=True))
 
 
 @register.filter

@@ -13,7 +13,7 @@ from django.db.models import Sum
 
 from usage.database.snapshot import snapshot
 from usage.models import Generation, LedgerSeal, RetentionHorizon, State
-from usage.verification import invariants, seals, sums
+from usage.verification import invariants, issued_statements, seals, sums
 from usage.verification.invariants import Difference
 
 Check = Callable[[], Iterator[Difference]]
@@ -80,6 +80,8 @@ def checks(since: datetime | None, now: datetime | None = None) -> list[Check]:
         partial(sums.days_are_their_hours, since),
         partial(sums.end_users_days_are_the_ledger, since),
         partial(sums.end_users_months_are_their_days, since),
+        partial(issued_statements.items_are_the_ledger, since),
+        partial(issued_statements.statements_are_as_issued, since),
         *([partial(invariants.nothing_is_stuck, now)] if now is not None else []),
         partial(invariants.overage_is_apart, since),
         invariants.rows_are_protected,

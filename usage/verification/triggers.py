@@ -1,4 +1,4 @@
-"""The triggers that keep the ledger as it is and generations until they are exported.
+"""The triggers that keep the ledger and statements as they are and generations until they are exported.
 
 Migrations make them. They are compared with their whole definition, because a trigger of the same name that
 does nothing protects nothing.
@@ -13,12 +13,13 @@ from django.db import connection
 from usage.database.sql import fetch_all
 
 _ENTRY, _SEAL, _GENERATION = "usage_ledgerentry", "usage_ledgerseal", "usage_generation"
+_STATEMENT = "usage_statement"
 _NEVER_CHANGED = "BEGIN SELECT RAISE(ABORT, '{}: rows are never changed or deleted'); END"
 _NOT_BEFORE_HORIZON = "usage_generation: only what was settled before the retention horizon is dropped"
 _SQLITE = (
     *(
         f"CREATE TRIGGER {table}_never_{action}s BEFORE {action} ON {table} {_NEVER_CHANGED.format(table)}"
-        for table in (_ENTRY, _SEAL)
+        for table in (_ENTRY, _SEAL, _STATEMENT)
         for action in ("update", "delete")
     ),
     # INSERT OR REPLACE deletes rows without firing the triggers on DELETE. Before an insert, SQLite shows -1
@@ -31,9 +32,14 @@ _SQLITE = (
     f"WHERE NOT (reference = '') AND reference = NEW.reference) {_NEVER_CHANGED.format(_ENTRY)}",
     f"CREATE TRIGGER {_SEAL}_never_replaces BEFORE INSERT ON {_SEAL} "
     f"WHEN NEW.id <> -1 AND EXISTS (SELECT 1 FROM {_SEAL} WHERE id = NEW.id) "
-    f"OR EXISTS (SELECT 1 FROM {_SEAL} WHERE last_id = NEW.last_id) "
+    f"OR NEW.entries_count > 0 AND EXISTS (SELECT 1 FROM {_SEAL} WHERE entries_count > 0 "
+    "AND last_id = NEW.last_id) "
     f"OR EXISTS (SELECT 1 FROM {_SEAL} WHERE previous_digest = NEW.previous_digest) "
     f"{_NEVER_CHANGED.format(_SEAL)}",
+    f"CREATE TRIGGER {_STATEMENT}_never_replaces BEFORE INSERT ON {_STATEMENT} "
+    f"WHEN NEW.id <> -1 AND EXISTS (SELECT 1 FROM {_STATEMENT} WHERE id = NEW.id) "
+    f"OR EXISTS (SELECT 1 FROM {_STATEMENT} WHERE organization_id = NEW.organization_id "
+    f"AND month = NEW.month) {_NEVER_CHANGED.format(_STATEMENT)}",
     f"CREATE TRIGGER {_GENERATION}_never_replaces BEFORE INSERT ON {_GENERATION} "
     f"WHEN EXISTS (SELECT 1 FROM {_GENERATION} WHERE id = NEW.id) "
     f"OR NEW.rowid <> -1 AND EXISTS (SELECT 1 FROM {_GENERATION} WHERE rowid = NEW.rowid) "
@@ -52,7 +58,7 @@ _POSTGRESQL = (
     *(
         f"CREATE TRIGGER {table}_never_changes BEFORE DELETE OR UPDATE OR TRUNCATE ON {table} "
         f"FOR EACH STATEMENT EXECUTE FUNCTION {_REFUSE}"
-        for table in (_ENTRY, _SEAL)
+        for table in (_ENTRY, _SEAL, _STATEMENT)
     ),
     f"CREATE TRIGGER {_GENERATION}_never_deletes BEFORE DELETE ON {_GENERATION} FOR EACH ROW "
     "EXECUTE FUNCTION usage_keep_generation() BEGIN IF COALESCE(OLD.settled_at < "

@@ -1,4 +1,6 @@
-"""Maintains the database: seals the ledger, closes days, deletes expired rows, and checks invariants."""
+"""Maintains the database: seals the ledger, closes days, issues statements, deletes expired rows, and checks
+invariants.
+"""
 
 import asyncio
 import logging
@@ -11,6 +13,7 @@ from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable, UsageError
 from usage.models import LedgerCheck
 from usage.rollups import closing, refused_requests
+from usage.statements import issuing, itemizing
 from usage.verification import Check, checks, ledger_checks, seals
 from usage.verification.invariants import Difference
 from usage.verification.ledger_checks import Found
@@ -25,7 +28,15 @@ DAYS_AT_ONCE = 31
 async def keep_house(commits: GroupCommit) -> None:
     """Do all duties every `EVERY_S`, for ever. Any number of processes may do it at the same time."""
     while True:
-        for duty in (_seal, _close_days, _forget_old, _delete_responses, _check_books):
+        for duty in (
+            _seal,
+            _close_days,
+            _itemize_days,
+            _issue_statements,
+            _forget_old,
+            _delete_responses,
+            _check_books,
+        ):
             try:
                 await duty(commits)
             except UsageError as error:
@@ -52,6 +63,27 @@ async def _close_days(commits: GroupCommit) -> None:
         for hour in closing.hours_of(day):
             first_tokens += await commits.read(closing.count_first_tokens, hour)
         await commits.read(closing.close, day, first_tokens)
+
+
+async def _itemize_days(commits: GroupCommit) -> None:
+    for _ in range(DAYS_AT_ONCE):
+        day = await commits.read(itemizing.next_day)
+        if day is None:
+            return
+        items: itemizing.Items = {}
+        # By the hour, as the times to first token above.
+        for hour in closing.hours_of(day):
+            itemizing.add(items, (await commits.read(itemizing.items_of_hour, hour)).items())
+        await commits.read(itemizing.write, day, items)
+
+
+async def _issue_statements(commits: GroupCommit) -> None:
+    """Issue all statements that are due: of each organization one after the other, month by month."""
+    is_any = True
+    while is_any:
+        due = await commits.read(issuing.due)
+        # A statement that can't be issued is due again, and must not be tried for ever.
+        is_any = any([await commits.read(issuing.issue, which) for which in due])
 
 
 async def _forget_old(commits: GroupCommit) -> None:

@@ -1,0 +1,150 @@
+"""`/v1/organization/statements`: the organization's statements, and a preview of the current month, for admin
+keys.
+"""
+
+from base64 import b64encode
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from django.http import HttpResponse
+from django.urls import path
+from msgspec import Struct
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts import access
+from chatapi import errors
+from chatapi.api.organization import AdminKeyRoute
+from chatapi.api.views import caller_of, respond
+from chatapi.wire.invalid_request import InvalidRequest
+from usage.database.clock import database_now
+from usage.models import Statement
+from usage.statements import reading
+from usage.statements.document import Money
+from usage.statements.formats import MEDIA_TYPES, file_of
+from usage.statements.month import Month
+
+_LIMITS = range(1, 101)
+_USUAL_LIMIT = 20
+
+
+class StatementSummary(Struct, frozen=True, kw_only=True):
+    """A statement of a closed month; `sha256` is the digest of its JSON, which is in the ledger's chain of
+    seals once `is_sealed`.
+    """
+
+    id: str
+    object: Literal["organization.statement_summary"] = "organization.statement_summary"
+    issued_at: datetime
+    charged: Money
+    closing_balance: Money
+    sha256: str
+    is_sealed: bool
+
+
+class StatementPage(Struct, frozen=True, kw_only=True):
+    """Statements, newest first; `after=last_id` asks for the next page."""
+
+    object: Literal["list"] = "list"
+    data: list[StatementSummary]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class Statements(AdminKeyRoute):
+    """`GET /v1/organization/statements`: those of closed months."""
+
+    def get(self, request: Request) -> Response:
+        """Return a page, newest first."""
+        sent = _sent(request, {"limit", "after"})
+        rows = access.managed_by(caller_of(request), Statement.objects.all())
+        if "after" in sent:
+            rows = rows.filter(month__lt=_month(sent["after"], "after").first_day)
+        limit = _limit(sent)
+        found = list(rows.order_by("-month").defer("content")[: limit + 1])
+        sealed_id = reading.last_sealed_id()
+        data = [_summary(row, sealed_id) for row in found[:limit]]
+        first_id, last_id = (data[0].id, data[-1].id) if data else (None, None)
+        page = StatementPage(data=data, first_id=first_id, last_id=last_id, has_more=len(found) > limit)
+        return respond(page)
+
+
+class StatementOfMonth(AdminKeyRoute):
+    """`GET /v1/organization/statements/{period}`: one statement as JSON, CSV or PDF."""
+
+    def get(self, request: Request, period: str) -> HttpResponse:
+        """Return the statement, or the preview of a month that is not closed; raises a 404."""
+        file_format = _format(request, _sent(request, {"format"}))
+        caller = caller_of(request)
+        rows = access.managed_by(caller, Statement.objects.all())
+        organization = access.own_key(caller).project.organization
+        month = Month.parse(period)
+        found = month and reading.read(rows, organization, month, database_now())
+        if not found:
+            raise errors.object_not_found("statement", "period")
+        file = file_of(found, file_format)
+        response = HttpResponse(file.content, content_type=file.content_type)
+        if file_format == "json":
+            if found.row is not None:  # RFC 9530
+                digest = b64encode(bytes.fromhex(found.row.digest)).decode()
+                response["repr-digest"] = f"sha-256=:{digest}:"
+        else:
+            response["content-disposition"] = f'attachment; filename="{file.name}"'
+        response["vary"] = "accept"
+        return response
+
+
+routes: list[Any] = [
+    path("organization/statements", Statements.as_view()),
+    path("organization/statements/<str:period>", StatementOfMonth.as_view()),
+]
+
+
+def _summary(row: Statement, sealed_id: int) -> StatementSummary:
+    return StatementSummary(
+        id=str(Month.of(row.month)),
+        issued_at=row.issued_at.astimezone(UTC),
+        charged=Money.of(row.charged_nanodollars),
+        closing_balance=Money.of(row.closing_balance_nanodollars),
+        sha256=row.digest,
+        is_sealed=row.pk <= sealed_id,
+    )
+
+
+def _sent(request: Request, known: set[str]) -> dict[str, str]:
+    """Return the query's parameters; raises `InvalidRequest` for an unknown or repeated one."""
+    sent: dict[str, str] = {}
+    for name, values in request._request.GET.lists():
+        if name not in known:
+            raise InvalidRequest(f"Unknown parameter: '{name[:100]}'.", name[:100], "unknown_parameter")
+        if len(values) > 1:
+            raise InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
+        sent[name] = values[0]
+    return sent
+
+
+def _month(text: str, name: str) -> Month:
+    month = Month.parse(text)
+    if month is None:
+        raise InvalidRequest(f"Invalid value for '{name}': expected a month such as 2026-11.", name)
+    return month
+
+
+def _limit(sent: dict[str, str]) -> int:
+    text = sent.get("limit", str(_USUAL_LIMIT))
+    if not (text.isascii() and text.isdecimal() and len(text) < 4 and int(text) in _LIMITS):
+        raise InvalidRequest("Invalid value for 'limit': expected an integer from 1 to 100.", "limit")
+    return int(text)
+
+
+def _format(request: Request, sent: dict[str, str]) -> str:
+    """Return the format that the query names, else the first one that `Accept` does, else JSON."""
+    if "format" in sent:
+        if sent["format"] not in MEDIA_TYPES:
+            words = ", ".join(f"'{name}'" for name in MEDIA_TYPES)
+            raise InvalidRequest(f"Invalid value for 'format': supported values are {words}.", "format")
+        return sent["format"]
+    accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "").split(",")]
+    named = {media_type: name for name, media_type in MEDIA_TYPES.items()}
+    return next((named[each] for each in accepted if each in named), "json")

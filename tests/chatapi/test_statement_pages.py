@@ -1,0 +1,122 @@
+"""The pages of statements: who sees which, filters, and files."""
+
+import random
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from accounts.audit.models import AuditEntry
+from tests.admin_pages import client_of, shown
+from tests.cast import Person
+from tests.usage.billing_months import NOW, START, close_all, set_clock, set_prices, use
+from usage.models import Statement
+from usage.pages import statement_pages
+from usage.verification import seals
+
+PATH = "/admin/statements/"
+
+
+@pytest.fixture
+def used(alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Acme and Umbrella use the service in two months that are over."""
+    monkeypatch.setattr(statement_pages, "database_now", lambda: NOW)
+    set_clock(monkeypatch)
+    chance = random.Random(1)
+    set_prices(chance, [alice.api_key])
+    for key in (alice.api_key, charlie.api_key):
+        for days in (0, 20):
+            use(chance, key, START + timedelta(days=days), completion=100)
+    close_all()
+
+
+@pytest.fixture
+def acme_path(used: None, alice: Person) -> str:
+    """Return the path of Acme's statement of January."""
+    return f"{PATH}{alice.project.organization_id}/2026-01"
+
+
+def test_an_operator_finds_the_statement_of_an_organization_and_month(
+    used: None, root: Client, alice: Person
+) -> None:
+    everything = shown(root.get(PATH))
+    assert everything.count("January 2026") == everything.count("February 2026") == 2
+    assert "Acme, March 2026 Preview" in everything
+    owner = alice.project.organization_id
+    found = shown(root.get(f"{PATH}?organization={owner}&month=2026-01"))
+    assert (found.count("January 2026"), "February 2026" in found) == (1, False)
+    assert "Umbrella" not in shown(root.get(f"{PATH}?organization=Acme")).partition("Find")[2]
+
+
+def test_the_list_has_pages(used: None, root: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statement_pages, "PAGE", 3)
+    response = root.get(PATH)
+    assert [str(row) for row, _ in response.context["rows"]] == [
+        "2026-02 of Acme", "2026-02 of Umbrella", "2026-01 of Acme",
+    ]  # fmt: skip
+    older = root.get(response.context["older_url"])
+    assert [str(row) for row, _ in older.context["rows"]] == ["2026-01 of Umbrella"]
+    assert "Preview" not in shown(older)
+
+
+@pytest.mark.parametrize(
+    ("query", "mistake"),
+    [
+        ("month=2026-13", "Month: &#x27;2026-13&#x27; is not a month such as 2026-10."),
+        ("after=x", "After: &#x27;x&#x27; is not the place of a statement."),
+        ("organization=nobody", "Organization: &#x27;nobody&#x27; is neither the number nor the name"),
+    ],
+)
+def test_a_mistake_in_the_url_is_named(db: None, root: Client, query: str, mistake: str) -> None:
+    assert mistake in shown(root.get(f"{PATH}?{query}"), 400)
+
+
+def test_people_see_the_statements_of_their_organizations(
+    acme_path: str, alice: Person, charlie: Person
+) -> None:
+    seen = shown(client_of(alice.user).get(PATH))
+    assert "Acme" in seen
+    assert "Umbrella" not in seen
+    assert "Closing balance" in shown(client_of(alice.user).get(acme_path))
+    for path in (acme_path, f"{acme_path}.pdf", f"{PATH}999999999/2026-01"):
+        assert client_of(charlie.user).get(path).status_code == 404
+    assert client_of(User.objects.create_user("clerk", is_staff=True)).get(acme_path).status_code == 403
+
+
+def test_the_page_has_the_sums_and_the_proof(acme_path: str, root: Client) -> None:
+    row = Statement.objects.filter(organization__name="Acme").earliest("month")
+    assert "It is sealed within a minute." in shown(root.get(acme_path))
+    seals.seal(timedelta(0))
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        response = root.get(acme_path)
+    page = shown(response)
+    assert row.digest in page
+    assert "Ledger&#x27;s chain Sealed" in page or "Ledger's chain Sealed" in page
+    assert len(queries) <= 12
+    assert len(response.content) < 150_000
+    preview = shown(root.get(acme_path.replace("2026-01", "2026-03")))
+    assert "Preview, as of 2026-03-03 15:20 UTC." in preview
+    assert row.digest not in preview
+
+
+def test_files_are_downloads_and_in_the_audit_log(acme_path: str, root: Client) -> None:
+    row = Statement.objects.filter(organization__name="Acme").earliest("month")
+    response = root.get(f"{acme_path}.json")
+    assert response.content.decode() == row.content
+    assert response.headers["content-disposition"] == 'attachment; filename="statement-2026-01.json"'
+    assert root.get(f"{acme_path}.pdf").content.startswith(b"%PDF-")
+    assert root.get(f"{acme_path}.csv").content.startswith(b"statement,status,row,")
+    assert root.get(f"{acme_path}.exe").status_code == 404
+    files = [entry.changes["file"][1] for entry in AuditEntry.objects.filter(action="exported")]
+    assert sorted(files) == [f"statement-2026-01.{name}" for name in ("csv", "json", "pdf")]
+
+
+def test_first_use_says_when_there_will_be_one(db: None, root: Client, alice: Person) -> None:
+    page = shown(root.get(PATH))
+    assert "No month is closed yet." in page
+    assert "Acme" in page

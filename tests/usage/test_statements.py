@@ -1,0 +1,307 @@
+"""Statements: what an organization owes for a month, to the nanodollar, and never changed."""
+
+import json
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Sum
+from django.test import Client
+
+from accounts import keys
+from accounts.models import APIKey
+from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
+from tests.usage.emptying import without_triggers
+from usage.books import corrections, credit
+from usage.models import SPENT, DailyItem, ItemizedDay, Kind, LedgerEntry, Statement
+from usage.statements import document, issuing, itemizing, month_items
+from usage.statements.document import StatementDocument
+from usage.statements.month import Month
+from usage.statements.preview import preview
+from usage.verification import seals, verify
+
+JANUARY, FEBRUARY, MARCH = (Month(2026, number) for number in (1, 2, 3))
+
+
+def ledger_of(key: APIKey, month: Month) -> dict[str, int]:
+    """Return the ledger's sums of the month."""
+    rows = LedgerEntry.objects.filter(
+        organization=key.project.organization_id, created_at__gte=month.start, created_at__lt=month.end
+    )
+    sums = dict(rows.order_by().values_list("kind").annotate(Sum("amount_nanodollars")))
+    return {
+        "charged": sum(sums.get(kind, 0) for kind in SPENT),
+        "corrections": sums.get(Kind.CORRECTION, 0),
+        "granted": -sums.get(Kind.GRANT, 0),
+        "refunded": sums.get(Kind.REFUND, 0),
+    }
+
+
+def totals_of(made: StatementDocument) -> dict[str, int]:
+    return {
+        name: getattr(made.totals, name).nanodollars
+        for name in ("charged", "corrections", "granted", "refunded")
+    }
+
+
+def costs_of(secret: str, month: Month) -> int:
+    """Return what `/v1/organization/costs` says, which also counts in nanodollars."""
+    client = Client(headers={"authorization": f"Bearer {secret}"})
+    query = f"start_time={int(month.start.timestamp())}&end_time={int(month.end.timestamp())}&limit=31"
+    buckets = client.get(f"/v1/organization/costs?{query}&group_by=line_item").json()["data"]
+    return sum(round(result["amount"]["value"] * 10**9) for each in buckets for result in each["results"])
+
+
+def exported(key: APIKey, month: Month, folder: Path) -> int:
+    """Return the sum of the export of the month's ledger."""
+    period = [f"--from={month.start.isoformat()}", f"--to={month.end.isoformat()}"]
+    owner = f"--organization={key.project.organization.name}"
+    call_command("exportusage", *period, owner, f"--output={folder}", "--format=ndjson")
+    rows = map(json.loads, (folder / "usage.ndjson").read_text().splitlines())
+    return sum(row["amount_nanodollars"] for row in rows if row["kind"] in SPENT)
+
+
+@pytest.fixture
+def lived(db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[list[APIKey]]]:
+    """Write a random history of two organizations."""
+
+    def make(seed: int) -> list[list[APIKey]]:
+        chance = random.Random(seed)
+        organizations = [keys_of(name) for name in ("Acme", "Umbrella")]
+        set_prices(chance, organizations[0])
+        for each in organizations:
+            live(chance, each, monkeypatch)
+        return organizations
+
+    return make
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_statement_has_the_sums_of_the_ledger_the_costs_api_and_the_exports(
+    lived: Callable[[int], list[list[APIKey]]], seed: int, tmp_path: Path
+) -> None:
+    organizations = lived(seed)
+    close_all()
+    for number, (key, _) in enumerate(organizations):
+        _, secret = keys.create_key(key.project, name="books", is_admin=True)
+        balance = 0
+        for month in (JANUARY, FEBRUARY, MARCH):
+            made = made_of(key, month)
+            known = ledger_of(key, month)
+            assert totals_of(made) == known
+            assert made.totals.charged.nanodollars == costs_of(secret, month)
+            assert made.totals.charged.nanodollars == exported(key, month, tmp_path / f"{number}{month}")
+            assert made.totals.opening_balance.nanodollars == balance
+            balance += known["granted"] - known["refunded"] - known["charged"]
+            assert made.totals.closing_balance.nanodollars == balance
+            lines_add_up(made)
+        assert balance == credit.balance(key.project.organization).nanodollars
+    assert [str(each) for each in verify().differences] == []
+
+
+def made_of(key: APIKey, month: Month) -> StatementDocument:
+    """Return the statement of a closed month, or the preview of the current one."""
+    owner = key.project.organization
+    if month == MARCH:
+        return preview(owner, month, NOW)
+    return document.decode(Statement.objects.get(organization=owner, month=month.first_day).content)
+
+
+def lines_add_up(made: StatementDocument) -> None:
+    """Check the lines against the totals, and each line's price against its amount."""
+    assert sum(line.amount.nanodollars for line in made.lines) == made.totals.usage.nanodollars
+    assert sum(line.discount.nanodollars for line in made.lines) == made.totals.discount.nanodollars
+    for line in made.lines:
+        assert line.list_amount.nanodollars - line.discount.nanodollars == line.amount.nanodollars
+        assert line.price_per_mtok_usd is not None
+        price = round(float(line.price_per_mtok_usd) * 10**9)
+        assert abs(line.tokens * price / 10**6 - line.amount.nanodollars) <= line.requests / 2 + 1
+
+
+def test_a_preview_of_an_old_month_is_what_its_statement_becomes(
+    lived: Callable[[int], list[list[APIKey]]],
+) -> None:
+    ((key, _), _) = lived(9)
+    before = [preview(key.project.organization, month, NOW) for month in (JANUARY, FEBRUARY)]
+    close_all()
+    for shown, month in zip(before, (JANUARY, FEBRUARY), strict=True):
+        made = made_of(key, month)
+        assert (shown.status, made.status) == ("preview", "closed")
+        assert shown.totals.charged == made.totals.charged
+        assert (shown.totals.opening_balance, shown.totals.closing_balance) == (
+            made.totals.opening_balance,
+            made.totals.closing_balance,
+        )
+
+
+def test_a_busy_preview_has_the_same_sums_without_kinds(
+    lived: Callable[[int], list[list[APIKey]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((key, _), _) = lived(4)
+    close_all()
+    use(random.Random(4), key, NOW - timedelta(hours=1), completion=5)
+    usual = made_of(key, MARCH)
+    monkeypatch.setattr(month_items, "MAX_REQUESTS_BY_KIND", 0)
+    busy = made_of(key, MARCH)
+    same = ("requests", "usage", "corrections", "charged", "granted", "refunded", "closing_balance")
+    assert [getattr(busy.totals, name) for name in same] == [getattr(usual.totals, name) for name in same]
+    assert {line.kind for line in busy.lines} >= {"all_tokens"}
+    assert sum(line.tokens for line in busy.lines) == sum(line.tokens for line in usual.lines)
+
+
+@pytest.fixture
+def key(db: None, monkeypatch: pytest.MonkeyPatch) -> APIKey:
+    """Return a key with a request in January and one in February."""
+    chance = random.Random(1)
+    owners = keys_of("Acme")
+    set_prices(chance, owners)
+    set_clock(monkeypatch)
+    for days in (1, 20):
+        use(chance, owners[0], START + timedelta(days=days), completion=200)
+    return owners[0]
+
+
+def test_a_correction_of_a_closed_month_is_a_credit_note_of_the_next(
+    key: APIKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_all()
+    january = Statement.objects.get(month=JANUARY.first_day)
+    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE).earliest("created_at")
+    corrections.correct(charge.pk, -5, NOTE)
+    (note,) = made_of(key, MARCH).credit_notes
+    assert (note.id, note.corrects, note.reason) == ("2026-03-CN1", "2026-01", "correction")
+    assert (note.corrections, note.amount.nanodollars) == (1, -5)
+    set_clock(monkeypatch, MARCH.end + timedelta(hours=1))
+    close_all()
+    march = document.decode(Statement.objects.get(month=MARCH.first_day).content)
+    assert march.credit_notes == [note]
+    january.refresh_from_db()
+    assert document.decode(january.content).credit_notes == []
+    assert verify().differences == []
+
+
+def test_a_month_is_closed_an_hour_after_its_end(key: APIKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, JANUARY.end + timedelta(minutes=59))
+    close_all()
+    assert not Statement.objects.exists()
+    set_clock(monkeypatch, JANUARY.end + timedelta(minutes=60))
+    close_all()
+    assert [str(row) for row in Statement.objects.all()] == ["2026-01 of Acme"]
+
+
+def test_a_month_without_usage_has_a_statement_too(key: APIKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_clock(monkeypatch, datetime(2026, 5, 2, tzinfo=UTC))
+    close_all()
+    *_, april = Statement.objects.order_by("month")
+    made = document.decode(april.content)
+    assert (made.id, made.lines, made.totals.charged.nanodollars) == ("2026-04", [], 0)
+    assert made.totals.opening_balance == made.totals.closing_balance
+
+
+def test_issuing_again_changes_nothing(key: APIKey) -> None:
+    close_all()
+    before = list(Statement.objects.order_by("pk").values())
+    close_all()
+    assert issuing.issue(issuing.Due(key.project.organization_id, JANUARY)) is None
+    assert list(Statement.objects.order_by("pk").values()) == before
+
+
+def test_itemizing_anew_gives_the_same_items(lived: Callable[[int], list[list[APIKey]]]) -> None:
+    lived(5)
+    close_all()
+
+    def rows() -> list[dict[str, object]]:
+        found = DailyItem.objects.order_by("organization", "day", "project", "model", "kind").values()
+        return sorted(({**row, "id": 0} for row in found), key=repr)
+
+    before, days = rows(), ItemizedDay.objects.count()
+    assert itemizing.itemize_anew() == days
+    assert rows() == before
+
+
+def test_a_statement_that_disagrees_with_the_hourly_usage_is_not_issued(
+    key: APIKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(iter(itemizing.itemize_next, None))
+    DailyItem.objects.filter(day__lt=FEBRUARY.first_day, amount_nanodollars__gt=0).update(
+        amount_nanodollars=1
+    )
+    for which in issuing.due():
+        assert issuing.issue(which) is None
+    assert "2026-01 of organization" in caplog.text
+    call_command("rollup")
+    close_all()
+    assert Statement.objects.count() == 2
+    assert verify().differences == []
+
+
+# ---- never changed
+
+
+def test_a_statement_can_not_be_changed(key: APIKey) -> None:
+    close_all()
+    for change in ("UPDATE usage_statement SET content = ''", "DELETE FROM usage_statement"):
+        with (
+            pytest.raises(IntegrityError, match="never changed"),
+            transaction.atomic(),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(change)
+    assert Statement.objects.count() == 2
+
+
+def test_its_digest_is_in_the_ledgers_chain_also_without_new_entries(key: APIKey) -> None:
+    seals.seal(timedelta(0))
+    close_all()
+    sealed = seals.seal(timedelta(0))
+    assert sealed is not None
+    assert (sealed.entries_count, sealed.last_statement_id) == (0, Statement.objects.latest("pk").pk)
+    assert seals.seal(timedelta(0)) is None
+    assert verify().newest_seal == sealed.digest
+    use(random.Random(2), key, NOW)
+    later = seals.seal(timedelta(0))
+    assert later is not None
+    assert (later.entries_count, later.previous_digest) == (1, sealed.digest)
+    assert later.last_statement_id == sealed.last_statement_id
+    assert verify().differences == []
+
+
+FORGERIES = {
+    "content": "UPDATE usage_statement SET content = replace(content, 'Acme', 'Acne')",
+    "content and digest": "forged",
+    "amount": "UPDATE usage_statement SET charged_nanodollars = charged_nanodollars + 1",
+    "deletion": "DELETE FROM usage_statement WHERE month < '2026-02-01'",
+    "deletion of the last": "DELETE FROM usage_statement WHERE month > '2026-01-31'",
+    "deletion of all": "DELETE FROM usage_statement",
+    "items": "UPDATE usage_dailyitem SET amount_nanodollars = amount_nanodollars + 1",
+}
+
+
+@pytest.mark.parametrize("way", FORGERIES)
+def test_verification_finds_a_forged_statement(key: APIKey, way: str) -> None:
+    close_all()
+    seals.seal(timedelta(0))
+    assert verify().differences == []
+    with without_triggers():
+        if way == "content and digest":
+            row = Statement.objects.latest("month")
+            row.content = row.content.replace("Acme", "Acne")
+            row.digest = "0" * 64
+            row.save()
+        else:
+            with connection.cursor() as cursor:
+                cursor.execute(FORGERIES[way])
+    assert {each.invariant for each in verify().differences} & {"I6 sealed", "I16 statement"}
+
+
+def test_the_command_names_a_forged_statement(key: APIKey, capsys: pytest.CaptureFixture[str]) -> None:
+    close_all()
+    with without_triggers(), connection.cursor() as cursor:
+        cursor.execute(FORGERIES["content"])
+    with pytest.raises(Exception, match="difference"):
+        call_command("verifyledger")
+    assert "the statement 2026-01 of organization" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""The pages of statements: the list of closed months, one statement that prints well, and its files."""
+
+from datetime import date
+from typing import Any, cast
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from accounts import access
+from accounts.audit import recorder
+from accounts.models import Organization
+from usage.database.clock import database_now
+from usage.formatting import time_span
+from usage.models import Statement
+from usage.pages.filters import Chip, RowField, is_id, page_url, text_field
+from usage.statements import reading, sections
+from usage.statements.formats import MEDIA_TYPES, file_of
+from usage.statements.month import Month
+from usage.statements.reading import Reading
+
+PERMISSION = "usage.view_statement"
+PAGE = 50
+# Organizations whose current month the list links to; others are found by the filter.
+MAX_PREVIEWS = 20
+
+
+class StatementFilterForm(forms.Form):
+    """The GET form of the list; `after` is the statement behind which the page begins."""
+
+    organization = RowField(Organization, "organization")
+    month = text_field("Month", placeholder="2026-10")
+    after = text_field("After")
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request.GET, auto_id=False)
+        cast(RowField, self.fields["organization"]).person = request.user
+
+    def clean_month(self) -> Month | None:
+        """Raise `ValidationError` if it is no month."""
+        text = self.cleaned_data["month"]
+        month = Month.parse(text)
+        if text and month is None:
+            raise ValidationError(f"{text[:40]!r} is not a month such as 2026-10.")
+        return month
+
+    def clean_after(self) -> tuple[date, int] | None:
+        """Return the month and the organization's id; raise `ValidationError` for anything else."""
+        text = self.cleaned_data["after"]
+        month_text, _, organization = text.partition("_")
+        month = Month.parse(month_text)
+        if not text:
+            return None
+        if month is None or not is_id(organization):
+            raise ValidationError(f"{text[:40]!r} is not the place of a statement.")
+        return month.first_day, int(organization)
+
+
+@require_safe
+def list_page(request: HttpRequest) -> HttpResponse:
+    """Show a page of the statements that the URL asks for, newest month first, and links to previews."""
+    _check_permission(request)
+    form = StatementFilterForm(request)
+    context: dict[str, Any] = {"title": "Statements", "clear_url": page_url("statements", {})}
+    if not form.is_valid():
+        name, messages = next(iter(form.errors.items()))
+        mistake = f"{name.title()}: {messages[0]}"
+        return _answer(request, "usage/statements.html", context | {"mistake": mistake}, status=400)
+    data = form.cleaned_data
+    organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
+    shown = form.fields["organization"].offer(organizations, data["organization"])  # type: ignore[attr-defined]
+    form.initial["organization"] = shown
+    rows = _matching(access.seen_by(request.user, Statement.objects.all()), data)
+    # One more than is shown says whether there is an older page.
+    page = list(rows.select_related("organization").defer("content")[: PAGE + 1])
+    query = {"organization": data["organization"], "month": data["month"]}
+    last = page[PAGE - 1] if len(page) > PAGE else None
+    after = last and f"{Month.of(last.month)}_{last.organization_id}"
+    context |= {
+        "filters": [form["organization"], form["month"]] if organizations[1:].exists() else [form["month"]],
+        "chips": _chips(form, query),
+        "rows": [(row, Month.of(row.month)) for row in page[:PAGE]],
+        "previews": [] if data["month"] or data["after"] else _previews(organizations, data["organization"]),
+        "older_url": page_url("statements", query | {"after": after}) if after else "",
+        "newest_url": page_url("statements", query) if data["after"] else "",
+    }
+    return _answer(request, "usage/statements.html", context)
+
+
+@require_safe
+def statement_page(request: HttpRequest, organization_id: int, period: str) -> HttpResponse:
+    """Show a statement, or the preview of a month that is not closed."""
+    found = _read(request, organization_id, period)
+    made = found.document
+    context = {
+        "title": f"Statement for {made.month.title}",
+        "statement": made,
+        "period": time_span(made.period_start, made.period_end),
+        "row": found.row,
+        "is_sealed": found.row is not None and found.row.pk <= reading.last_sealed_id(),
+        "summary": sections.summary(made),
+        "sections": sections.sections(made),
+        "files": [
+            (name.upper(), reverse("admin:statement_file", args=[organization_id, period, name]))
+            for name in ("pdf", "csv", "json")
+        ],
+        "corrections_url": _corrections_url(organization_id) if made.credit_notes else "",
+    }
+    return _answer(request, "usage/statement.html", context)
+
+
+@require_safe
+def statement_file(request: HttpRequest, organization_id: int, period: str, file_format: str) -> HttpResponse:
+    """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
+    _check_permission(request)
+    if file_format not in MEDIA_TYPES:
+        raise Http404(f"There are {', '.join(MEDIA_TYPES)}.")
+    file = file_of(_read(request, organization_id, period), file_format)
+    recorder.record("exported", cast(Model, request.user), {"file": [None, file.name]})
+    headers = {"content-disposition": f'attachment; filename="{file.name}"', "cache-control": "no-store"}
+    return HttpResponse(file.content, content_type=file.content_type, headers=headers)
+
+
+def _check_permission(request: HttpRequest) -> None:
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+
+
+def _read(request: HttpRequest, organization_id: int, period: str) -> Reading:
+    """Return the statement; raises `Http404`, the same for another organization and for an unknown one."""
+    _check_permission(request)
+    organizations = access.where_may(request.user, PERMISSION, Organization.objects.all())
+    organization = organizations.filter(pk=organization_id).first()
+    month = Month.parse(period)
+    if organization is not None and month is not None:
+        rows = access.seen_by(request.user, Statement.objects.all())
+        found = reading.read(rows, organization, month, database_now())
+        if found is not None:
+            return found
+    raise Http404("There is no such statement.")
+
+
+def _matching(rows: QuerySet[Statement], data: dict[str, Any]) -> QuerySet[Statement]:
+    if data["organization"] is not None:
+        rows = rows.filter(organization=data["organization"])
+    if data["month"] is not None:
+        rows = rows.filter(month=data["month"].first_day)
+    if data["after"] is not None:
+        month, organization_id = data["after"]
+        rows = rows.filter(Q(month__lt=month) | Q(month=month, organization__gt=organization_id))
+    return rows.order_by("-month", "organization")
+
+
+def _chips(form: StatementFilterForm, query: dict[str, Any]) -> list[Chip]:
+    field = cast(RowField, form.fields["organization"])
+    texts = {name: value for name, value in query.items() if value is not None}
+    if "organization" in texts:
+        texts["organization"] = field.row(texts["organization"]) or texts["organization"]
+    return [
+        Chip(f"{name}: {text}", page_url("statements", query | {name: ""})) for name, text in texts.items()
+    ]
+
+
+def _previews(
+    organizations: QuerySet[Organization], organization_id: int | None
+) -> list[tuple[Organization, Month]]:
+    """Return the organizations, and each of their months that are not closed."""
+    if organization_id is not None:
+        organizations = organizations.filter(pk=organization_id)
+    months = reading.open_months(database_now())
+    return [(each, month) for each in organizations[:MAX_PREVIEWS] for month in months]
+
+
+def _corrections_url(organization_id: int) -> str:
+    """Return the URL of the organization's corrections in the ledger."""
+    query = f"?kind__exact=correction&organization__id__exact={organization_id}"
+    return reverse("admin:usage_ledgerentry_changelist") + query
+
+
+def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
+    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

@@ -1,0 +1,110 @@
+"""Issuing of statements: once all days of a month are itemized, each organization gets one, for ever.
+
+A statement is one row, so that a process that dies leaves none or a whole one, and of several processes that
+write it at once, one does. It is not written if it disagrees with the rollups of the ledger.
+"""
+
+import logging
+from hashlib import sha256
+from typing import NamedTuple
+
+from django.db import IntegrityError, transaction
+from django.db.models import OuterRef, Subquery
+
+from accounts.models import Organization
+from usage.database.clock import database_now
+from usage.database.snapshot import snapshot
+from usage.failpoints import failpoint
+from usage.models import DailyItem, LedgerSeal, Statement
+from usage.rollups.closed_days import midnight
+from usage.statements import document, itemizing, month_items
+from usage.statements.document import Facts, StatementDocument
+from usage.statements.month import Month
+
+log = logging.getLogger(__name__)
+
+
+class Due(NamedTuple):
+    """A statement that can be issued."""
+
+    organization_id: int
+    month: Month
+
+
+def due() -> list[Due]:
+    """Return each organization's next statement whose month is over and itemized."""
+    until = itemizing.itemized_until()
+    if until is None:
+        return []
+    # One look into an index for each organization.
+    last = Statement.objects.filter(organization=OuterRef("pk")).order_by("-month").values("month")[:1]
+    first = DailyItem.objects.filter(organization=OuterRef("pk")).order_by("day").values("day")[:1]
+    found = []
+    for organization in Organization.objects.annotate(last=Subquery(last), first=Subquery(first)):
+        if organization.first is None:
+            continue
+        is_first = organization.last is None
+        month = Month.of(organization.first) if is_first else Month.of(organization.last).next
+        if month.end <= midnight(until):
+            found.append(Due(organization.pk, month))
+    return found
+
+
+def issue(which: Due) -> Statement | None:
+    """Issue the statement; None if another process has issued it, or if it disagrees with the rollups.
+
+    Any number of processes may call it at the same time, outside of transactions.
+    """
+    with snapshot():
+        if Statement.objects.filter(organization=which.organization_id, month=which.month.first_day):
+            return None
+        made = _closed(which)
+        total = month_items.rollups(which.organization_id, which.month)
+    charged = made.totals.charged.nanodollars
+    if charged != total.amount_nanodollars:
+        log.error(
+            "the statement %s of organization %s is not issued: its lines are %s n$, the hourly usage is "
+            "%s n$. Run verifyledger.",
+            *(which.month, which.organization_id, charged, total.amount_nanodollars),
+        )
+        return None
+    content = document.encode(made)
+    failpoint("statement.before_tx")
+    try:
+        with transaction.atomic():
+            row = Statement.objects.create(
+                organization_id=which.organization_id,
+                month=which.month.first_day,
+                charged_nanodollars=charged,
+                closing_balance_nanodollars=made.totals.closing_balance.nanodollars,
+                content=content,
+                digest=sha256(content.encode()).hexdigest(),
+                issued_at=database_now(),
+            )
+            failpoint("statement.in_tx")
+    except IntegrityError:
+        return None
+    failpoint("statement.after_commit")
+    return row
+
+
+def _closed(which: Due) -> StatementDocument:
+    before = Statement.objects.filter(organization=which.organization_id).order_by("-month").first()
+    seal = LedgerSeal.objects.order_by("-id").first()
+    return document.build(
+        Facts(
+            which.organization_id,
+            Organization.objects.get(pk=which.organization_id).name,
+            which.month,
+            which.month.end,
+            is_closed=True,
+            opening_nanodollars=before.closing_balance_nanodollars if before else 0,
+            requests=month_items.rollups(which.organization_id, which.month).requests,
+            days=month_items.itemized(
+                which.organization_id, which.month.first_day, which.month.next.first_day
+            ),
+            projects=month_items.projects(which.organization_id),
+            discounts=month_items.discounts(which.organization_id, which.month),
+            newest_seal=seal.digest if seal else None,
+        )
+    )

@@ -1,0 +1,235 @@
+"""Itemizing of days: the ledger entries of a day of UTC that is over, added up by the lines of statements.
+
+Rollups don't know prices, and an amount is rounded for each request, so lines can't be computed from them.
+Each day's requests are therefore read once, hour by hour, an hour after the day's end; a month is then the
+sum of some rows a day. No entry reaches a day later, see `usage/rollups/closing.py`.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, datetime, timedelta
+from functools import cache
+from typing import NamedTuple
+
+from django.db import transaction
+from django.db.models import Max, QuerySet
+
+from accounts.models import Organization
+from usage import pricing
+from usage.books.prices import History
+from usage.database.clock import database_now
+from usage.database.snapshot import snapshot
+from usage.failpoints import failpoint
+from usage.models import CHARGED, DailyItem, Discount, ItemizedDay, ItemKind, Kind, LedgerEntry
+from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
+from usage.rollups import retention_horizon
+from usage.rollups.closed_days import DAY
+from usage.rollups.closing import GRACE, hours_of
+
+log = logging.getLogger(__name__)
+
+_CREDIT = {Kind.GRANT.value: ItemKind.GRANT, Kind.REFUND.value: ItemKind.REFUND}
+
+
+class Item(NamedTuple):
+    """What ledger entries have in common that belong to one line."""
+
+    organization_id: int
+    project_id: int | None
+    model: str
+    kind: str
+    corrected_month: date | None = None
+    list_per_mtok_nanodollars: int | None = None
+    per_mtok_nanodollars: int | None = None
+
+
+class Sums(NamedTuple):
+    """The sums of one item, as the columns of `DailyItem`."""
+
+    entries: int = 0
+    tokens: int = 0
+    list_nanodollars: int = 0
+    amount_nanodollars: int = 0
+
+    def plus(self, other: "Sums") -> "Sums":
+        return Sums(*map(int.__add__, self, other))
+
+
+Items = dict[Item, Sums]
+
+
+def add(items: Items, more: Iterable[tuple[Item, Sums]]) -> Items:
+    """Add more to the items, and return them."""
+    for item, sums in more:
+        items[item] = items.get(item, Sums()).plus(sums)
+    return items
+
+
+# ---- days, step by step; a caller with a time limit for each call makes the steps itself
+
+
+def itemize_next() -> date | None:
+    """Itemize the oldest day that is over and not itemized, and return it; None when there is none.
+
+    Any number of processes may call it at the same time, outside of transactions: two that itemize the same
+    day write the same rows.
+    """
+    if (day := next_day()) is None:
+        return None
+    items: Items = {}
+    for hour in hours_of(day):
+        add(items, items_of_hour(hour).items())
+    write(day, items)
+    return day
+
+
+def next_day() -> date | None:
+    """Return the oldest day that is over and not itemized, None when there is none."""
+    first_open = (database_now() - GRACE).date()
+    _reopen_since(first_open)
+    day = itemized_until()
+    if day is None:
+        first = LedgerEntry.objects.order_by("created_at", "id").values_list("created_at", flat=True).first()
+        day = first.date() if first else first_open
+    return day if day < first_open else None
+
+
+def itemized_until() -> date | None:
+    """Return the day before which all days are itemized; None if there is none."""
+    last: date | None = ItemizedDay.objects.aggregate(last=Max("day"))["last"]
+    return last + DAY if last else None
+
+
+def items_of_hour(hour: datetime) -> Items:
+    """Return the items of all organizations in the hour; this reads all of its entries."""
+    entries = LedgerEntry.objects.filter(created_at__gte=hour, created_at__lt=hour + timedelta(hours=1))
+    with snapshot():
+        return items_of(entries)
+
+
+def write(day: date, items: Mapping[Item, Sums]) -> None:
+    """Write the day with all of its items."""
+    with transaction.atomic():
+        # First: a second process that itemizes the day waits for this row.
+        ItemizedDay.objects.update_or_create(day=day)
+        of_every = DailyItem.objects.filter(organization__in=Organization.objects.values("pk"))
+        of_every.filter(day=day).delete()  # the index begins with the organization
+        rows = (
+            DailyItem(day=day, **item._asdict(), **sums._asdict())
+            for item, sums in sorted(items.items(), key=lambda pair: repr(pair[0]))
+        )
+        DailyItem.objects.bulk_create(rows, batch_size=500)
+        failpoint("itemize.in_tx")
+
+
+def itemize_anew() -> int:
+    """Itemize all days again whose requests are kept, and those that are missing; return their number."""
+    since = retention_horizon.horizon()
+    days = ItemizedDay.objects.all()
+    (days.filter(day__gte=since.date()) if since else days).delete()
+    return sum(1 for _ in iter(itemize_next, None))
+
+
+def _reopen_since(first_open: date) -> None:
+    """Forget days that were itemized before their end, because the database's clock was fast for a while."""
+    too_early = ItemizedDay.objects.filter(day__gte=first_open)
+    # Read first: a DELETE waits for SQLite's writers even if there is nothing to delete.
+    if days := [str(row) for row in too_early]:
+        log.warning("itemized too early, by a clock that was fast, and open again: %s", ", ".join(days))
+        too_early.delete()
+
+
+# ---- items of ledger entries
+
+_ENTRY = (
+    "organization_id",
+    "project_id",
+    "model",
+    "kind",
+    "amount_nanodollars",
+    "prompt_tokens",
+    "completion_tokens",
+    "is_rerating",
+    "corrects__created_at",
+)
+_REQUEST = ("admitted_at", "is_waived", *TOKEN_COLUMNS, *PRICE_COLUMNS)
+
+
+def items_of(entries: QuerySet[LedgerEntry]) -> Items:
+    """Return the items of the entries, in one read of all of them."""
+    columns = (*_ENTRY, *(f"generation__{name}" for name in _REQUEST))
+    prices, items = _ListPrices(), Items()
+    for row in entries.order_by().values_list(*columns).iterator(chunk_size=5_000):
+        entry = _Entry._make(row[: len(_ENTRY)])
+        admitted_at, is_waived, *numbers = row[len(_ENTRY) :]
+        if entry.kind not in CHARGED or admitted_at is None:
+            add(items, [_alone(entry)])
+        # The amount of a request is on its charge's lines; an overage is a part of it.
+        elif entry.kind == Kind.CHARGE:
+            tokens = Tokens(*numbers[: len(TOKEN_COLUMNS)])
+            price = FREE if is_waived else Price(*numbers[len(TOKEN_COLUMNS) :])
+            listed = FREE if is_waived else prices.of(entry, admitted_at, price)
+            add(items, _lines(entry, tokens, price, listed))
+    return items
+
+
+class _Entry(NamedTuple):
+    """The columns `_ENTRY`."""
+
+    organization_id: int
+    project_id: int | None
+    model: str
+    kind: str
+    amount_nanodollars: int
+    prompt_tokens: int
+    completion_tokens: int
+    is_rerating: bool
+    corrected_at: datetime | None
+
+
+def _alone(entry: _Entry) -> tuple[Item, Sums]:
+    """Return the item of a correction, of credit, or of a charge whose request was exported and dropped."""
+    month = None
+    if entry.kind == Kind.CORRECTION:
+        kind = ItemKind.RERATING if entry.is_rerating else ItemKind.CORRECTION
+        month = entry.corrected_at.date().replace(day=1) if entry.corrected_at else None
+    else:
+        kind = _CREDIT.get(entry.kind, ItemKind.ALL_TOKENS)
+    item = Item(entry.organization_id, entry.project_id, entry.model, kind.value, month)
+    tokens = entry.prompt_tokens + entry.completion_tokens
+    count = int(entry.kind != Kind.OVERAGE)
+    return item, Sums(count, tokens, entry.amount_nanodollars, entry.amount_nanodollars)
+
+
+def _lines(entry: _Entry, tokens: Tokens, price: Price, listed: Price) -> Iterator[tuple[Item, Sums]]:
+    """Yield the lines of a receipt; a request that costs nothing has its tokens at the price 0."""
+    for line, listed_line in zip(
+        pricing.line_items(tokens, price), pricing.line_items(tokens, listed), strict=True
+    ):
+        item = Item(
+            entry.organization_id,
+            entry.project_id,
+            entry.model,
+            line.name,
+            None,
+            listed_line.price_per_mtok_nanodollars,
+            line.price_per_mtok_nanodollars,
+        )
+        yield item, Sums(1, line.tokens, listed_line.amount_nanodollars, line.amount_nanodollars)
+
+
+class _ListPrices:
+    """The prices of requests before the discounts of their organizations, as the rows are today."""
+
+    def __init__(self) -> None:
+        self._discounted = set(Discount.objects.values_list("organization_id", flat=True).distinct())
+        self._history = cache(History)
+
+    def of(self, entry: _Entry, admitted_at: datetime, price: Price) -> Price:
+        """Return the list price; the request's own price if the rows don't explain it by a discount."""
+        if entry.organization_id not in self._discounted:
+            return price
+        history = self._history(entry.model)
+        listed = history.listed_at(admitted_at)
+        points = history.discount_at(admitted_at, entry.organization_id)
+        return listed if listed is not None and pricing.discounted(listed, points) == price else price

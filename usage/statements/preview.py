@@ -1,0 +1,38 @@
+"""The statement of a month that is not closed, as of now: the current month, and the last one for an hour."""
+
+from datetime import datetime
+
+from accounts.models import Organization
+from usage.books import credit
+from usage.database.snapshot import snapshot
+from usage.database.time_limit import time_limit
+from usage.rollups.closed_days import DAY
+from usage.statements import document, month_items
+from usage.statements.document import Facts, StatementDocument
+from usage.statements.month import Month
+
+
+@time_limit()
+def preview(organization: Organization, month: Month, now: datetime) -> StatementDocument:
+    """Return the statement of a month that has begun, from the itemized days and what came since."""
+    with snapshot(has_time_limit=True):
+        tomorrow, end = now.date() + DAY, month.next.first_day
+        days = month_items.until_now(organization.pk, month.first_day, min(tomorrow, end))
+        # Of the last month: what has moved since, in this one.
+        later = month_items.until_now(organization.pk, end, tomorrow) if end < tomorrow else []
+        moved = sum(sums.amount_nanodollars for _, items in (*days, *later) for sums in items.values())
+        return document.build(
+            Facts(
+                organization.pk,
+                organization.name,
+                month,
+                min(now, month.end),
+                is_closed=False,
+                # The balance of now, without what has moved since the month began.
+                opening_nanodollars=credit.balance(organization).nanodollars + moved,
+                requests=month_items.rollups(organization.pk, month).requests,
+                days=days,
+                projects=month_items.projects(organization.pk),
+                discounts=month_items.discounts(organization.pk, month),
+            )
+        )
