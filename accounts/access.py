@@ -93,6 +93,17 @@ def roles_of(user: Person) -> Mapping[int, str]:
     return known
 
 
+def places_of(user: Person) -> list[Member]:
+    """Return the person's memberships with their organizations, by name; the roles are known then, too."""
+    if not user.is_authenticated:
+        return []
+    places = list(
+        Member.objects.filter(user_id=user.pk).select_related("organization").order_by("organization__name")
+    )
+    remember_roles(user, {place.organization_id: place.role for place in places})
+    return places
+
+
 def remember_roles(user: Person, known: Mapping[int, str]) -> None:
     """Store roles that were read for many people at once, which spares this person's query."""
     # Django keeps its `_perm_cache` on the user, too.
@@ -144,6 +155,19 @@ def where_may(user: Person, permission: str, rows: QuerySet[Row]) -> QuerySet[Ro
 def may(user: Person, permission: str, row: Model) -> bool:
     """Return whether the person has the permission on this row, as the database has it."""
     return where_may(user, permission, type(row)._default_manager.filter(pk=row.pk)).exists()
+
+
+def may_in(user: Person, permission: str, organization_id: int) -> bool:
+    """Return whether the person has the permission in this organization; reads no row of it."""
+    if is_operator(user):
+        return bool(getattr(user, "has_perm")(permission))  # noqa: B009  AbstractBaseUser has no permissions
+    role = roles_of(user).get(organization_id)
+    return role is not None and permission in roles.PERMISSIONS[role]
+
+
+def belonging_to(organization_id: int, rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Return the organization's rows, for pages that have checked the person's place in it."""
+    return rows.filter(_belonging_to([organization_id], rows.model))
 
 
 def without_others_admin_keys(user: Person, keys: QuerySet[APIKey]) -> QuerySet[APIKey]:

@@ -99,6 +99,17 @@ def revoke(rows: QuerySet[APIKey]) -> int:
     return recorder.update(rows.filter(revoked_at=None), revoked_at=Now())
 
 
+def status(row: APIKey, now: datetime) -> str:
+    """Return whether requests with the key are accepted, or why not."""
+    if row.revoked_at is not None:
+        return "revoked"
+    if row.expires_at is not None and row.expires_at <= now:
+        return "expired"
+    if not row.is_active:
+        return "disabled"
+    return "active" if row.project.is_active and row.project.organization.is_active else "owner inactive"
+
+
 def get_or_create_project(organization: str, project: str) -> Project:
     """Return the project by names, and create it and its organization if missing. Raises
     `ValidationError`.

@@ -89,6 +89,13 @@ def is_invited(person: User) -> bool:
     return person.last_login is None and not person.has_usable_password()
 
 
+def state(member: Member) -> str:
+    """Return "active", "invited" or "inactive"."""
+    if not member.user.is_active:
+        return "inactive"
+    return "invited" if is_invited(member.user) else "active"
+
+
 def pending(members: QuerySet[Member]) -> QuerySet[Member]:
     """Return the members of whom `is_invited` is true."""
     return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)

@@ -114,7 +114,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
-    "chatapi.api.middleware.ThemePolicyMiddleware",
+    "chatapi.api.middleware.PagePolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -176,7 +176,7 @@ CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
         "default-src": _SELF,
         # The admin's theme writes its colours into the page; no page has inline scripts.
-        # ThemePolicyMiddleware adds 'unsafe-eval' to the admin's pages only.
+        # PagePolicyMiddleware adds 'unsafe-eval' to the admin's pages only.
         "script-src": ["'self'"],
         "style-src": ["'self'", "'unsafe-inline'"],
         "img-src": ["'self'", "data:"],

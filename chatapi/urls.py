@@ -38,6 +38,7 @@ urlpatterns = [
     path("docs/sandbox.md", front.sandbox_manual),
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),
+    path("console/", include("chatapi.console.urls")),
     path("v1/", include(client_routes)),
     *(path(f"{dialect}/v1/", include(client_routes)) for dialect in DIALECTS),
 ]

@@ -49,7 +49,9 @@ def missing(readme: Path) -> Iterator[str]:
                 beside = found.parent
 
 
-@pytest.mark.parametrize("folder", [".", "accounts", "bench", "chatapi", "chatapi/wire", "docs", "usage"])
+@pytest.mark.parametrize(
+    "folder", [".", "accounts", "bench", "chatapi", "chatapi/console", "chatapi/wire", "docs", "usage"]
+)
 def test_a_file_that_a_readme_names_is_there(folder: str) -> None:
     readmes = list((ROOT / folder).glob("*.md" if folder == "docs" else "README.md"))
     assert readmes

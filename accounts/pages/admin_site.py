@@ -15,7 +15,7 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.invitations import ChoosePassword
 from accounts.pages.admin_mixins import ReadOnlyAdmin
-from accounts.sign_in.form import SignInForm
+from accounts.sign_in.form import SignInForm, ThemedSignInForm
 
 MAX_SEARCH_CHARACTERS = 200
 # Parameters of searches: above a list, in the theme's global search, and in autocompleted fields.
@@ -27,7 +27,7 @@ _PATTERNS = {"regex", "iregex"}
 class Site(UnfoldAdminSite):
     """The theme's site, for operators and for people of organizations."""
 
-    login_form = SignInForm
+    login_form = ThemedSignInForm
 
     def has_permission(self, request: HttpRequest) -> bool:
         """Return whether the person is staff or belongs to an organization."""

@@ -226,6 +226,4 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     @display(description="State", label={"active": "success", "invited": "info", "inactive": "danger"})
     def state(self, row: Member) -> str:
-        if not row.user.is_active:
-            return "inactive"
-        return "invited" if memberships.is_invited(row.user) else "active"
+        return memberships.state(row)

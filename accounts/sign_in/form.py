@@ -1,4 +1,4 @@
-"""The form with which people sign in to the admin."""
+"""The form with which people sign in, to the console and, in the theme's look, to the admin."""
 
 import logging
 from typing import Any
@@ -15,7 +15,7 @@ from accounts.sign_in import attempts
 log = logging.getLogger(__name__)
 
 
-class SignInForm(ThemedForm):
+class SignInForm(AuthenticationForm):
     """User name and password. People who may not enter get the same error as for a wrong password."""
 
     error_messages = AuthenticationForm.error_messages | {
@@ -30,6 +30,7 @@ class SignInForm(ThemedForm):
         name = data.get("username")
         if name is None:
             return data
+        assert self.request is not None, "the views pass it"
         ip = client_ip.network_of(client_ip.of_meta(self.request.META, settings.TRUSTED_PROXIES))
         try:
             # Counted before the password is checked: parallel attempts can't exceed the limit.
@@ -52,3 +53,7 @@ class SignInForm(ThemedForm):
 
     def _refusal(self, code: str, **params: Any) -> ValidationError:
         return ValidationError(self.error_messages[code], code=code, params=params)
+
+
+class ThemedSignInForm(SignInForm, ThemedForm):
+    """The same form with the widgets of the admin's theme."""

@@ -1,4 +1,6 @@
-"""Django's error handlers: the envelope below /v1 and the dialects' prefixes, an HTML page elsewhere."""
+"""Django's error handlers: the envelope below /v1 and the dialects' prefixes, an HTML page elsewhere, in the
+console with the console's look.
+"""
 
 import re
 
@@ -12,8 +14,8 @@ from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, error_answer
 
-# Any prefix but the admin's, so that a misspelled dialect gets an envelope, too.
-_CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
+# Any prefix but those of our pages, so that a misspelled dialect gets an envelope, too.
+_CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|console/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
 _WITHOUT_VERSION = re.compile(rf"((?:/(?:{'|'.join(DIALECTS)}))?)(/[^/]+.*)")
 # The first segments of routes behind `/v1/`.
 _ROOTS = {"models", "key", "generations", "organization", *(name.partition(".")[0] for name in PROTOCOLS)}
@@ -30,6 +32,11 @@ def is_client_route(path: str) -> bool:
     meant to be.
     """
     return _CLIENT_ROUTE.match(path) is not None or _with_version(path) is not None
+
+
+def is_console_page(path: str) -> bool:
+    """Return whether the path is one of the console's, known or not."""
+    return path.startswith("/console/")
 
 
 def _with_version(path: str) -> str | None:
@@ -81,8 +88,9 @@ def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
         return envelope(request, error)
     status = error.failure.status
     title, sentence = _PAGES[status]
+    template = "console/error.html" if is_console_page(request.path) else "chatapi/error.html"
     # Without the request: a context processor may need the part of it that failed.
     return HttpResponse(
-        render_to_string("chatapi/error.html", {"status": status, "title": title, "sentence": sentence}),
+        render_to_string(template, {"status": status, "title": title, "sentence": sentence}),
         status=status,
     )

@@ -9,7 +9,7 @@ from django.utils.deprecation import MiddlewareMixin
 
 from accounts import client_ip
 from chatapi import identity
-from chatapi.api.error_pages import is_client_route
+from chatapi.api.error_pages import is_client_route, is_console_page
 from chatapi.log_formats import fields
 
 access_log = logging.getLogger("chatapi.access")
@@ -62,16 +62,26 @@ class IdentifyingMiddleware(MiddlewareMixin):
         return response
 
 
-class ThemePolicyMiddleware(MiddlewareMixin):
-    """Lets scripts of the admin's pages evaluate the expressions that django-unfold writes for Alpine.js.
+class PagePolicyMiddleware(MiddlewareMixin):
+    """Sets which content the admin's and the console's pages may load: the first need more, the second less.
 
-    Alpine's build for strict policies (@alpinejs/csp) does not run them: they call global functions such as
-    `theme()` and `searchCommand()`, and have several statements.
+    The admin's scripts may evaluate the expressions that django-unfold writes for Alpine.js. Alpine's build
+    for strict policies (@alpinejs/csp) does not run them: they call global functions such as `theme()` and
+    `searchCommand()`, and have several statements.
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Widen the policy of the admin's pages."""
-        if request.path.startswith("/admin/") and response.get("content-type", "").startswith("text/html"):
-            # django-csp's decorator sets the same attribute.
+        """Widen the policy of the admin's pages, and narrow the console's; django-csp's decorators set the
+        same attributes.
+        """
+        if not response.get("content-type", "").startswith("text/html"):
+            return response
+        if request.path.startswith("/admin/"):
             response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]
+        elif is_console_page(request.path):
+            own = ["script-src", "style-src", "img-src", "connect-src"]
+            response._csp_replace = {  # type: ignore[attr-defined]
+                "default-src": ["'none'"],
+                **{name: ["'self'"] for name in own},
+            }
         return response

@@ -160,14 +160,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     @display(description="Status", label=_STATUSES)
     def status(self, row: APIKey) -> str:
-        """Return whether requests with the key are accepted, or why not."""
-        if row.revoked_at is not None:
-            return "revoked"
-        if row.expires_at is not None and row.expires_at <= timezone.now():
-            return "expired"
-        if not row.is_active:
-            return "disabled"
-        return "active" if row.project.is_active and row.project.organization.is_active else "owner inactive"
+        return keys.status(row, timezone.now())
 
     @display(description="Requests, 30 days")
     def requests(self, row: Any) -> SafeString:

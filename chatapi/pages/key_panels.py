@@ -59,14 +59,14 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
         "activity_days": DAYS,
         "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day, "requests"),
         "refused": refused_requests.of_key(row.pk, timezone.now()),
-        "rate_limits": list(_rate_limits(row)),
-        "budgets": list(_budgets(row)),
+        "rate_limits": list(rate_limits(row)),
+        "budgets": list(budgets(row)),
         "may_add_rate_limit": access.may(person, "accounts.add_ratelimit", row),
         "may_add_budget": access.may(person, "usage.add_budgetlimit", row),
     }
 
 
-def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
+def rate_limits(row: APIKey) -> Iterator[LimitRow]:
     """Yield the key's limits, then its project's and its organization's."""
     owners = Q(organization=row.project.organization_id) | Q(project=row.project_id) | Q(api_key=row.pk)
     found = RateLimit.objects.filter(owners, each_end_user=False)
@@ -82,7 +82,7 @@ def _rate_limits(row: APIKey) -> Iterator[LimitRow]:
         yield LimitRow(_OWNERS[Scope(limit.scope)], limit.model, numbers, url)
 
 
-def _budgets(row: APIKey) -> Iterator[BudgetRow]:
+def budgets(row: APIKey) -> Iterator[BudgetRow]:
     """Yield the key's budgets, then its project's and its organization's."""
     organization = row.project.organization
     scopes = {Scope.ORGANIZATION: organization.pk, Scope.PROJECT: row.project_id, Scope.API_KEY: row.pk}

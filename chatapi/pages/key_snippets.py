@@ -9,95 +9,8 @@ from accounts.model_lists import list_allows
 from accounts.models import APIKey, KeyScope
 from chatapi import catalog
 from chatapi.models import ModelKind
+from chatapi.snippets import PROTOCOLS, written
 
-_CHAT_WITH_CURL = """\
-curl {origin}/v1/chat/completions \\
-  -H "Authorization: Bearer {secret}" \\
-  -H "Content-Type: application/json" \\
-  -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
-"""
-_CHAT_WITH_PYTHON = """\
-# pip install openai
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="{origin}/openai/v1",
-    api_key="{secret}",
-)
-stream = client.chat.completions.create(
-    model="{model}",
-    messages=[{{"role": "user", "content": "Say hello."}}],
-    stream=True,
-)
-for chunk in stream:
-    print(chunk.choices[0].delta.content or "", end="", flush=True)
-"""
-_CHAT_WITH_NODE = """\
-// npm install openai, and save this as hello.mjs
-import OpenAI from "openai";
-
-const client = new OpenAI({{
-  baseURL: "{origin}/openai/v1",
-  apiKey: "{secret}",
-}});
-const stream = await client.chat.completions.create({{
-  model: "{model}",
-  messages: [{{ role: "user", content: "Say hello." }}],
-  stream: true,
-}});
-for await (const chunk of stream) {{
-  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
-}}
-"""
-_RESPONSES_WITH_PYTHON = """\
-# pip install openai
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="{origin}/v1",
-    api_key="{secret}",
-)
-response = client.responses.create(
-    model="{model}",
-    input="Say hello.",
-)
-print(response.output_text)
-"""
-_MESSAGES_WITH_PYTHON = """\
-# pip install anthropic
-from anthropic import Anthropic
-
-client = Anthropic(
-    base_url="{origin}",
-    api_key="{secret}",
-)
-message = client.messages.create(
-    model="{model}",
-    max_tokens=200,
-    messages=[{{"role": "user", "content": "Say hello."}}],
-)
-print(message.content[0].text)
-"""
-_EMBEDDINGS_WITH_CURL = """\
-curl {origin}/v1/embeddings \\
-  -H "Authorization: Bearer {secret}" \\
-  -H "Content-Type: application/json" \\
-  -d '{{"model": "{model}", "input": "A sentence."}}'
-"""
-_EMBEDDINGS_WITH_PYTHON = """\
-# pip install openai
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="{origin}/v1",
-    api_key="{secret}",
-)
-answer = client.embeddings.create(
-    model="{model}",
-    input="A sentence.",
-)
-print(len(answer.data[0].embedding))
-"""
 _WHO_AM_I = """\
 curl {origin}/v1/key -H "Authorization: Bearer {secret}"
 """
@@ -112,19 +25,14 @@ class Snippet:
     text: str
 
 
-# The id, title and template of each snippet, by the kind of model that it needs.
-_TEMPLATES = {
-    ModelKind.CHAT: (
-        ("curl", "Chat with curl", _CHAT_WITH_CURL),
-        ("python", "Chat with Python", _CHAT_WITH_PYTHON),
-        ("node", "Chat with Node.js", _CHAT_WITH_NODE),
-        ("responses", "Responses with Python", _RESPONSES_WITH_PYTHON),
-        ("messages", "Messages with Python", _MESSAGES_WITH_PYTHON),
-    ),
-    ModelKind.EMBEDDINGS: (
-        ("embeddings-curl", "Embeddings with curl", _EMBEDDINGS_WITH_CURL),
-        ("embeddings-python", "Embeddings with Python", _EMBEDDINGS_WITH_PYTHON),
-    ),
+# The snippets of a key's page, by the kind of model that they need: of each protocol and client.
+_SHOWN: Mapping[ModelKind, Mapping[str, Sequence[str]]] = {
+    ModelKind.CHAT: {
+        "Chat": ("curl", "Python", "Node.js"),
+        "Responses": ("Python",),
+        "Messages": ("Python",),
+    },
+    ModelKind.EMBEDDINGS: {"Embeddings": ("curl", "Python")},
 }
 
 
@@ -145,12 +53,18 @@ def usable_models(row: APIKey) -> dict[ModelKind, str]:
 
 def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, str]) -> Sequence[Snippet]:
     """Return first requests to each kind of model; only a look-up of the key if it can't complete."""
+
+    def filled(text: str, model: str) -> str:
+        return written(text, origin=origin, key=secret, model=model)
+
     may_complete = not row.scopes or KeyScope.COMPLETIONS in row.scopes
     if not models or not may_complete:
-        return [Snippet("curl", "curl", _WHO_AM_I.format(origin=origin, secret=secret))]
+        return [Snippet("curl", "curl", filled(_WHO_AM_I, ""))]
     return [
-        Snippet(name, title, template.format(origin=origin, secret=secret, model=models[kind]))
-        for kind, templates in _TEMPLATES.items()
+        Snippet(each.id, f"{protocol} with {each.title}", filled(each.text, models[kind]))
+        for kind, protocols in _SHOWN.items()
         if kind in models
-        for name, title, template in templates
+        for protocol, clients in protocols.items()
+        for each in PROTOCOLS[kind][protocol]
+        if each.title in clients
     ]

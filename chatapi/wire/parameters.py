@@ -183,23 +183,16 @@ class CustomChoice(_Tagged, frozen=True, tag="custom"):
 
 
 class AllowedTools(_Plain, frozen=True):
-    """Some of the tools."""
+    """Some of the tools; of an entry the reference says only that it is an object."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FunctionChoice | CustomChoice], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
+    tools: Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 
 
 class AllowedToolsChoice(_Tagged, frozen=True, tag="allowed_tools"):
     """Only these tools may be called."""
 
     allowed_tools: AllowedTools
-
-
-def kind_and_name(tool: Tool | FunctionChoice | CustomChoice) -> tuple[str, str]:
-    """Return the kind and the name of a tool, or of the tool that a choice names."""
-    if isinstance(tool, FunctionTool | FunctionChoice):
-        return "function", tool.function.name
-    return "custom", tool.custom.name
 
 
 FunctionCallChoice = Literal["none", "auto"] | Named

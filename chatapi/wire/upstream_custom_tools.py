@@ -21,7 +21,6 @@ from chatapi.wire.parameters import (
     CustomChoice,
     FunctionChoice,
     custom_tools,
-    kind_and_name,
     with_functions_only,
 )
 
@@ -48,8 +47,8 @@ def as_functions(request: GenerationRequest) -> GenerationRequest:
     tools, choice = with_functions_only(msgspec.json.encode(request.tools)), request.tool_choice
     if isinstance(choice, CustomChoice):
         choice = FunctionChoice(choice.custom)
-    elif isinstance(choice, AllowedToolsChoice):
-        tools, choice = _allowed(tools, choice.allowed_tools), choice.allowed_tools.mode
+    elif isinstance(choice, AllowedToolsChoice) and (allowed := _allowed(tools, choice.allowed_tools)):
+        tools, choice = allowed, choice.allowed_tools.mode
     return replace(request, prompt=prompt, tools=msgspec.Raw(tools), tool_choice=choice)
 
 
@@ -69,14 +68,17 @@ class _Tool(msgspec.Struct):
 
 
 def _allowed(tools: bytes, choice: AllowedTools) -> bytes:
-    """Return the functions that may be called."""
-    names = {kind_and_name(tool)[1] for tool in choice.tools}
+    """Return the functions that may be called; nothing if the choice names none of them."""
+    called = [entry.get("function") or entry.get("custom") for entry in choice.tools]
+    # A list, because a client may write anything as a name.
+    names = [each.get("name") for each in called if isinstance(each, dict)]
     every = zip(
         msgspec.json.decode(tools, type=list[_Tool]),
         msgspec.json.decode(tools, type=list[msgspec.Raw]),
         strict=True,
     )
-    return msgspec.json.encode([raw for tool, raw in every if tool.function.name in names])
+    allowed = [raw for tool, raw in every if tool.function.name in names]
+    return msgspec.json.encode(allowed) if allowed else b""
 
 
 class CustomCalls:

@@ -13,7 +13,7 @@ from accounts.sign_in import attempts
 from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey
 
-LOGIN = "/admin/login/"
+LOGIN, CONSOLE = "/admin/login/", "/console/sign-in"
 PASSWORD = "correct horse battery"
 
 
@@ -65,6 +65,23 @@ def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: Non
     assert refused.status_code == 429
     assert "Too many attempts to sign in. Try again in 10 min." in refused.content.decode()
     assert sign_in("root", address="192.0.2.2").status_code == 302
+
+
+def test_the_console_has_the_same_form(alice: Person) -> None:
+    with_password(alice.user)
+
+    def answer(password: str = PASSWORD, to: str = "/console/") -> Any:
+        sent = {"username": "alice", "password": password, "next": to}
+        return Client(REMOTE_ADDR="192.0.2.1").post(CONSOLE, sent)
+
+    assert answer().headers["location"] == "/console/"
+    assert answer(to="https://elsewhere.example/").headers["location"] == "/console/"
+    for _ in range(attempts.MAX_PER_NAME_AND_IP):
+        assert answer("wrong").status_code == 200
+    refused = answer()
+    assert refused.status_code == 429
+    assert "Too many attempts to sign in. Try again in 10 min." in refused.content.decode()
+    assert sign_in("alice").status_code == 429
 
 
 def test_who_signs_in_may_be_wrong_as_often_again(db: None) -> None:

@@ -31,8 +31,8 @@ CANARY = "Canary"
 """In every name of Umbrella's."""
 PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
 """Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own."""
-PAGES = {"admin/"}
-"""Pages for people, with tests of their own."""
+PAGES = {"admin/", "console/"}
+"""Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
 SHARED = {"model": "small", "rate_limit_id": "rl-*", "period": f"{datetime.now(UTC):%Y-%m}"}
 """Parts of a path that name what all tenants share, and the month of each one's statement."""
 METHODS = ("get", "head", "post", "put", "patch", "delete")

@@ -26,6 +26,9 @@ MAX_SILENCE_S = 10.0
 NEVER_TOLD = "queue_timeout"
 """No client may be told this where workers are there: its request was lost."""
 
+MAX_CALLS = 4
+"""Calls of the upstream for one generation: the worker repeats one that has sent nothing."""
+
 NOT_COMPLETED = "response_not_completed"
 """No client may be told this: they go on from responses whose end they have."""
 
@@ -299,15 +302,16 @@ def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:
 
 
 def _ran_once(visit: Visit, known: Sequence[Row], sent: Sequence[int]) -> Iterator[str]:
-    """Check that the upstream was called once. A client with a key may cause another call if the first failed
-    uncharged.
+    """Check that the upstream answered once. A client with a key may cause another answer if the first failed
+    uncharged, and a call without a token is repeated a few times.
     """
     nothing = sum(row.outcome in FAILED and not row.amount_nanodollars for row in known)
     untold = sum(
         not heard.generation_id and (not heard.status or heard.status >= 500) for heard in visit.heard
     )
     allowed = 1 + nothing + untold if visit.is_keyed else visit.meant
-    if len(sent) > allowed:
+    answers = sum(tokens > 0 for tokens in sent)
+    if answers > allowed or len(sent) > allowed * MAX_CALLS:
         yield f"{len(sent)} calls of the upstream"
     if sum(row.amount_nanodollars > 0 for row in known) > visit.meant:
         yield "charged for nothing" if not visit.meant else "charged twice"

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from chatapi.worker.routing.retries import MAX_REPETITIONS
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
 from tests.faults.soak_clients import Guest
 from tests.faults.soak_connections import Connections, KeepingClient
-from tests.faults.soak_verdict import FORGOTTEN_TOKENS, MAX_SILENCE_S, Outages, Verdict, Waits
+from tests.faults.soak_verdict import FORGOTTEN_TOKENS, MAX_CALLS, MAX_SILENCE_S, Outages, Verdict, Waits
 from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
@@ -208,7 +209,13 @@ def test_a_key_whose_request_came_to_nothing_may_be_used_again() -> None:
     second = FIVE._replace(id=f"{8:032x}")
     connections = told_an_error(0), heard(generation_id=f"chatcmpl-{second.id}")
     assert violations(*connections, rows=(LOST, second), sent=(0, 5), act="sends it again") == []
-    assert violations(*connections, rows=(LOST, second), sent=(0, 5)) == ["2 calls of the upstream"]
+    assert violations(*connections, rows=(LOST, second), sent=(5, 5)) == ["2 calls of the upstream"]
+
+
+def test_a_call_without_a_token_is_repeated_a_few_times() -> None:
+    assert MAX_CALLS == 1 + MAX_REPETITIONS
+    assert violations(heard(), sent=(0, 0, 0, 5)) == []
+    assert violations(heard(), sent=(0, 0, 0, 0, 5)) == ["5 calls of the upstream"]
 
 
 # ---- protocols

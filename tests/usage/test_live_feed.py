@@ -38,10 +38,10 @@ async def feed() -> AsyncIterator[Callable[[Client], Any]]:
     """Opens feeds with the cookies of a browser."""
     opened: list[WebsocketCommunicator] = []
 
-    def listen(client: Client) -> WebsocketCommunicator:
+    def listen(client: Client, path: str = "/admin/live/feed") -> WebsocketCommunicator:
         cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
         headers = [(b"cookie", cookies.encode()), (b"origin", b"http://127.0.0.1"), (b"host", b"127.0.0.1")]
-        opened.append(WebsocketCommunicator(application, "/admin/live/feed", headers))
+        opened.append(WebsocketCommunicator(application, path, headers))
         return opened[-1]
 
     yield listen
@@ -102,6 +102,23 @@ async def test_the_feed_ends_when_the_person_sees_other_organizations(
     again = feed(client)
     assert (await again.connect())[0]
     assert [each["id"] for each in json.loads(await again.receive_from())["rows"]] == [str(theirs)]
+
+
+async def test_a_consoles_feed_has_its_organizations_requests_only(
+    feed: Any, alice: Person, charlie: Person
+) -> None:
+    own, theirs = await sync_to_async(admit)(alice), await sync_to_async(admit)(charlie)
+    umbrella = charlie.project.organization
+    client = await sync_to_async(client_of)(alice.user)
+    shown = []
+    for is_member in (False, True):
+        if is_member:
+            await Member.objects.acreate(organization=umbrella, user=alice.user, role=Role.VIEWER)
+        for organization_id in (alice.project.organization_id, umbrella.pk):
+            told = feed(client, f"/console/{organization_id}/live/feed")
+            assert (await told.connect())[0]
+            shown.append([each["id"] for each in json.loads(await told.receive_from())["rows"]])
+    assert shown == [[str(own)], [], [str(own)], [str(theirs)]]
 
 
 async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed: Any) -> None:

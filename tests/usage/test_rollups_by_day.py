@@ -12,6 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.models import Model
+from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey
 from chatapi.worker.reaper import housekeeping
@@ -81,6 +82,22 @@ def test_closed_days_have_the_sums_of_their_hours(busy: None) -> None:
     assert DailyUsage.objects.count() < HourlyUsage.objects.count()
     assert read() == before
     assert verify().differences == []
+
+
+def test_closed_days_that_are_read_once_are_the_same(busy: None) -> None:
+    close()
+    inside = [
+        (FIRST + timedelta(hours=start), FIRST + timedelta(hours=end))
+        for start in range(-30, 80, 5)
+        for end in range(start + 1, 90, 7)
+    ]
+    outside = [(FIRST - timedelta(days=9), NOW), (FIRST, NOW + timedelta(days=9))]
+    before = [closed_days.spans(*each) for each in inside + outside], read()
+    with closed_days.read_once(FIRST - timedelta(days=2), FIRST + timedelta(days=5)):
+        with CaptureQueriesContext(connection) as asked:
+            found = [closed_days.spans(*each) for each in inside]
+        assert len(asked) == 0
+        assert (found + [closed_days.spans(*each) for each in outside], read()) == before
 
 
 def test_a_day_is_left_open_for_a_while_after_its_end(

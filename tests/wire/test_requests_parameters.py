@@ -300,34 +300,6 @@ def test_it_takes_every_kind_of_tool_choice(tool_choice: Any) -> None:
             "tool_choice.allowed_tools.tools",
             "missing_required_parameter",
         ),
-        (
-            {
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "allowed_tools": {"mode": "auto", "tools": [FUNCTION, CUSTOM]},
-                },
-                "tools": [FUNCTION],
-            },
-            "tool_choice.allowed_tools.tools[1].custom.name",
-            "invalid_value",
-        ),
-        (
-            {
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "allowed_tools": {"mode": "auto", "tools": [{"name": "get_weather"}]},
-                },
-                "tools": [FUNCTION],
-            },
-            "tool_choice.allowed_tools.tools[0].type",
-            "missing_required_parameter",
-        ),
-        ({"tools": [FUNCTION, FUNCTION]}, "tools[1].function.name", "invalid_value"),
-        (
-            {"tools": [FUNCTION, {"type": "custom", "custom": {"name": "get_weather"}}]},
-            "tools[1].custom.name",
-            "invalid_value",
-        ),
         ({"function_call": {"name": "f"}}, "function_call", "invalid_value"),
         ({"function_call": "any"}, "function_call", "invalid_value"),
         ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),

@@ -11,7 +11,9 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.db.models import QuerySet
+from django.forms import BoundField
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
@@ -60,10 +62,9 @@ class AuditFilterForm(forms.Form):
     object = text_field("Id", type="search")
     before = text_field("Before")
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, query: QueryDict) -> None:
         # A database takes no NUL character, and none is in the log.
-        query = {name: str(text).replace("\x00", "") for name, text in request.GET.items()}
-        super().__init__(query, auto_id=False)
+        super().__init__({name: str(text).replace("\x00", "") for name, text in query.items()}, auto_id=False)
 
     def clean_before(self) -> str:
         """Raise `ValidationError` if it is not an id."""
@@ -71,6 +72,21 @@ class AuditFilterForm(forms.Form):
         if before and not is_id(before):
             raise ValidationError(f"{before[:40]!r} is not the number of an entry.")
         return before
+
+    @property
+    def query(self) -> dict[str, str]:
+        """Return the filters of a valid form that are set."""
+        return {name: self.cleaned_data[name] for name in _FILTERS if self.cleaned_data[name]}
+
+    @property
+    def shown_fields(self) -> list[BoundField]:
+        return [self[name] for name in _FILTERS]
+
+    def page_of(self, rows: "QuerySet[AuditEntry]") -> list[AuditEntry]:
+        """Return the newest entries that match, and one more than `PAGE` if there is an older page."""
+        rows = rows.filter(**{_FILTERS[name]: value for name, value in self.query.items()})
+        before = self.cleaned_data["before"]
+        return list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
 
     def offer_choices(self, user: access.Person) -> None:
         """Offer people who may have acted, and the kinds of rows that pages change; and what the URL asks
@@ -93,21 +109,20 @@ def list_page(request: HttpRequest) -> HttpResponse:
     """Show a page of the entries that the URL asks for."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
-    form = AuditFilterForm(request)
+    form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
     if not form.is_valid():
         return _answer(request, context | {"mistake": f"Before: {form.errors['before'][0]}"}, status=400)
     form.offer_choices(request.user)
-    query = {name: form.cleaned_data[name] for name in _FILTERS if form.cleaned_data[name]}
-    before = form.cleaned_data["before"]
-    rows = access.seen_by(request.user, AuditEntry.objects.all())
-    rows = rows.filter(**{_FILTERS[name]: value for name, value in query.items()})
-    # One more than is shown says whether there is an older page.
-    page = list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
+    query, before = form.query, form.cleaned_data["before"]
+    page = form.page_of(access.seen_by(request.user, AuditEntry.objects.all()))
     context |= {
-        "filters": [form[name] for name in _FILTERS],
+        "filters": form.shown_fields,
         "shows_ips": access.is_operator(request.user),
-        "lines": [_line(entry) for entry in page[:PAGE]],
+        "lines": [
+            line(entry, _object_url(entry), _history_url(entry.object_type, entry.object_id))
+            for entry in page[:PAGE]
+        ],
         "chips": [
             Chip(f"{name}: {value}", page_url("audit", query | {name: ""})) for name, value in query.items()
         ],
@@ -132,13 +147,14 @@ def history(request: HttpRequest, app_label: str, model_name: str, object_id: st
     return redirect(_history_url(kind, key))
 
 
-def _line(entry: AuditEntry) -> Line:
+def line(entry: AuditEntry, url: str, history_url: str) -> Line:
+    """Return the entry as its page shows it; the URLs are those of its object."""
     return Line(
         entry=entry,
         mood=_MOODS.get(entry.action, "plain" if entry.action.startswith("signed") else ""),
         kind=_kind(entry.object_type),
-        url="" if entry.action == "deleted" else _object_url(entry),
-        history_url=_history_url(entry.object_type, entry.object_id) if entry.object_id else "",
+        url="" if entry.action == "deleted" else url,
+        history_url=history_url if entry.object_id else "",
         changes=list(_changes(entry.changes)),
     )
 

@@ -104,6 +104,8 @@ class RowField(forms.Field):
 
     person: access.Person
     """The person who filters; the form sets it."""
+    known: Model | None = None
+    """A row that the page has read already."""
 
     def __init__(self, model: type[Model], column: str) -> None:
         super().__init__(required=False)
@@ -134,9 +136,11 @@ class RowField(forms.Field):
 
     def row(self, row_id: int) -> Model | None:
         """Return the row, or None if there is none."""
+        if self.known is not None and self.known.pk == row_id:
+            return self.known
         return self.model._default_manager.filter(pk=row_id).first()
 
-    def offer(self, rows: "QuerySet[Any]", chosen: int | None) -> str:
+    def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""
         options = {str(row.pk): str(row) for row in rows[: MAX_OPTIONS + 1]}
         is_long = len(options) > MAX_OPTIONS
@@ -226,10 +230,19 @@ class UsageFilterForm(forms.Form):
         """Return those of the parameters that are set."""
         return {name: value for name, value in self.query.items() if name in names}
 
+    def link(self, name: str, query: Mapping[str, object]) -> str:
+        """Return the URL of a page by its name among the admin's; the console has its own."""
+        return page_url(name, query)
+
+    @property
+    def is_of_one_organization(self) -> bool:
+        """Return whether the organization bounds the person, who can't remove it."""
+        return not access.is_operator(self.person)
+
     def without(self, *names: str) -> str:
         """Return the URL of this page without these parameters."""
         rest = {name: value for name, value in self.query.items() if name not in names}
-        return page_url(self.page, rest)
+        return self.link(self.page, rest)
 
     @property
     def filters(self) -> Filters:
@@ -247,11 +260,11 @@ class UsageFilterForm(forms.Form):
         }
 
     def chips(self) -> list[Chip]:
-        """Return the filters that are set. A person's only organization bounds them and can't be removed."""
+        """Return the filters that are set and can be removed."""
         found = []
         for name in ("organization", "project", "key", "model", "outcome"):
             value, field = self.cleaned_data[name], self.fields[name]
-            if not value or (name == "organization" and not access.is_operator(self.person)):
+            if not value or (name == "organization" and self.is_of_one_organization):
                 continue
             if isinstance(field, RowField):
                 value = field.row(value) or value

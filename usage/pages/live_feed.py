@@ -130,7 +130,7 @@ OPEN_PAGES = OpenPages(_see)
 
 
 class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """The WebSocket of one browser that shows the Live page."""
+    """The WebSocket of one browser that shows the Live page, or the console's Start of one organization."""
 
     _tasks: tuple["asyncio.Task[None]", ...] = ()
 
@@ -142,10 +142,18 @@ class LiveFeed(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no
             await self.close()
             return
         await self.accept()
+        shown = self._of_url(seen[sign_in])
         # The page stays open for hours, in which its person may sign out or be removed.
-        pushing = asyncio.create_task(self._push(snapshots_of(seen[sign_in])))
+        pushing = asyncio.create_task(self._push(snapshots_of(shown)))
         watching = asyncio.create_task(self._watch(sign_in, seen[sign_in], pushing))
         self._tasks = (pushing, watching)
+
+    def _of_url(self, seen: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        """Return the URL's organization, if it names one that the person sees; none if they don't see it."""
+        named = self.scope["url_route"]["kwargs"].get("organization_id")
+        if named is None:
+            return seen
+        return tuple({int(named)} if seen is None else {int(named)}.intersection(seen))
 
     async def disconnect(self, code: int) -> None:
         for task in self._tasks:

@@ -1,8 +1,8 @@
 """The admin's first page: usage, cost, speed and errors in a range of time, against the range before."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -15,7 +15,7 @@ from accounts import access
 from accounts.models import APIKey
 from usage import formatting, insights
 from usage.insights import BudgetUse, Health, Point
-from usage.insights.range import DAY
+from usage.insights.range import DAY, HOUR, MAX_DAYS
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
 from usage.pages.filters import page_url, words
@@ -69,7 +69,7 @@ def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
         "form": form,
         "before": form.over.before,
         "cards": cards(form, now, before),
-        "chart": _chart(form),
+        "chart": draw_chart(form),
         "spenders": spenders(form, now),
         "has_usage": now.requests > 0,
         "chips": form.chips(),
@@ -131,20 +131,32 @@ class Meter:
 # ---- the chart
 
 
-def _chart(form: OverviewForm) -> Chart:
+def draw_chart(form: OverviewForm) -> Chart:
+    """Return the chart of what a valid form asks for."""
+    return chart_of(form, insights.series(form.over, form.group_by, form.filters))
+
+
+def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int = MAX_DAYS["hour"] * 24) -> Chart:
+    """Return the chart of these points, which are the form's. If its hours or days are more than it may have
+    columns, each column has several.
+    """
     starts = form.over.starts()
-    ends = [*starts[1:], form.over.end]
-    buckets = [_bucket(form, start, end) for start, end in zip(starts, ends, strict=True)]
+    step = -(-len(starts) // most_columns)
+    edges = starts[::step]
+    ends = [*edges[1:], form.over.end]
+    buckets = [_bucket(form, start, end) for start, end in zip(edges, ends, strict=True)]
     by_group: dict[str | None, list[Point]] = {}
-    for point in insights.series(form.over, form.group_by, form.filters):
+    for point in points:
         by_group.setdefault(point.group_id, []).append(point)
-    groups = [_group(form, points) for points in by_group.values()]
-    return overview_chart.draw(buckets, groups, form.shown_measure.to_text)
+    groups = [_group(form, points, step) for points in by_group.values()]
+    chart = overview_chart.draw(buckets, groups, form.shown_measure.to_text)
+    return replace(chart, step=step)
 
 
-def _group(form: OverviewForm, points: Sequence[Point]) -> Group:
+def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
     group_id, label = points[0].group_id, form.label(form.group_by, points[0].group_label)
     values = [form.shown_measure.value(point.totals) for point in points]
+    values = [sum(values[at : at + step]) for at in range(0, len(values), step)]
     if group_id is None:
         return Group(label, values, is_rest=True)
     url = form.rows_url(**{form.group_by: group_id})
@@ -156,11 +168,17 @@ def _group(form: OverviewForm, points: Sequence[Point]) -> Group:
 def _bucket(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
     # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
     url = form.rows_url(days="", start=start.isoformat(), end=end.isoformat())
-    if form.over.bucket == "day":
-        return Bucket(f"{start:%d %b}".lstrip("0"), f"{start:%a %d %b %Y}", url)
-    is_one_day = form.over.end - form.over.start <= DAY
-    label = f"{start:%H:%M}" if is_one_day else f"{start:%d %b %H:%M}".lstrip("0")
-    return Bucket(label, f"{start:%a %d %b, %H:%M}", url)
+    is_day = form.over.bucket == "day"
+    last = end - timedelta(microseconds=1)
+    if is_day:
+        name, last_name = (f"{each:%a %d %b %Y}" for each in (start, last))
+        label, is_one = f"{start:%d %b}".lstrip("0"), name == last_name
+    else:
+        name, last_name = f"{start:%a %d %b, %H:%M}", f"{end:%H:%M}"
+        is_one_day = form.over.end - form.over.start <= DAY
+        label = f"{start:%H:%M}" if is_one_day else f"{start:%d %b %H:%M}".lstrip("0")
+        is_one = end.astimezone(UTC) - start.astimezone(UTC) <= HOUR
+    return Bucket(label, name if is_one else f"{name} – {last_name}", url)
 
 
 # ---- an installation, or an organization, without requests

@@ -7,6 +7,7 @@ from math import floor, log10
 # The number of coloured groups; all others are one grey group.
 COLOURS_COUNT = 6
 _LABELS_COUNT = 6
+_NAME_CHARS = 32
 # The share of a bucket's width that stays free between columns.
 _GAP = 0.24
 
@@ -90,6 +91,8 @@ class Chart:
     heights: Sequence[Mark]
     times: Sequence[Mark]
     total: int
+    step: int = 1
+    """How many hours or days a column has."""
 
 
 def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
@@ -142,7 +145,7 @@ def _column(
             below += value
             place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
             size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
-            bars.append(Bar(colour, *place, *size, f"{group.name}: {to_text(value)}"))
+            bars.append(Bar(colour, *place, *size, f"{_short(group.name)}: {to_text(value)}"))
     cells = [group.values[at] for _, group in shown]
     return Column(
         bucket,
@@ -182,6 +185,11 @@ def _anchor(at: int, count: int) -> str:
     if count > 12 and at == 0:
         return "start"
     return "end" if count > 12 and at == count - 1 else "middle"
+
+
+def _short(name: str) -> str:
+    """Return the beginning of a long name: it is repeated in every column."""
+    return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
 
 
 def _percent(number: float) -> str:

@@ -22,7 +22,6 @@ from usage.pages.filters import (
     Chip,
     UsageFilterForm,
     choice_field,
-    page_url,
     words,
 )
 
@@ -176,11 +175,15 @@ class OverviewForm(UsageFilterForm):
             projects = self._counting_projects(self.cleaned_data["organization"])
             project: Any = self.fields["project"]
             self.data["project"] = project.offer(projects, self.cleaned_data["project"])
-        if not access.is_operator(self.person):
-            own = access.seen_by(self.person, Organization.objects.order_by("name"))
-            options = [(row.pk, str(row)) for row in own]
-            if len(options) > 1:
-                self.fields["organization"].widget = forms.Select(choices=options)
+        options = [(row.pk, str(row)) for row in self.own_organizations()]
+        if len(options) > 1:
+            self.fields["organization"].widget = forms.Select(choices=options)
+
+    def own_organizations(self) -> "QuerySet[Organization]":
+        """Return the organizations of which a member chooses one; none for operators."""
+        if access.is_operator(self.person):
+            return Organization.objects.none()
+        return access.seen_by(self.person, Organization.objects.order_by("name"))
 
     def chips(self) -> list[Chip]:
         name = self.cleaned_data["end_user"]
@@ -189,7 +192,7 @@ class OverviewForm(UsageFilterForm):
     # ---- links
 
     def _choice(self, text: str, is_chosen: bool, **parameters: object) -> Choice:
-        return Choice(text, page_url(self.page, self.query | parameters), is_chosen)
+        return Choice(text, self.link(self.page, self.query | parameters), is_chosen)
 
     def range_links(self) -> list[Choice]:
         dates = dict.fromkeys(RANGE[1:], "")
@@ -225,7 +228,7 @@ class OverviewForm(UsageFilterForm):
         """Return the URL of the requests behind a number: those that were settled in the range."""
         filters = ("organization", "project", "key", "model", "outcome", "end_user")
         own = self.parameters(*TIME) | self.parameters(*filters)
-        return page_url("requests", {**own, **narrowed, "time": "settled"})
+        return self.link("requests", {**own, **narrowed, "time": "settled"})
 
     @property
     def errors_url(self) -> str:
@@ -244,4 +247,4 @@ class OverviewForm(UsageFilterForm):
         )
         narrowed = {_ENTRY_FILTERS[name]: value for name, value in self.parameters(*_ENTRY_FILTERS).items()}
         times = {"kind__exact": kind, "created_at__gte": start, "created_at__lt": end}
-        return page_url("usage_ledgerentry_changelist", {**times, **narrowed})
+        return self.link("usage_ledgerentry_changelist", {**times, **narrowed})

@@ -51,7 +51,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
     context |= {
         "form": form,
         "page": page,
-        "dropped_before": _dropped_before(form.filters, page),
+        "dropped_before": dropped_before(form.filters, page),
         "chips": form.chips(),
         "older_url": page_url("requests", form.query | {"after": page.next_cursor})
         if page.next_cursor
@@ -63,7 +63,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
     return _answer(request, "usage/requests.html", context)
 
 
-def _dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
+def dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
     """Return until when requests of this list were dropped by retention; None before its last page."""
     kept_since = retention_horizon.horizon()
     if kept_since is None or page.next_cursor is not None:
@@ -81,10 +81,20 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
     if row is None:
         # Another tenant's, or dropped: its ledger entries, if the person may see them, stay for ever.
         return _dropped_page(request, found)
+    context = receipt_context(row) | {
+        "title": "Request",
+        "may_correct": request.user.has_perm("usage.add_ledgerentry"),
+        # Deployments and workers are shown to operators only.
+        "is_operator": access.is_operator(request.user),
+    }
+    return _answer(request, "usage/request.html", context)
+
+
+def receipt_context(row: Generation) -> dict[str, Any]:
+    """Return what a request's page shows to everyone who may see the request."""
     entries = LedgerEntry.objects.filter(generation=row).order_by("id")
     corrections = [entry for entry in entries if entry.kind == Kind.CORRECTION]
-    context = {
-        "title": "Request",
+    return {
         "row": row,
         "why": why_it_ended(row),
         "lines": receipts.line_items(row),
@@ -98,12 +108,8 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         "corrections": corrections,
         "net_nanodollars": receipts.net_nanodollars(row, corrections),
         "charge": next((entry for entry in entries if entry.kind == Kind.CHARGE), None),
-        "may_correct": request.user.has_perm("usage.add_ledgerentry"),
         "is_open": row.state != State.SETTLED,
-        # Deployments and workers are shown to operators only.
-        "is_operator": access.is_operator(request.user),
     }
-    return _answer(request, "usage/request.html", context)
 
 
 def _dropped_page(request: HttpRequest, generation_id: UUID | None) -> HttpResponse:

@@ -1,11 +1,12 @@
 """The GET form of the list of requests."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
 from django.forms import BoundField
 
 from accounts import access
@@ -119,15 +120,9 @@ class RequestsForm(UsageFilterForm):
     def offer_choices(self, endpoints: Iterable[str], dialects: Iterable[str]) -> None:
         """Read the options of each list; projects and keys are those of the chosen organization."""
         data, shown = self.cleaned_data, dict(self.data.items())
-        home = {} if data["organization"] is None else {"organization": data["organization"]}
-        rows = {
-            "organization": Organization.objects.all(),
-            "project": Project.objects.filter(**home).select_related("organization"),
-            "key": APIKey.objects.filter(**{f"project__{name}": value for name, value in home.items()}),
-        }
-        for name, found in rows.items():
+        for name, found in self.offered_rows().items():
             field: Any = self.fields[name]
-            shown[name] = field.offer(access.seen_by(self.person, found), data[name])
+            shown[name] = field.offer(found, data[name])
         self.data = shown
         # Without a price nothing is served; a model that lost its own can still be asked for.
         models = list(
@@ -138,6 +133,17 @@ class RequestsForm(UsageFilterForm):
             chosen = [] if data[name] in ("", *known) else [data[name]]
             options = [("", "any"), *((each, each) for each in [*known, *chosen])]
             self.fields[name].widget = forms.Select(choices=options)
+
+    def offered_rows(self) -> Mapping[str, "QuerySet[Any] | Sequence[Any]"]:
+        """Return the rows that each field offers."""
+        chosen = self.cleaned_data["organization"]
+        home = {} if chosen is None else {"organization": chosen}
+        rows: dict[str, QuerySet[Any]] = {
+            "organization": Organization.objects.all(),
+            "project": Project.objects.filter(**home).select_related("organization"),
+            "key": APIKey.objects.filter(**{f"project__{name}": value for name, value in home.items()}),
+        }
+        return {name: access.seen_by(self.person, found) for name, found in rows.items()}
 
     @property
     def usual_fields(self) -> list[BoundField]:

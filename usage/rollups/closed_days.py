@@ -3,8 +3,12 @@
 Reports of weeks and months read the rows of closed days and, for everything else, the hours.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import NamedTuple
 
 from usage.models import ClosedDay, Dimension
 
@@ -41,14 +45,10 @@ def spans(start: datetime, end: datetime) -> Spans:
     """Return the runs of closed days that lie in the range as a whole, and the spans between them."""
     # In UTC: times of one zone are compared by its clock, which may show the end before the start.
     start, end = start.astimezone(UTC), end.astimezone(UTC)
-    # A closed day without counts of first tokens is an older version's that has not finished it.
-    days = ClosedDay.objects.filter(
-        has_first_tokens=True, day__gt=(start - timedelta.resolution).date(), day__lt=end.date()
-    )
     runs: list[tuple[date, date]] = []
     rest: list[tuple[datetime, datetime]] = []
     reached = start
-    for day in days.order_by("day").values_list("day", flat=True):
+    for day in _between(start, end):
         if reached < midnight(day):
             rest.append((reached, midnight(day)))
         if runs and runs[-1][1] == day:
@@ -59,6 +59,42 @@ def spans(start: datetime, end: datetime) -> Spans:
     if reached < end:
         rest.append((reached, end))
     return Spans(runs, rest)
+
+
+@contextmanager
+def read_once(start: datetime, end: datetime) -> Iterator[None]:
+    """Read the closed days of this time now, for all spans within it that this thread asks for inside."""
+    start, end = start.astimezone(UTC), end.astimezone(UTC)
+    token = _known.set(_Known(start, end, _read(start, end)))
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+class _Known(NamedTuple):
+    start: datetime
+    end: datetime
+    days: list[date]
+
+
+_known: ContextVar[_Known | None] = ContextVar("closed_days", default=None)
+
+
+def _between(start: datetime, end: datetime) -> list[date]:
+    """Return the closed days that lie between the two as a whole, in order."""
+    known = _known.get()
+    if known is None or start < known.start or known.end < end:
+        return _read(start, end)
+    return [day for day in known.days if start <= midnight(day) and day < end.date()]
+
+
+def _read(start: datetime, end: datetime) -> list[date]:
+    # A closed day without counts of first tokens is an older version's that has not finished it.
+    rows = ClosedDay.objects.filter(
+        has_first_tokens=True, day__gt=(start - timedelta.resolution).date(), day__lt=end.date()
+    )
+    return list(rows.order_by("day").values_list("day", flat=True))
 
 
 def midnight(day: date) -> datetime:

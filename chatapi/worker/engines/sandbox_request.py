@@ -27,7 +27,6 @@ from chatapi.wire.parameters import (
     Named,
     Tool,
     Tools,
-    kind_and_name,
 )
 from chatapi.worker.engines.sandbox_script import Script
 
@@ -170,8 +169,11 @@ def _chosen(offered: list[ToolToCall], choice: object) -> tuple[list[ToolToCall]
     """Return the tools that `tool_choice` or `function_call` allows, and whether one of them is required."""
     match choice:
         case AllowedToolsChoice(allowed_tools=allowed):
-            names = {kind_and_name(tool)[1] for tool in allowed.tools}
-            return [tool for tool in offered if tool.name in names], allowed.mode == "required"
+            # The reference says of an entry only that it is an object.
+            members = [member for entry in allowed.tools for member in entry.values()]
+            names = [member.get("name") for member in members if isinstance(member, dict)]
+            chosen = [tool for tool in offered if tool.name in names]
+            return chosen or offered, allowed.mode == "required"
         case FunctionChoice(function=named) | CustomChoice(custom=named) | (Named() as named):
             return [tool for tool in offered if tool.name == named.name], True
     return offered, choice == "required"

@@ -10,7 +10,7 @@ from chatapi.wire import caps, parameters, request_body
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import Message
-from chatapi.wire.parameters import AllowedToolsChoice, CustomChoice, FunctionChoice, Named
+from chatapi.wire.parameters import CustomChoice, CustomTool, FunctionChoice, FunctionTool, Named
 
 NAME: Final = "chat.completions"
 
@@ -93,38 +93,21 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
             raise Violation("top_logprobs", "it is only allowed when logprobs is true")
         if self.modalities and "audio" in self.modalities and self.audio is None:
             raise Violation("audio", "modalities has 'audio'", "missing_required_parameter")
-        kinds = self._tool_kinds()
         if self.tool_choice not in (None, "none", "auto"):
-            self._check_tool_choice(kinds)
+            self._check_tool_choice()
         if isinstance(self.function_call, Named):
-            name = self.function_call.name
-            if name not in {function.name for function in self.functions or ()}:
-                raise Violation("function_call", f"there is no tool '{name}'")
+            functions = {function.name for function in self.functions or ()}
+            _check_name("function_call", self.function_call.name, functions)
 
-    def _tool_kinds(self) -> dict[str, str]:
-        """Return the kind of each tool by its name, of which there is one: an answer calls tools by name."""
-        kinds: dict[str, str] = {}
-        for index, tool in enumerate(self.tools or ()):
-            kind, name = parameters.kind_and_name(tool)
-            if name in kinds:
-                raise Violation(f"tools[{index}].{kind}.name", f"there are two tools '{name}'")
-            kinds[name] = kind
-        return kinds
-
-    def _check_tool_choice(self, kinds: dict[str, str]) -> None:
+    def _check_tool_choice(self) -> None:
         if self.tools is None:
             raise Violation("tool_choice", "it is only allowed when tools are specified")
-        named: dict[str, FunctionChoice | CustomChoice] = {}
-        if isinstance(self.tool_choice, FunctionChoice | CustomChoice):
-            named = {"tool_choice": self.tool_choice}
-        elif isinstance(self.tool_choice, AllowedToolsChoice):
-            for index, choice in enumerate(self.tool_choice.allowed_tools.tools):
-                kind, _ = parameters.kind_and_name(choice)
-                named[f"tool_choice.allowed_tools.tools[{index}].{kind}.name"] = choice
-        for param, choice in named.items():
-            kind, name = parameters.kind_and_name(choice)
-            if kinds.get(name) != kind:
-                raise Violation(param, f"there is no tool '{name}'")
+        if isinstance(self.tool_choice, FunctionChoice):
+            functions = {tool.function.name for tool in self.tools if isinstance(tool, FunctionTool)}
+            _check_name("tool_choice", self.tool_choice.function.name, functions)
+        if isinstance(self.tool_choice, CustomChoice):
+            customs = {tool.custom.name for tool in self.tools if isinstance(tool, CustomTool)}
+            _check_name("tool_choice", self.tool_choice.custom.name, customs)
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for."""
@@ -138,3 +121,8 @@ def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = Fa
     """Return the chat request in `body`; see `protocol.Parser`."""
     sent = request_body.read(body, ChatRequest, default_model)
     return sent.generation_request(is_ticket=is_ticket)
+
+
+def _check_name(param: str, name: str, names: set[str]) -> None:
+    if name not in names:
+        raise Violation(param, f"there is no tool '{name}'")

@@ -167,12 +167,12 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
     """Return the choice as chat completions have it. Raises `InvalidRequest` for a tool that is not there."""
     if isinstance(choice, str):
         return choice
-    names = {chat.kind_and_name(tool) for tool in tools}
+    names = {_named(tool) for tool in tools}
     if isinstance(choice, FlatAllowedTools):
         for index, each in enumerate(choice.tools):
             _check(each, names, f"tool_choice.tools[{index}].name")
-        allowed = chat.AllowedTools(choice.mode, [_chosen(each) for each in choice.tools])
-        return chat.AllowedToolsChoice(allowed)
+        allowed = [msgspec.to_builtins(_chosen(each)) for each in choice.tools]
+        return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, allowed))
     _check(choice, names, "tool_choice.name")
     return _chosen(choice)
 
@@ -191,6 +191,13 @@ def _custom(
     name: str, description: str | None, format_: chat.TextInput | chat.GrammarInput | None
 ) -> chat.Tool:
     return chat.CustomTool(chat.CustomDefinition(name, description, format_))
+
+
+def _named(tool: chat.Tool) -> tuple[str, str]:
+    """Return the tool's kind and name."""
+    if isinstance(tool, chat.FunctionTool):
+        return "function", tool.function.name
+    return "custom", tool.custom.name
 
 
 def _check(choice: FlatFunctionChoice | FlatCustomChoice, names: set[tuple[str, str]], param: str) -> None:

@@ -1,0 +1,1 @@
+"""The console: the pages on which an organization's people use the service."""

@@ -1,0 +1,172 @@
+"""Members: who belongs to the organization, inviting people, changing their roles, removing them."""
+
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from accounts import access, invitations, memberships, roles
+from accounts.models import Member, Role
+from chatapi.console.tenancy import Console, page, render
+from usage.pages.filters import is_id
+
+PAGE = 100
+_MEANINGS = {
+    Role.OWNER: "everything, also the audit log and other owners",
+    Role.ADMIN: "projects, budgets, limits, members and admin keys",
+    Role.MEMBER: "create and revoke keys, use the playground",
+    Role.VIEWER: "read usage, requests and receipts",
+}
+
+
+def _role_choices(console: Console) -> list[tuple[str, str]]:
+    own = access.role_in(console.person, console.organization.pk)
+    givable = roles.givable(own) if own else []
+    return [(role.value, f"{role.label}: {_MEANINGS[role]}") for role in givable]
+
+
+class InviteForm(forms.Form):
+    """An invitation of a new person, or of a colleague from another organization."""
+
+    name = forms.CharField(
+        label="User name",
+        max_length=150,
+        widget=forms.TextInput({"autocomplete": "off"}),
+        help_text="The name to sign in with. A person that you know already is added at once.",
+    )
+    email = forms.EmailField(label="E-mail address", required=False)
+    role = forms.ChoiceField(widget=forms.RadioSelect)
+
+    def __init__(self, data: Any, console: Console) -> None:
+        super().__init__(data, initial={"role": Role.VIEWER})
+        self.console = console
+        field: Any = self.fields["role"]
+        field.choices = _role_choices(console)
+
+    def clean(self) -> dict[str, Any]:
+        """Find or make the person; raises `ValidationError` for a member and for a name that is taken."""
+        data = self.cleaned_data
+        if self.errors:
+            return data
+        organization = self.console.organization
+        person = memberships.person_named(self.console.person, data["name"], data["email"])
+        if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
+            raise ValidationError({"name": f"{person} is already a member of {organization}."})
+        data["member"] = Member(organization=organization, user=person, role=data["role"])
+        return data
+
+
+@require_safe
+@page("accounts.view_member")
+def list_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show a page of the members, in the order in which they joined."""
+    rows = _members(console).order_by("pk")
+    after = request.GET.get("after", "")
+    if is_id(after):
+        rows = rows.filter(pk__gt=int(after))
+    found = list(rows[: PAGE + 1])
+    may_change, own = (
+        console.may("accounts.change_member"),
+        access.role_in(console.person, console.organization.pk),
+    )
+    context = {
+        "title": "Members",
+        "members": [
+            (row, memberships.state(row), may_change and not roles.is_above(row.role, own))
+            for row in found[:PAGE]
+        ],
+        "role_choices": [value for value, _ in _role_choices(console)],
+        "may_invite": console.may("accounts.add_member"),
+        "next_url": console.url("members", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
+    }
+    return render(request, console, "members.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("accounts.add_member")
+def invite(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the form of an invitation; add the person, and show the link of a new one."""
+    form = InviteForm(request.POST or None, console)
+    if not form.is_valid():
+        return render(request, console, "invite.html", {"title": "Invite a member", "form": form})
+    member = form.cleaned_data["member"]
+    memberships.join(member)
+    if invitations.may_send(console.person, member.user):
+        return redirect(console.url("invitation", member.pk))
+    messages.success(request, f"{member.user} is now {member.role} of {console.organization}.")
+    return redirect(console.url("members"))
+
+
+@require_safe
+@page("accounts.add_member")
+def invitation(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
+    """Show the link at which an invited person chooses a password."""
+    member = _member(console, member_id)
+    if not invitations.may_send(console.person, member.user):
+        raise PermissionDenied
+    context = {
+        "title": f"Invitation of {member.user}",
+        "member": member,
+        "link": invitations.link(request, member.user),
+        "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
+    }
+    return render(request, console, "invitation.html", context)
+
+
+@require_POST
+@page("accounts.change_member")
+def change_role(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
+    """Give a member another role; refuse roles above the person's own."""
+    member, role = _changeable(console, member_id), request.POST.get("role", "")
+    if role not in [value for value, _ in _role_choices(console)]:
+        raise PermissionDenied
+    try:
+        memberships.change_role(member, role)
+    except ValidationError as error:
+        messages.error(request, error.messages[0])
+    else:
+        messages.success(request, f"{member.user} is now {role}.")
+    return redirect(console.url("members"))
+
+
+@require_POST
+@page("accounts.delete_member")
+def remove(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
+    """Remove a member, who sees nothing of the organization any more; the name of one who never came is free
+    again.
+    """
+    member = _changeable(console, member_id)
+    try:
+        if memberships.is_invited(member.user):
+            memberships.withdraw(member)
+        else:
+            memberships.remove(member)
+    except ValidationError as error:
+        messages.error(request, error.messages[0])
+    else:
+        messages.success(request, f"{member.user} is no longer a member.")
+    return redirect(console.url("members") if member.user != console.person else "console:home")
+
+
+def _members(console: Console) -> Any:
+    return Member.objects.filter(organization=console.organization).select_related("user", "organization")
+
+
+def _member(console: Console, member_id: int) -> Member:
+    row: Member | None = _members(console).filter(pk=member_id).first()
+    if row is None:
+        raise Http404("There is no such member.")
+    return row
+
+
+def _changeable(console: Console, member_id: int) -> Member:
+    """Return the member; raises `PermissionDenied` if their role is above the person's own."""
+    row = _member(console, member_id)
+    if roles.is_above(row.role, access.role_in(console.person, console.organization.pk)):
+        raise PermissionDenied
+    return row

@@ -1,0 +1,89 @@
+"""Models and prices: what the organization can call, and code that calls it."""
+
+from dataclasses import dataclass
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from chatapi.console.offers import Offer, offers
+from chatapi.console.tenancy import Console, page, render
+from chatapi.models import ModelKind
+from chatapi.pages import price_timeline
+from chatapi.snippets import PROTOCOLS, written
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
+from chatapi.wire.protocols.messages.request import MessagesRequest
+from chatapi.wire.protocols.responses.request import ResponsesRequest
+
+_BODIES = {
+    "Chat": ChatRequest,
+    "Responses": ResponsesRequest,
+    "Messages": MessagesRequest,
+    "Embeddings": EmbeddingsRequest,
+}
+# Fields of those that no client sends.
+_OWN = {"extras", "ignored"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One protocol's snippets."""
+
+    id: str
+    title: str
+    snippets: list[tuple[str, str, str]]
+    """The id, title and text of each."""
+    parameters: list[str]
+    """The names that the body may have."""
+
+
+@require_safe
+@page("accounts.view_organization")
+def list_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the models with their windows and prices."""
+    context = {"title": "Models", "offers": offers(console)}
+    return render(request, console, "models.html", context)
+
+
+@require_safe
+@page("accounts.view_organization")
+def model_page(request: HttpRequest, console: Console, model: str) -> HttpResponse:
+    """Show one model: prices, accepted parameters, and snippets with the reader's own base URL."""
+    offer = next((each for each in offers(console) if each.id == model), None)
+    if offer is None:
+        raise Http404("There is no such model.")
+    origin = request.build_absolute_uri("/").rstrip("/")
+    context = {
+        "title": offer.id,
+        "offer": offer,
+        "starts": [start for start, _ in offer.announced],
+        "prices": _prices(offer),
+        "tabs": _tabs(offer, origin),
+        "may_play": offer.kind == ModelKind.CHAT and console.may("accounts.add_apikey"),
+    }
+    return render(request, console, "model.html", context)
+
+
+def _prices(offer: Offer) -> list[tuple[str, list[str]]]:
+    """Return each part of the price with its amounts: now, and from each announced start on."""
+    all_prices = [offer.price, *(price for _, price in offer.announced)]
+    return [
+        (name, [price_timeline.written(price, field) for price in all_prices])
+        for field, name in price_timeline.NAMES.items()
+        if any(getattr(price, field) is not None for price in all_prices)
+    ]
+
+
+def _tabs(offer: Offer, origin: str) -> list[Tab]:
+    return [
+        Tab(
+            protocol.lower(),
+            protocol,
+            [
+                (each.id, each.title, written(each.text, origin=origin, key="YOUR_KEY", model=offer.id))
+                for each in templates
+            ],
+            [name for name in _BODIES[protocol].__struct_encode_fields__ if name not in _OWN],
+        )
+        for protocol, templates in PROTOCOLS[ModelKind(offer.kind)].items()
+    ]

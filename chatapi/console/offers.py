@@ -1,0 +1,82 @@
+"""The models that an organization can call, at its prices, now and as announced."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from accounts.model_lists import list_allows
+from chatapi import catalog
+from chatapi.catalog import CatalogModel
+from chatapi.console.tenancy import Console
+from chatapi.models import ModelKind
+from chatapi.wire.parameters import CUSTOM_TOOLS
+from usage import pricing
+from usage.books import prices
+from usage.database.clock import database_now
+from usage.models import Price as PriceRow
+from usage.pricing import Price
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A model that the organization can call."""
+
+    id: str
+    kind: str
+    context_window: int
+    max_output_tokens: int
+    price: Price
+    announced: list[tuple[datetime, Price]]
+    """The prices that have not begun, the next one first, each with its start."""
+    extra_parameters: list[str]
+    allows_image_urls: bool
+    deprecated_on: date | None
+    names: list[str]
+    """Its aliases."""
+
+
+def offers(console: Console) -> list[Offer]:
+    """Return the models of the console's project, or of any active project, by name."""
+    now = database_now()
+    announced = prices.announced(now)
+    points = prices.discount_of(console.organization.pk, now)
+    return [
+        _offer(model, model.price, announced.get(model.id, ()), points)
+        for model in _callable(console)
+        if model.price is not None
+    ]
+
+
+def first_model(console: Console) -> str:
+    """Return the name of a chat model that the organization can call; empty if there is none."""
+    return next((model.id for model in _callable(console) if model.kind == ModelKind.CHAT), "")
+
+
+def chat_models(console: Console) -> list[str]:
+    """Return the names of the chat models that the organization can call."""
+    return [model.id for model in _callable(console) if model.kind == ModelKind.CHAT]
+
+
+def _callable(console: Console) -> list[CatalogModel]:
+    projects = [console.project] if console.project else console.projects
+    served = {model.id: model for model in catalog.load().values() if model.price is not None}
+    return [
+        served[name]
+        for name in sorted(served)
+        if not projects or any(list_allows(each.models_mode, each.listed_models, name) for each in projects)
+    ]
+
+
+def _offer(model: CatalogModel, price: Price, announced: Iterable[PriceRow], points: int) -> Offer:
+    return Offer(
+        id=model.id,
+        kind=model.kind,
+        context_window=model.context_window,
+        max_output_tokens=model.max_output_tokens,
+        price=pricing.discounted(price, points),
+        announced=[(row.effective_from, pricing.discounted(row.value, points)) for row in announced],
+        extra_parameters=sorted(model.extra_parameters - {CUSTOM_TOOLS}),
+        allows_image_urls=model.remote_media_allowed,
+        deprecated_on=model.deprecated_on,
+        names=sorted(model.aliases),
+    )

@@ -1,0 +1,101 @@
+"""Overview: what an organization spends, by time and by project, model, key or outcome."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from chatapi.console.filters import ConsoleOverviewForm, scoped
+from chatapi.console.tenancy import Console, page, render
+from usage import insights
+from usage.formatting import change, count, money, share, usd
+from usage.insights import Point, Totals
+from usage.pages.overview import chart_of
+from usage.pages.overview_cards import Card, Spender
+from usage.rollups import closed_days
+
+# So that the page stays below 150 kB.
+MAX_COLUMNS = 62
+
+
+@require_safe
+@page("usage.view_hourlyusage")
+def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the sums and the chart of the URL's range and filters."""
+    form = scoped(ConsoleOverviewForm, request, console)
+    context: dict[str, Any] = {"title": "Overview", "clear_url": console.url("overview")}
+    if not form.is_valid():
+        return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
+    if form.is_by_end_user:
+        return render(
+            request,
+            console,
+            "overview.html",
+            context | {"mistake": "Group by model, project, key or outcome."},
+            400,
+        )
+    with closed_days.read_once(form.over.before.start, form.over.end):
+        points = insights.series(form.over, form.group_by, form.filters)
+        # An organization that did not exist for all of the time before has nothing to compare with.
+        was_there = console.organization.created_at <= form.over.before.start
+        before = insights.totals(form.over.before, form.filters) if was_there else Totals()
+    chips = form.chips()
+    form.offer_choices()
+    now = sum((point.totals for point in points), Totals())
+    context |= {
+        "form": form,
+        "before": form.over.before,
+        "cards": _cards(form, now, before),
+        "chart": chart_of(form, points, MAX_COLUMNS),
+        "groups": _groups(form, points, now),
+        "has_usage": now.requests > 0,
+        "has_earlier": before.requests > 0,
+        "chips": chips,
+    }
+    return render(request, console, "overview.html", context)
+
+
+def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]:
+    """Return spend, requests, tokens and the share of failed requests, with their changes."""
+    url = form.rows_url()
+    spent = change(now.amount_nanodollars, before.amount_nanodollars)
+    return [
+        Card("Spend", money(now.amount_nanodollars), usd(now.amount_nanodollars), url, spent),
+        Card(
+            "Requests", count(now.requests), f"{now.requests:,}", url, change(now.requests, before.requests)
+        ),
+        Card(
+            "Tokens",
+            count(now.total_tokens),
+            f"{now.prompt_tokens:,} in, {now.completion_tokens:,} out",
+            url,
+            change(now.total_tokens, before.total_tokens),
+        ),
+        Card(
+            "Failed",
+            share(now.failed_requests, now.requests),
+            f"{now.failed_requests:,} of {now.requests:,} requests",
+            form.errors_url,
+            change(now.error_rate, before.error_rate),
+            "bad",
+        ),
+    ]
+
+
+def _groups(form: ConsoleOverviewForm, points: Sequence[Point], all_of: Totals) -> list[Spender]:
+    """Return the chart's groups with their sums, the most expensive first and "other" last."""
+    sums: dict[tuple[str | None, str], Totals] = {}
+    for point in points:
+        group = (point.group_id, point.group_label)
+        sums[group] = sums.get(group, Totals()) + point.totals
+    whole = max(all_of.amount_nanodollars, 1)
+    return [
+        Spender(
+            form.label(form.group_by, label),
+            form.rows_url(**{form.group_by: group_id}) if group_id is not None else "",
+            totals,
+            f"{max(100 * totals.amount_nanodollars / whole, 0):.2f}%",
+        )
+        for (group_id, label), totals in sums.items()
+    ]

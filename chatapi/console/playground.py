@@ -1,0 +1,69 @@
+"""The playground: a request from the page itself, with a key that lasts minutes."""
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from accounts import keys
+from accounts.audit import recorder
+from accounts.models import APIKey, KeyScope, Project
+from chatapi.console.offers import chat_models
+from chatapi.console.tenancy import Console, page, render
+
+KEY_LASTS = timedelta(minutes=15)
+# In the session: the id of its key for each project.
+_KEYS = "playground_keys"
+
+
+@require_safe
+@page("accounts.add_apikey")
+def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the playground; its script sends the request."""
+    models = chat_models(console)
+    wished = request.GET.get("model", "")
+    context = {
+        "title": "Playground",
+        "models": models,
+        "model": wished if wished in models else "",
+        "origin": request.build_absolute_uri("/").rstrip("/"),
+        "may_add_project": console.may("accounts.add_project"),
+    }
+    return render(request, console, "playground.html", context)
+
+
+@require_POST
+@page("accounts.add_apikey")
+def new_key(request: HttpRequest, console: Console) -> HttpResponse:
+    """Return a secret of the session's key for the project; the one before ends."""
+    wished = request.POST.get("project", "")
+    project = next((row for row in console.projects if str(row.pk) == wished), None)
+    if project is None:
+        raise Http404("There is no such project.")
+    known = request.session.get(_KEYS, {})
+    row, secret = _secret(project, known.get(str(project.pk)))
+    request.session[_KEYS] = known | {str(project.pk): row.pk}
+    return JsonResponse({"key": secret})
+
+
+@transaction.atomic
+def _secret(project: Project, key_id: int | None) -> tuple[APIKey, str]:
+    """Give the session's key a new secret and more time, or make one; return it with the secret.
+
+    One key for each session, so that the list of keys stays short and its use is seen together.
+    """
+    expires_at = timezone.now() + KEY_LASTS
+    usable = APIKey.objects.filter(pk=key_id or 0, project=project, is_active=True, revoked_at=None)
+    row = usable.select_for_update().first()
+    if row is not None:
+        recorder.update(usable, expires_at=expires_at)
+        return row, keys.rotate(row, None)
+    row = APIKey(
+        project=project,
+        name="playground",
+        scopes=[KeyScope.COMPLETIONS, KeyScope.GENERATIONS],
+        expires_at=expires_at,
+    )
+    return row, keys.issue(row)

@@ -1,0 +1,60 @@
+"""Requests, filtered by their URL, and each one's receipt."""
+
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_safe
+
+from accounts import access
+from chatapi.console.filters import ConsoleRequestsForm, scoped
+from chatapi.console.tenancy import Console, page, render
+from chatapi.wire.dialects import DIALECTS
+from chatapi.wire.protocols import PROTOCOLS
+from usage import insights
+from usage.models import Generation
+from usage.pages.filters import generation_id_in
+from usage.pages.request_list import dropped_before, receipt_context
+
+_ENDPOINTS = [name for name, protocol in PROTOCOLS.items() if not protocol.counts_tokens]
+
+
+@require_safe
+@page("usage.view_generation")
+def list_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show a page of the requests that the URL asks for; redirect from an id to its receipt."""
+    form, after = scoped(ConsoleRequestsForm, request, console), request.GET.get("after", "")
+    context: dict[str, Any] = {"title": "Requests", "clear_url": console.url("requests")}
+    try:
+        if not form.is_valid():
+            raise ValueError(form.mistake)
+        found = insights.requests_page(form.filters, after or None)
+    except ValueError as error:
+        return render(request, console, "requests.html", context | {"mistake": str(error)}, status=400)
+    if form.filters.id is not None and found.rows:
+        return redirect(console.url("request", found.rows[0]))
+    chips = form.chips()
+    form.offer_choices(_ENDPOINTS, DIALECTS)
+    context |= {
+        "form": form,
+        "page": found,
+        "chips": chips,
+        "dropped_before": dropped_before(form.filters, found),
+        "older_url": form.link("requests", form.query | {"after": found.next_cursor})
+        if found.next_cursor
+        else "",
+        "newest_url": form.link("requests", form.query) if after else "",
+    }
+    return render(request, console, "requests.html", context)
+
+
+@require_safe
+@page("usage.view_generation")
+def receipt_page(request: HttpRequest, console: Console, generation_id: str) -> HttpResponse:
+    """Show one request: its cost, its time and its end."""
+    found = generation_id_in(generation_id)
+    rows = Generation.objects.select_related("organization", "project", "api_key")
+    row = access.belonging_to(console.organization.pk, rows).filter(pk=found).first() if found else None
+    if row is None:
+        raise Http404("There is no such request.")
+    return render(request, console, "request.html", receipt_context(row) | {"title": "Receipt"})

@@ -1,0 +1,155 @@
+"""One organization's pages: who may open them, what their frame shows, and how they are rendered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, NamedTuple
+
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import render as render_template
+from django.urls import reverse
+from django.utils.http import urlencode
+from django.views.decorators.cache import never_cache
+
+from accounts import access
+from accounts.models import Member, Organization, Project
+
+# The organizations and projects that the switcher lists.
+MAX_CHOICES = 50
+
+
+class Link(NamedTuple):
+    """A link of the frame."""
+
+    text: str
+    url: str
+    is_current: bool
+
+
+class _Page(NamedTuple):
+    title: str
+    name: str
+    permission: str
+
+
+_PAGES = (
+    _Page("Start", "start", "accounts.view_organization"),
+    _Page("Overview", "overview", "usage.view_hourlyusage"),
+    _Page("Requests", "requests", "usage.view_generation"),
+    _Page("API keys", "keys", "accounts.view_apikey"),
+    _Page("Models", "models", "accounts.view_organization"),
+    _Page("Playground", "playground", "accounts.add_apikey"),
+    _Page("Members", "members", "accounts.view_member"),
+    _Page("Audit log", "audit", "audit.view_auditentry"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The organization that a request's URL names, as its person may see it."""
+
+    person: Any
+    organization: Organization
+    others: list[Organization]
+    """The person's other organizations."""
+    projects: list[Project]
+    project: Project | None
+    """The project of the URL's parameter; None: all of them."""
+
+    @classmethod
+    def of(cls, request: HttpRequest, places: Sequence[Member], organization_id: int) -> "Console":
+        """Read what the frame needs, for a person with these places; raises `Http404` for an organization
+        that they don't see.
+        """
+        person = request.user
+        known = {place.organization_id: place.organization for place in places}
+        organization = known.pop(organization_id, None)
+        if organization is None and access.is_operator(person):
+            organization = Organization.objects.filter(pk=organization_id).first()
+        if organization is None:
+            raise Http404("There is no such organization.")
+        projects = list(Project.objects.filter(organization=organization, is_active=True))
+        for row in projects:
+            row.organization = organization
+        project_id = request.GET.get("project", "")
+        project = next((row for row in projects if str(row.pk) == project_id), None)
+        return cls(person, organization, list(known.values())[:MAX_CHOICES], projects, project)
+
+    def may(self, permission: str) -> bool:
+        """Return whether the person has the permission in this organization."""
+        return access.may_in(self.person, permission, self.organization.pk)
+
+    def url(self, name: str, *args: object, **query: object) -> str:
+        """Return the URL of a page of this organization, with the parameters that are set."""
+        parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
+        path = reverse(f"console:{name}", args=[self.organization.pk, *args])
+        return f"{path}?{parameters}" if parameters else path
+
+
+View = Callable[..., HttpResponse]
+
+
+def page(permission: str) -> Callable[[View], View]:
+    """Return a decorator for views of one organization: they get the `Console` instead of its id.
+
+    Visitors are sent to the sign-in page, others' organizations are a 404, a missing permission is a 403.
+    """
+
+    def decorate(view: View) -> View:
+        @never_cache
+        @wraps(view)
+        def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponse:
+            places = access.places_of(request.user)
+            if not access.may_enter(request.user):
+                return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
+            console = Console.of(request, places, organization_id)
+            if not console.may(permission):
+                raise PermissionDenied
+            return view(request, console, **kwargs)
+
+        return guarded
+
+    return decorate
+
+
+def render(
+    request: HttpRequest, console: Console, template: str, context: Mapping[str, Any], status: int = 200
+) -> HttpResponse:
+    """Render a page in the console's frame; the context has its `title`."""
+    match = request.resolver_match
+    here = (match.url_name if match else None) or ""
+    frame = {
+        "console": console,
+        "organization": console.organization,
+        "nav": [_nav_link(request.path, console, each) for each in _PAGES if console.may(each.permission)],
+        "organizations": [
+            Link(row.name, reverse("console:home_of", args=[row.pk]), False) for row in console.others
+        ],
+        "projects": _projects(request.GET, console, here),
+    }
+    return render_template(request, f"console/{template}", frame | dict(context), status=status)
+
+
+def _nav_link(path: str, console: Console, of: _Page) -> Link:
+    """Return the link to a page, which is current on the pages below it, too."""
+    project_id = console.project and console.project.pk
+    return Link(of.title, console.url(of.name, project=project_id), path.startswith(console.url(of.name)))
+
+
+# The pages that a project narrows; the switcher's links stay on them.
+_BY_PROJECT = {"overview", "requests", "keys", "playground"}
+
+
+def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:
+    """Return the links to all projects and to each one, with the URL's other parameters."""
+    name = here if here in _BY_PROJECT else "overview"
+    kept = {key: value for key, value in query.items() if key not in ("project", "key", "after")}
+    kept = kept if name == here else {}
+    chosen = console.project
+    every = Link("All projects", console.url(name, **kept), chosen is None)
+    return [every] + [
+        Link(row.name, console.url(name, **kept, project=row.pk), row == chosen)
+        for row in console.projects[:MAX_CHOICES]
+    ]

@@ -1,0 +1,48 @@
+"""The console's routes; those of one organization begin with its number."""
+
+from django.urls import include, path
+
+from chatapi.console import (
+    audit_page,
+    key_pages,
+    member_pages,
+    model_pages,
+    overview,
+    playground,
+    projects,
+    request_pages,
+    sign_in,
+    start,
+)
+
+app_name = "console"
+
+_of_organization = [
+    path("", sign_in.home_of, name="home_of"),
+    path("start", start.start_page, name="start"),
+    path("overview", overview.overview_page, name="overview"),
+    path("requests", request_pages.list_page, name="requests"),
+    path("requests/<str:generation_id>", request_pages.receipt_page, name="request"),
+    path("keys", key_pages.list_page, name="keys"),
+    path("keys/new", key_pages.new_page, name="new_key"),
+    path("keys/<int:key_id>", key_pages.key_page, name="key"),
+    path("keys/<int:key_id>/revoke", key_pages.revoke, name="revoke_key"),
+    path("projects/new", projects.new_project, name="new_project"),
+    path("budgets/new", projects.new_budget, name="new_budget"),
+    path("models", model_pages.list_page, name="models"),
+    path("models/<path:model>", model_pages.model_page, name="model"),
+    path("playground", playground.playground_page, name="playground"),
+    path("playground/key", playground.new_key, name="playground_key"),
+    path("members", member_pages.list_page, name="members"),
+    path("members/invite", member_pages.invite, name="invite"),
+    path("members/<int:member_id>/invitation", member_pages.invitation, name="invitation"),
+    path("members/<int:member_id>/role", member_pages.change_role, name="change_role"),
+    path("members/<int:member_id>/remove", member_pages.remove, name="remove_member"),
+    path("audit", audit_page.list_page, name="audit"),
+]
+urlpatterns = [
+    path("", sign_in.home, name="home"),
+    path("sign-in", sign_in.SignIn.as_view(), name="sign_in"),
+    path("sign-out", sign_in.sign_out, name="sign_out"),
+    path("<int:organization_id>/", include(_of_organization)),
+]

@@ -1,0 +1,62 @@
+// Follows the checklist of Start: the first request while it streams, and steps that are done elsewhere.
+
+import { announce } from "./console.js";
+
+const LOOK_MS = 4000; // Between two looks at which steps are done.
+const MAX_WAIT_MS = 30000;
+
+const steps = document.getElementById("steps");
+const running = new Set();
+let feed;
+let waitMs = 0;
+let wasFound = false; // Whether an earlier look found the first request, which the feed shows a second later.
+
+function connect() {
+  const url = new URL(steps.dataset.feed, location.href);
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  feed = new WebSocket(url);
+  feed.onmessage = (message) => {
+    waitMs = 0;
+    const { rows, gone } = JSON.parse(message.data);
+    for (const row of rows) running.add(row.id);
+    for (const id of gone) running.delete(id);
+    if (rows.length) show(rows[0]);
+    wasFound ||= gone.length > 0;
+    if (gone.length) look();
+  };
+  feed.onclose = () => {
+    waitMs = Math.min(Math.max(2 * waitMs, 1000), MAX_WAIT_MS);
+    if (document.getElementById("streaming")) setTimeout(connect, waitMs);
+  };
+}
+
+function show({ model, state, tokens }) {
+  const status = document.getElementById("streaming");
+  if (!status) return;
+  status.classList.add("is-live");
+  const text = state === "waiting" ? `A request to ${model} is waiting for a worker.` : `A request to ${model} is streaming: ${tokens} tokens.`;
+  status.querySelector("[data-text]").textContent = text;
+}
+
+// Steps that are done by now replace ours; the one with a running request stays until it has ended.
+async function look() {
+  const answer = await fetch(location.href).catch(() => null);
+  if (!answer?.ok || answer.redirected) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const fresh of page.querySelectorAll("#steps > li[data-is-done]")) {
+    const shown = document.getElementById(fresh.id);
+    if (!shown || "isDone" in shown.dataset) continue;
+    if (fresh.id === "step-request" && (running.size || !wasFound)) {
+      wasFound = true;
+      continue;
+    }
+    announce(fresh.querySelector("h2").textContent.trim());
+    shown.replaceWith(document.adoptNode(fresh));
+  }
+  if (!document.getElementById("streaming")) feed?.close();
+  document.getElementById("done-count").textContent = page.getElementById("done-count").textContent;
+  if (!("isOpen" in page.getElementById("steps").dataset)) clearInterval(looking);
+}
+
+if (steps.dataset.feed) connect();
+const looking = setInterval(() => { if (!document.hidden) look(); }, LOOK_MS);

@@ -1,0 +1,270 @@
+"""What the console's pages show and change; test_console_access.py has who may open them."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from accounts.authentication import look_up
+from accounts.errors import NotAuthenticated
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
+from chatapi.models import ServedModel
+from tests.admin_pages import client_of, text
+from tests.cast import Person, run
+from usage.models import BudgetLimit, Discount, HourlyUsage, Outcome, Price
+from usage.pricing import from_usd
+
+SECRET = re.compile(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}")
+
+
+def url(person: Person, page: str) -> str:
+    return f"/console/{person.project.organization_id}/{page}"
+
+
+def as_role(person: Person, role: Role) -> Client:
+    Member.objects.filter(user=person.user).update(role=role)
+    return client_of(person.user)
+
+
+def is_accepted(secret: str) -> bool:
+    try:
+        look_up(secret)
+    except NotAuthenticated:
+        return False
+    return True
+
+
+# ---- keys
+
+
+def test_a_key_is_made_with_its_limits_and_shown_once(alice: Person, small: ServedModel) -> None:
+    client = as_role(alice, Role.ADMIN)
+    sent = {
+        "project": alice.project.pk, "name": "backend", "scopes": ["completions"],
+        "allowed_models": ["small"],
+        "requests_per_minute": "60", "tokens_per_minute": "", "budget": "$12.50", "period": "day",
+        "expires_at": "2099-01-02T03:04",
+    }  # fmt: skip
+    response = client.post(url(alice, "keys/new"), sent)
+    secret = SECRET.findall(response.content.decode())[0]
+    row = APIKey.objects.get(name="backend")
+    assert "no-store" in response["cache-control"]
+    assert look_up(secret).api_key_id == row.pk
+    assert (row.scopes, row.allowed_models, row.is_test, f"{row.expires_at:%Y-%m-%d %H:%M}") == (
+        ["completions"], ["small"], False, "2099-01-02 03:04",
+    )  # fmt: skip
+    assert RateLimit.objects.get(api_key=row).requests_per_minute == 60
+    limit = BudgetLimit.objects.get(scope="key", scope_id=row.pk)
+    assert (limit.period, limit.limit_nanodollars) == ("day", from_usd("12.50"))
+    shown = text(client.get(url(alice, f"keys/{row.pk}")))
+    assert "this key: 60 requests per minute" in shown
+    assert secret not in shown
+
+
+def test_a_member_makes_keys_without_limits_and_no_admin_key(alice: Person, small: ServedModel) -> None:
+    client = as_role(alice, Role.MEMBER)
+    sent = {
+        "project": alice.project.pk,
+        "name": "mine",
+        "requests_per_minute": "1",
+        "budget": "1",
+        "is_admin": "on",
+    }
+    assert SECRET.search(client.post(url(alice, "keys/new"), sent).content.decode())
+    row = APIKey.objects.get(name="mine")
+    assert not row.is_admin
+    assert not RateLimit.objects.filter(api_key=row).exists()
+    assert not BudgetLimit.objects.filter(scope="key", scope_id=row.pk).exists()
+    for wrong in ({"scopes": ["management"]}, {"project": 999_999}, {"allowed_models": ["no-such"]}):
+        answer = client.post(url(alice, "keys/new"), sent | {"name": "refused"} | wrong)
+        assert SECRET.search(answer.content.decode()) is None
+    assert not APIKey.objects.filter(name="refused").exists()
+
+
+def test_no_key_is_made_if_its_budget_is_wrong(alice: Person, small: ServedModel) -> None:
+    sent = {
+        "project": alice.project.pk,
+        "name": "half",
+        "requests_per_minute": "5",
+        "budget": "1e99",
+        "period": "day",
+    }
+    assert 'class="error"' in as_role(alice, Role.OWNER).post(url(alice, "keys/new"), sent).content.decode()
+    assert not APIKey.objects.filter(name="half").exists()
+
+
+def test_only_administrators_revoke_an_admin_key(alice: Person, bob: Person) -> None:
+    APIKey.objects.filter(pk=bob.api_key.pk).update(is_admin=True, manages_as="owner")
+    path = url(alice, f"keys/{bob.api_key.pk}/revoke")
+    for role in (Role.MEMBER, Role.ADMIN):
+        assert as_role(alice, role).post(path).status_code == 403
+    assert is_accepted(bob.key)
+    assert as_role(alice, Role.OWNER).post(path).status_code == 302
+    assert APIKey.objects.get(pk=bob.api_key.pk).revoked_at is not None
+
+
+# ---- the playground's key
+
+
+def test_the_playground_keeps_one_short_lived_key_for_each_session(alice: Person) -> None:
+    client, other = as_role(alice, Role.MEMBER), client_of(alice.user)
+    sent = {"project": alice.project.pk}
+
+    def secret_of(client: Client) -> str:
+        answer = client.post(url(alice, "playground/key"), sent)
+        assert "no-store" in answer["cache-control"]
+        return str(answer.json()["key"])
+
+    first, second, others = secret_of(client), secret_of(client), secret_of(other)
+    rows = APIKey.objects.filter(name="playground")
+    assert rows.count() == 2
+    assert [is_accepted(each) for each in (first, second, others)] == [False, True, True]
+    row = rows.get(pk=look_up(second).api_key_id)
+    assert row.expires_at is not None
+    assert timedelta(minutes=14) < row.expires_at - timezone.now() <= timedelta(minutes=15)
+    assert set(row.scopes) == {"completions", "generations"}
+    assert second not in str(dict(client.session))
+    rows.filter(pk=row.pk).update(expires_at=timezone.now() - timedelta(hours=1))
+    assert is_accepted(secret_of(client))
+    rows.update(revoked_at=timezone.now())
+    assert is_accepted(secret_of(client))
+    assert rows.count() == 3
+
+
+# ---- models and prices
+
+
+def test_prices_are_the_organizations_now_and_as_announced(alice: Person, small: ServedModel) -> None:
+    now, later = timezone.now(), timezone.now() + timedelta(days=9)
+    price = Price.objects.filter(model="small").latest("effective_from")
+    Price.objects.create(
+        model="small",
+        effective_from=later,
+        **(price.value.columns() | {"output_per_mtok_nanodollars": from_usd("4")}),
+    )
+    Discount.objects.create(organization=alice.project.organization, effective_from=now, basis_points=5_000)
+    shown = text(client_of(alice.user).get(url(alice, "models/small")))
+    half = price.output_per_mtok_nanodollars // 2
+    assert f"From {later:%Y-%m-%d}" in shown
+    assert re.search(rf"Output \${half / 10**9:.2f}\d* \$2\.00", shown), shown
+
+
+def test_models_are_those_of_the_projects_lists(alice: Person, small: ServedModel) -> None:
+    client = client_of(alice.user)
+    narrow = Project.objects.create(
+        organization=alice.project.organization,
+        name="narrow",
+        models_mode="deny_list",
+        listed_models=["small"],
+    )
+    assert "small" in text(client.get(url(alice, "models")))
+    assert "small" not in text(client.get(url(alice, f"models?project={narrow.pk}")))
+    assert client.get(url(alice, f"models/small?project={narrow.pk}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("trusted", "origin"), [([], "http://testserver"), (["127.0.0.1"], "https://testserver")]
+)
+def test_code_has_the_readers_own_base_url(
+    alice: Person, small: ServedModel, settings: Settings, trusted: list[str], origin: str
+) -> None:
+    settings.TRUSTED_PROXIES = trusted
+    headers = {"host": "testserver", "x-forwarded-proto": "https"}
+    shown = client_of(alice.user).get(url(alice, "models/small"), headers=headers)
+    assert f"curl {origin}/v1/chat/completions" in shown.content.decode()
+
+
+# ---- usage
+
+
+def test_the_overview_adds_up_to_the_rollup_however_columns_are_merged(alice: Person) -> None:
+    owner = {"organization": alice.project.organization, "project": alice.project, "api_key": alice.api_key}
+    for days_ago in range(0, 80, 3):
+        hour = (timezone.now() - timedelta(days=days_ago)).replace(minute=0, second=0, microsecond=0)
+        sums: dict[str, Any] = {"requests": days_ago + 1, "amount_nanodollars": from_usd("1")}
+        HourlyUsage.objects.create(hour=hour, model="small", outcome="completed", **owner, **sums)
+    client = client_of(alice.user)
+    for days, step in ((30, 1), (90, 2)):
+        shown = text(client.get(url(alice, f"overview?days={days}&measure=requests&group=project")))
+        whole = sum(day + 1 for day in range(0, 80, 3) if day < days)
+        assert f"Requests {whole:,} " in shown
+        assert f"default {whole:,} " in shown or f"{alice.project.name} {whole:,} " in shown
+        assert ("By 2 days and project" in shown) == (step == 2)
+
+
+@pytest.mark.parametrize(("age_days", "is_compared"), [(10, False), (20, True)])
+def test_only_an_organization_that_was_there_is_compared(
+    alice: Person, age_days: int, is_compared: bool
+) -> None:
+    Organization.objects.update(created_at=timezone.now() - timedelta(days=age_days))
+    owner = {"organization": alice.project.organization, "project": alice.project, "api_key": alice.api_key}
+    for days_ago, requests in ((9, 2), (1, 4)):
+        hour = (timezone.now() - timedelta(days=days_ago)).replace(minute=0, second=0, microsecond=0)
+        HourlyUsage.objects.create(hour=hour, model="small", outcome="completed", requests=requests, **owner)
+    shown = text(client_of(alice.user).get(url(alice, "overview")))
+    assert ("Compared with" in shown, "+100 %" in shown) == (is_compared, is_compared)
+
+
+@pytest.mark.parametrize(
+    ("page", "mistake"),
+    [
+        ("overview?days=none", "Days: "),
+        ("overview?group=end_user", "End user: "),
+        ("requests?start=yesterday", "From: "),
+        ("requests?after=x", "is not a cursor"),
+        ("audit?before=x", "is not the number of an entry"),
+    ],
+)
+def test_a_wrong_parameter_is_named(alice: Person, page: str, mistake: str) -> None:
+    assert mistake in text(as_role(alice, Role.OWNER).get(url(alice, page)), status=400)
+
+
+def test_filters_are_urls_and_an_id_leads_to_its_receipt(alice: Person, bob: Person) -> None:
+    mine, failed = run(alice), run(bob, outcome=Outcome.FAILED)
+    client = client_of(alice.user)
+    shown = client.get(url(alice, f"requests?key={bob.api_key.pk}&outcome=failed")).content.decode()
+    assert failed.id.hex[-8:] in shown
+    assert mine.id.hex[-8:] not in shown
+    found = client.get(url(alice, f"requests?id={mine}"))
+    assert found.headers["location"] == url(alice, f"requests/{mine}")
+    assert "$0.00024" in text(client.get(found.headers["location"]))
+
+
+# ---- people
+
+
+def test_nobody_gives_a_role_above_their_own_and_an_owner_stays(alice: Person, bob: Person) -> None:
+    owner = Member.objects.get(user=alice.user)
+    client = as_role(alice, Role.OWNER)
+    assert "only owner" in text(client.post(url(alice, f"members/{owner.pk}/remove"), follow=True))
+    admin = as_role(bob, Role.ADMIN)
+    for page in (f"members/{owner.pk}/role", f"members/{owner.pk}/remove"):
+        assert admin.post(url(alice, page), {"role": "viewer"}).status_code == 403
+    own = Member.objects.get(user=bob.user)
+    assert admin.post(url(alice, f"members/{own.pk}/role"), {"role": "owner"}).status_code == 403
+    invited = admin.post(url(alice, "members/invite"), {"name": "dora", "role": "owner"})
+    assert invited.status_code == 200
+    assert not User.objects.filter(username="dora").exists()
+
+
+def test_the_name_of_an_invited_person_is_free_after_their_removal(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    for _ in range(2):
+        invited = client.post(url(alice, "members/invite"), {"name": "dora", "role": "viewer"}, follow=True)
+        assert "Acme" in text(invited)
+        member = Member.objects.get(user__username="dora")
+        client.post(url(alice, f"members/{member.pk}/remove"))
+        assert not User.objects.filter(username="dora").exists()
+
+
+def test_the_first_page_is_start_until_there_is_a_request(alice: Person) -> None:
+    client = client_of(alice.user)
+    pages = [client.get("/console/", follow=True).redirect_chain[-1][0]]
+    run(alice)
+    pages.append(client.get("/console/", follow=True).redirect_chain[-1][0])
+    assert pages == [url(alice, "start"), url(alice, "overview")]

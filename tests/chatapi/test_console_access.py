@@ -1,0 +1,217 @@
+"""Who gets what on every page of the console: a page that this file does not know fails it.
+
+Each page of Acme's has the least role that may read it, and the least that may send its form. They are asked
+for by Acme's own people by role, operators, Umbrella's owner, someone who belongs nowhere, a visitor and an
+API key. Pages of one row are asked for with Umbrella's rows, too.
+"""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from accounts.models import Member, Organization, Role
+from chatapi.console.urls import _of_organization
+from chatapi.models import ServedModel
+from tests.admin_pages import client_of
+from tests.cast import Person, run
+from usage.models import BudgetLimit, HourlyUsage
+from usage.rollups import closing
+
+LEAST_FIRST = ["viewer", "member", "admin", "owner"]
+ANYONE, NOBODY = "viewer", None
+# The least role that may read, and the least that may send.
+TABLE: dict[str, tuple[str | None, str | None]] = {
+    "home_of": ("viewer", NOBODY),
+    "start": ("viewer", NOBODY),
+    "overview": ("viewer", NOBODY),
+    "requests": ("viewer", NOBODY),
+    "request": ("viewer", NOBODY),
+    "keys": ("viewer", NOBODY),
+    "key": ("viewer", NOBODY),
+    "new_key": ("member", "member"),
+    "revoke_key": (NOBODY, "member"),
+    "new_project": ("admin", "admin"),
+    "new_budget": ("admin", "admin"),
+    "models": ("viewer", NOBODY),
+    "model": ("viewer", NOBODY),
+    "playground": ("member", NOBODY),
+    "playground_key": (NOBODY, "member"),
+    "members": ("viewer", NOBODY),
+    "invite": ("admin", "admin"),
+    "invitation": ("admin", NOBODY),
+    "change_role": (NOBODY, "admin"),
+    "remove_member": (NOBODY, "admin"),
+    "audit": ("owner", NOBODY),
+}
+OF_A_ROW = ("request", "key", "revoke_key", "invitation", "change_role", "remove_member")
+MAX_QUERIES, MAX_BYTES = 12, 150_000
+
+
+class House:
+    """Acme's rows, and Umbrella's."""
+
+    def __init__(self, acme: Organization, alice: Person, charlie: Person) -> None:
+        self.acme, self.alice, self.charlie = acme, alice, charlie
+        dora = User.objects.create(username="dora", password="!")
+        self.invited = Member.objects.create(organization=acme, user=dora, role=Role.VIEWER)
+        self.request, self.theirs = run(alice), run(charlie)
+        BudgetLimit.objects.create(
+            scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**12
+        )
+
+    def path(self, name: str, *, of: str = "acme") -> str:
+        """Return the path below Acme of its own row, of Umbrella's ("others") or of one that never was."""
+        others = Member.objects.get(user=self.charlie.user)
+        request, key, member = {
+            "acme": (self.request, self.alice.api_key.pk, self.invited.pk),
+            "others": (self.theirs, self.charlie.api_key.pk, others.pk),
+            "unknown": ("gen_" + "0" * 32, 999_999_999, 999_999_999),
+        }[of]
+        of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
+        rows = {"request": str(request), "model": "small", "key": key, "revoke_key": key, **of_member}
+        return reverse(f"console:{name}", args=[self.acme.pk, *([rows[name]] if name in rows else [])])
+
+
+@pytest.fixture
+def house(acme: Organization, alice: Person, charlie: Person, small: ServedModel) -> House:
+    return House(acme, alice, charlie)
+
+
+def client_as(house: House, who: str) -> Client:
+    """Return a client of someone with this role, or of another kind of person."""
+    if who == "visitor":
+        return Client()
+    if who == "API key":
+        return Client(headers={"authorization": f"Bearer {house.alice.key}"})
+    if who == "stranger":
+        return client_of(house.charlie.user)
+    user = User.objects.create_user(
+        "eve", is_staff=who in ("clerk", "operator"), is_superuser=who == "operator"
+    )
+    if who in LEAST_FIRST:
+        Member.objects.create(organization=house.acme, user=user, role=who)
+    return client_of(user)
+
+
+def outcome(response: Any) -> str:
+    """Return whether the page was shown or the form accepted, or why not."""
+    if response.status_code == 302 and response["location"].startswith("/console/sign-in"):
+        return "signs in"
+    return {404: "unknown", 403: "refused", 405: "no such method"}.get(response.status_code, "allowed")
+
+
+def expected(who: str, least: str | None) -> str:
+    if who in ("visitor", "API key", "nobody's member"):
+        return "no such method" if least is None else "signs in"
+    if least is None:
+        return "no such method"
+    if who == "stranger":
+        return "unknown"
+    if who == "operator":
+        return "allowed"
+    if who == "clerk":
+        return "refused"
+    return "allowed" if LEAST_FIRST.index(who) >= LEAST_FIRST.index(least) else "refused"
+
+
+def test_every_page_is_known() -> None:
+    assert {route.name for route in _of_organization} == TABLE.keys()
+
+
+@pytest.mark.parametrize(
+    "who", ["operator", "clerk", *LEAST_FIRST, "stranger", "nobody's member", "visitor", "API key"]
+)
+def test_everyone_gets_exactly_what_they_may(house: House, who: str) -> None:
+    client, wrong = client_as(house, who), []
+    sent = {"role": "viewer", "project": house.alice.project.pk}
+    for name, leasts in TABLE.items():
+        for method, least in zip(("get", "post"), leasts, strict=True):
+            with transaction.atomic():
+                found = outcome(getattr(client, method)(house.path(name), sent if method == "post" else {}))
+                transaction.set_rollback(True)
+            if found != expected(who, least):
+                wrong.append(f"{method} {name}: {found} instead of {expected(who, least)}")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_rows_of_others_look_like_rows_that_never_were(house: House) -> None:
+    client = client_as(house, "owner")
+    for name in OF_A_ROW:
+        method = "get" if TABLE[name][0] else "post"
+        bodies = []
+        for of in ("others", "unknown"):
+            response = getattr(client, method)(house.path(name, of=of), {"role": "viewer"})
+            assert response.status_code == 404, name
+            bodies.append(response.content)
+        assert bodies[0] == bodies[1], name
+
+
+def test_filters_by_others_rows_are_unknown_and_their_names_are_nowhere(house: House) -> None:
+    client = client_as(house, "owner")
+    for name in ("overview", "requests"):
+        for filters in (
+            f"project={house.charlie.project.pk}",
+            f"key={house.charlie.api_key.pk}",
+            "deployment=x",
+        ):
+            assert client.get(f"{house.path(name)}?{filters}").status_code == 404, filters
+    secret = {"project": house.charlie.project.pk}
+    assert client.post(house.path("playground_key"), secret).status_code == 404
+    for name, (least, _) in TABLE.items():
+        if least:
+            shown = client.get(house.path(name), follow=True).content.decode()
+            assert not re.search(rf"Umbrella|charlie|{house.charlie.api_key.public[:4]}", shown), name
+
+
+def test_someone_of_two_organizations_sees_one_at_a_time(house: House) -> None:
+    client = client_as(house, "viewer")
+    umbrella = house.charlie.project.organization
+    Member.objects.create(organization=umbrella, user=User.objects.get(username="eve"), role=Role.VIEWER)
+    shown = client.get(house.path("requests")).content.decode()
+    assert house.request.id.hex[-8:] in shown
+    assert house.theirs.id.hex[-8:] not in shown
+    assert "Umbrella" in shown  # in the switcher
+    assert client.get(f"{house.path('requests')}?key={house.charlie.api_key.pk}").status_code == 404
+    assert client.get(house.path("request").replace(str(house.request), str(house.theirs))).status_code == 404
+
+
+def test_pages_are_small_and_ask_little(house: House) -> None:
+    owner = {"organization": house.acme, "project": house.alice.project, "api_key": house.alice.api_key}
+    Organization.objects.update(created_at=timezone.now() - timedelta(days=60))
+    for days_ago in (3, 10, 20):
+        hour = (timezone.now() - timedelta(days=days_ago)).replace(minute=0, second=0, microsecond=0)
+        HourlyUsage.objects.create(hour=hour, model="small", outcome="completed", requests=1, **owner)
+    while closing.close_next():
+        pass
+    client, wrong = client_as(house, "owner"), {}
+    wide = f"?project={house.alice.project.pk}"
+    for name, (least, _) in TABLE.items():
+        if least is None or name == "home_of":
+            continue
+        path = house.path(name)
+        for query in ("", wide, f"{wide}&group=key") if name in ("overview", "requests", "keys") else ("",):
+            with CaptureQueriesContext(connection) as asked:
+                response = client.get(path + query)
+            assert response.status_code == 200, name
+            if len(asked) > MAX_QUERIES or len(response.content) > MAX_BYTES:
+                wrong[name + query] = (len(response.content), [each["sql"] for each in asked])
+    assert wrong == {}
+
+
+def test_the_policy_allows_only_our_own_files(house: House) -> None:
+    client = client_as(house, "owner")
+    paths = [house.path("overview"), "/console/sign-in", f"/console/{house.acme.pk}/no-such-page"]
+    for path in paths:
+        policy = client.get(path)["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in f"{policy};"
+        assert {"frame-ancestors 'none'", "form-action 'self'", "base-uri 'none'"} <= set(policy.split("; "))
+        assert not re.search("unsafe|data:|http", policy), policy
