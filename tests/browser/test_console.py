@@ -179,7 +179,7 @@ def test_the_playground_streams_and_its_request_is_charged_like_any_other(
     expect(page.locator(".sum")).to_contain_text(amount)
     expect(page.get_by_text("playground (ck_live_")).to_be_visible()
     page.get_by_role("link", name="API keys").click()
-    expect(page.get_by_role("row", name="playground")).to_contain_text("1")
+    expect(page.get_by_role("row", name="playground").first).to_contain_text("1")
 
 
 def test_the_playground_stops(page: Page, installation: Installation, ids: dict[str, int], used: str) -> None:

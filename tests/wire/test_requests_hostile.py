@@ -33,16 +33,29 @@ def cpu_s(body: bytes, endpoint: str, tries: int) -> float:
     return min(found)
 
 
+def unit_s() -> float:
+    """Return the least CPU time of 100,000 additions: about 2.7 ms, and more
+    while the machine is slow."""
+    found = []
+    for _ in range(3):
+        started = time.thread_time()
+        total = 0
+        for number in range(100_000):
+            total += number
+        found.append(time.thread_time() - started)
+    return min(found)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_64_kib_are_parsed_within_a_turn_of_the_event_loop(case: str) -> None:
     endpoint, body = CASES[case]
-    assert cpu_s(body(64 * 1024), endpoint, tries=5) < 0.02  # measured: 6 ms at most
+    assert cpu_s(body(64 * 1024), endpoint, tries=5) < 10 * unit_s()  # measured: 5 at most, 12 ms
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_mebibyte_is_parsed_in_a_bounded_time(case: str) -> None:
     endpoint, body = CASES[case]
-    assert cpu_s(body(1024 * 1024), endpoint, tries=2) < 0.3  # measured: 0.05 s at most, and 0.35 s for 8 MiB
+    assert cpu_s(body(1024 * 1024), endpoint, tries=2) < 110 * unit_s()  # measured: 47 at most, 0.12 s
 
 
 def numbers(number: bytes, count: int) -> bytes:
