@@ -50,7 +50,7 @@ def close_next() -> date | None:
     """
     if (day := next_day()) is None:
         return None
-    close(day, sum(map(count_first_tokens, hours_of(day)), FirstTokens()))
+    close(day, sum(map(count_first_tokens, busy_hours(day)), FirstTokens()))
     return day
 
 
@@ -61,9 +61,14 @@ def next_day() -> date | None:
     return _first_not_closed(first_open)
 
 
-def hours_of(day: date) -> list[datetime]:
-    """Return the beginnings of the day's hours."""
-    return [midnight(day) + number * HOUR for number in range(24)]
+def busy_hours(day: date) -> list[datetime]:
+    """Return the beginnings of the day's hours that have ledger entries; each is one look into the index."""
+    entries = LedgerEntry.objects.filter(created_at__lt=midnight(day + DAY)).order_by("created_at", "id")
+    times, hours, since = entries.values_list("created_at", flat=True), list[datetime](), midnight(day)
+    while found := times.filter(created_at__gte=since).first():
+        hours.append(found.replace(minute=0, second=0, microsecond=0))
+        since = hours[-1] + HOUR
+    return hours
 
 
 def count_first_tokens(hour: datetime) -> FirstTokens:

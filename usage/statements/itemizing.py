@@ -24,7 +24,7 @@ from usage.models import CHARGED, DailyItem, Discount, ItemizedDay, ItemKind, Ki
 from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
-from usage.rollups.closing import GRACE, hours_of
+from usage.rollups.closing import GRACE, busy_hours
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def itemize_next() -> date | None:
     if (day := next_day()) is None:
         return None
     items: Items = {}
-    for hour in hours_of(day):
+    for hour in busy_hours(day):
         add(items, items_of_hour(hour).items())
     write(day, items)
     return day

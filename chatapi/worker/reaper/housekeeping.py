@@ -60,7 +60,7 @@ async def _close_days(commits: GroupCommit) -> None:
             return
         first_tokens = closing.FirstTokens()
         # A read has the time limit of a transaction, in which the charges of a busy day can't be read.
-        for hour in closing.hours_of(day):
+        for hour in await commits.read(closing.busy_hours, day):
             first_tokens += await commits.read(closing.count_first_tokens, hour)
         await commits.read(closing.close, day, first_tokens)
 
@@ -72,7 +72,7 @@ async def _itemize_days(commits: GroupCommit) -> None:
             return
         items: itemizing.Items = {}
         # By the hour, as the times to first token above.
-        for hour in closing.hours_of(day):
+        for hour in await commits.read(closing.busy_hours, day):
             itemizing.add(items, (await commits.read(itemizing.items_of_hour, hour)).items())
         await commits.read(itemizing.write, day, items)
 
