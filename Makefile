@@ -25,10 +25,12 @@ test: .venv/.test ## set up and run the tests (ARGS="-k ledger"): all but the sl
 test-slow: .venv/.test ## the slow tests: most faults, whole services, the documents' examples (SLOW=tests/chatapi/test_serve.py)
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
-slow = tests/bad_input/test_openapi_fuzzing.py tests/bench/test_hostile.py \
-	$(addprefix tests/chatapi/test_,canaries.py chaining.py compose_commands.py doctor.py every_protocol.py one_line_errors.py presence.py \
-	process_metrics.py rate_limits_end_to_end.py serve.py serve_processes.py stored_responses.py watchdog.py) \
-	tests/chatapi/worker/test_pool.py \
+slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) tests/bench/test_hostile.py \
+	$(addprefix tests/chatapi/test_,canaries.py chaining.py chat_pings.py compose_commands.py credit_end_to_end.py curl.py doctor.py \
+	every_protocol.py failover.py large_bodies.py logs.py one_line_errors.py presence.py process_metrics.py rate_limits_end_to_end.py \
+	revocation.py serve.py serve_processes.py stored_responses.py watchdog.py without_tables.py) \
+	$(addprefix tests/chatapi/web/test_,drain.py websocket.py) \
+	$(addprefix tests/chatapi/worker/test_,openai_compatible_connections.py pool.py) \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py fleet.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
 	overlapping_faults.py protocols.py \
