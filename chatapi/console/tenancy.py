@@ -41,6 +41,7 @@ _PAGES = (
     _Page("API keys", "keys", "accounts.view_apikey"),
     _Page("Models", "models", "accounts.view_organization"),
     _Page("Playground", "playground", "accounts.add_apikey"),
+    _Page("Statements", "statements", "usage.view_statement"),
     _Page("Members", "members", "accounts.view_member"),
     _Page("Audit log", "audit", "audit.view_auditentry"),
 )

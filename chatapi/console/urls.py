@@ -13,6 +13,7 @@ from chatapi.console import (
     request_pages,
     sign_in,
     start,
+    statement_pages,
 )
 
 app_name = "console"
@@ -33,6 +34,9 @@ _of_organization = [
     path("models/<path:model>", model_pages.model_page, name="model"),
     path("playground", playground.playground_page, name="playground"),
     path("playground/key", playground.new_key, name="playground_key"),
+    path("statements", statement_pages.list_page, name="statements"),
+    path("statements/<str:period>.<str:file_format>", statement_pages.statement_file, name="statement_file"),
+    path("statements/<str:period>", statement_pages.statement_page, name="statement"),
     path("members", member_pages.list_page, name="members"),
     path("members/invite", member_pages.invite, name="invite"),
     path("members/<int:member_id>/invitation", member_pages.invitation, name="invitation"),

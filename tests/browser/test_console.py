@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -248,11 +249,11 @@ def _said(stream: str) -> str:
 
 
 def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
-    home = f"/console/{ids['Tests']}"
+    home, month = f"/console/{ids['Tests']}", f"{datetime.now(UTC):%Y-%m}"
     rest = (
         "start overview overview?group=key requests keys keys/1 keys/new models models/sandbox "
         "models/sandbox-embedding projects/new budgets/new playground members members/invite audit "
-        f"requests/{generation_id} requests?outcome=failed overview?start=2020-01-01&end=2020-01-02"
+        f"statements statements/{month} requests/{generation_id} requests?outcome=failed overview?start=2020-01-01&end=2020-01-02"
     )
     return [f"{home}/{path}" for path in rest.split()]
 

@@ -10,7 +10,8 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from accounts.audit.models import AuditEntry
-from tests.admin_pages import client_of, shown
+from chatapi.console import statement_pages as console_pages
+from tests.admin_pages import client_of, shown, text
 from tests.cast import Person
 from tests.usage.billing_months import NOW, START, close_all, set_clock, set_prices, use
 from usage.models import Statement
@@ -120,3 +121,31 @@ def test_first_use_says_when_there_will_be_one(db: None, root: Client, alice: Pe
     page = shown(root.get(PATH))
     assert "No month is closed yet." in page
     assert "Acme" in page
+
+
+def test_the_console_has_the_organizations_statements_and_no_others(
+    acme_path: str, alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console_pages, "database_now", lambda: NOW)
+    monkeypatch.setattr(console_pages, "PAGE", 1)
+    client, row = client_of(alice.user), Statement.objects.filter(organization__name="Acme").earliest("month")
+    home = f"/console/{alice.project.organization_id}/statements"
+    newest = client.get(home)
+    assert [str(month) for month in newest.context["previews"]] == ["2026-03"]
+    assert [str(each) for each, _ in newest.context["rows"]] == ["2026-02 of Acme"]
+    older = client.get(newest.context["older_url"])
+    assert ([str(each) for each, _ in older.context["rows"]], older.context["previews"]) == ([str(row)], [])
+    with CaptureQueriesContext(connection) as queries:
+        page = text(client.get(f"{home}/2026-01"))
+    assert row.digest in page
+    assert len(queries) <= 12
+    assert client.get(f"{home}/2026-01.json").content.decode() == row.content
+    assert client.get(f"{home}/2026-01.csv").content == client.get(f"{acme_path}.csv").content
+    assert client.get(f"{home}/2026-01.pdf").content.startswith(b"%PDF-")
+    assert AuditEntry.objects.filter(action="exported", actor=str(alice.user)).count() == 4
+    assert "Preview, as of 2026-03-03 15:20 UTC." in text(client.get(f"{home}/2026-03"))
+    for path in ("/2025-01", "/2026-13", "/2026-04", "/2026-01.exe"):
+        assert client.get(home + path).status_code == 404
+    for path in ("", "/2026-01", "/2026-01.pdf"):
+        assert client_of(charlie.user).get(home + path).status_code == 404
+    assert "After: " in text(client.get(f"{home}?after=x"), status=400)

@@ -26,6 +26,8 @@ from usage.statements.reading import Reading
 
 PERMISSION = "usage.view_statement"
 PAGE = 50
+# Of the files, in the order of the page's links.
+FORMATS = ("pdf", "csv", "json")
 # Organizations whose current month the list links to; others are found by the filter.
 MAX_PREVIEWS = 20
 
@@ -96,8 +98,38 @@ def list_page(request: HttpRequest) -> HttpResponse:
 def statement_page(request: HttpRequest, organization_id: int, period: str) -> HttpResponse:
     """Show a statement, or the preview of a month that is not closed."""
     found = _read(request, organization_id, period)
+    file_urls = {
+        name: reverse("admin:statement_file", args=[organization_id, period, name]) for name in FORMATS
+    }
+    context = context_of(found, file_urls)
+    if found.document.credit_notes:
+        context["corrections_url"] = _corrections_url(organization_id)
+    return _answer(request, "usage/statement.html", context)
+
+
+@require_safe
+def statement_file(request: HttpRequest, organization_id: int, period: str, file_format: str) -> HttpResponse:
+    """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
+    return download(request, _read(request, organization_id, period), file_format)
+
+
+# ---- for the admin and the console
+
+
+def read_period(organization: Organization, period: str) -> Reading:
+    """Return the organization's statement or preview of a month such as "2026-10"; raises `Http404`."""
+    month = Month.parse(period)
+    rows = access.belonging_to(organization.pk, Statement.objects.all())
+    found = month and reading.read(rows, organization, month, database_now())
+    if found is None:
+        raise Http404("There is no such statement.")
+    return found
+
+
+def context_of(found: Reading, file_urls: dict[str, str]) -> dict[str, Any]:
+    """Return what `usage/statement_body.html` shows, with the URLs of the files by format."""
     made = found.document
-    context = {
+    return {
         "title": f"Statement for {made.month.title}",
         "statement": made,
         "period": time_span(made.period_start, made.period_end),
@@ -105,25 +137,21 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
         "is_sealed": found.row is not None and found.row.pk <= reading.last_sealed_id(),
         "summary": sections.summary(made),
         "sections": sections.sections(made),
-        "files": [
-            (name.upper(), reverse("admin:statement_file", args=[organization_id, period, name]))
-            for name in ("pdf", "csv", "json")
-        ],
-        "corrections_url": _corrections_url(organization_id) if made.credit_notes else "",
+        "files": [(name.upper(), url) for name, url in file_urls.items()],
     }
-    return _answer(request, "usage/statement.html", context)
 
 
-@require_safe
-def statement_file(request: HttpRequest, organization_id: int, period: str, file_format: str) -> HttpResponse:
+def download(request: HttpRequest, found: Reading, file_format: str) -> HttpResponse:
     """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
-    _check_permission(request)
     if file_format not in MEDIA_TYPES:
         raise Http404(f"There are {', '.join(MEDIA_TYPES)}.")
-    file = file_of(_read(request, organization_id, period), file_format)
+    file = file_of(found, file_format)
     recorder.record("exported", cast(Model, request.user), {"file": [None, file.name]})
     headers = {"content-disposition": f'attachment; filename="{file.name}"', "cache-control": "no-store"}
     return HttpResponse(file.content, content_type=file.content_type, headers=headers)
+
+
+# ---- for the admin alone
 
 
 def _check_permission(request: HttpRequest) -> None:
@@ -136,13 +164,9 @@ def _read(request: HttpRequest, organization_id: int, period: str) -> Reading:
     _check_permission(request)
     organizations = access.where_may(request.user, PERMISSION, Organization.objects.all())
     organization = organizations.filter(pk=organization_id).first()
-    month = Month.parse(period)
-    if organization is not None and month is not None:
-        rows = access.seen_by(request.user, Statement.objects.all())
-        found = reading.read(rows, organization, month, database_now())
-        if found is not None:
-            return found
-    raise Http404("There is no such statement.")
+    if organization is None:
+        raise Http404("There is no such statement.")
+    return read_period(organization, period)
 
 
 def _matching(rows: QuerySet[Statement], data: dict[str, Any]) -> QuerySet[Statement]:
