@@ -253,7 +253,8 @@ def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
     rest = (
         "start overview overview?group=key requests keys keys/1 keys/new models models/sandbox "
         "models/sandbox-embedding projects/new budgets/new playground members members/invite audit "
-        f"statements statements/{month} requests/{generation_id} requests?outcome=failed overview?start=2020-01-01&end=2020-01-02"
+        f"statements statements/{month} requests/{generation_id} requests?outcome=failed "
+        "overview?start=2020-01-01&end=2020-01-02"
     )
     return [f"{home}/{path}" for path in rest.split()]
 
