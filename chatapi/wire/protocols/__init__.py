@@ -30,8 +30,8 @@ _FIRST_SEGMENT = re.compile(rf"/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?(?:v1/)?(
 
 
 def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
-    """Return the protocol that the path names; on a route that all protocols share, the one whose clients send
-    one of these headers, else chat completions.
+    """Return the protocol that the path names; on a route that all protocols share, the one whose clients
+    send one of these headers, else chat completions.
     """
     found = _FIRST_SEGMENT.match(path)
     protocols = PROTOCOLS.values()
