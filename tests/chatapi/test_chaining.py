@@ -129,6 +129,8 @@ def _put_behind(second: Installation, first: Installation) -> None:
 def _model(first: Installation, dialect: str, model: str, engine: str = "openai_compatible") -> str:
     prefix = f"/{dialect}" if dialect in DIALECTS else ""
     deployment = f'engine = "{engine}", base_url = "{first.url}{prefix}/v1", upstream_model = "{model}"'
+    if engine == "openai_compatible":
+        deployment += ', extra_parameters = ["custom_tools"]'
     return (
         f'[[models]]\nid = "{dialect}/{model}"\ncontext_window = 131072\nmax_output_tokens = 16384\n'
         'price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }\n'
@@ -260,6 +262,13 @@ def test_tools_are_called_behind_messages(pair: Pair) -> None:
     assert chained["usage"]["total_tokens"] == direct["usage"]["total_tokens"]
 
 
+def test_a_custom_tool_is_called_behind_messages(pair: Pair) -> None:
+    body = ask_chat(*behind(pair), said="[sandbox tool_calls=1]", tools=TOOLS[1:]).json
+    (call,) = body["choices"][0]["message"]["tool_calls"]
+    assert (call["type"], call["custom"]["name"]) == ("custom", "shell")
+    assert call["custom"]["input"]
+
+
 def test_a_refusal_behind_messages_is_a_text_that_was_filtered(pair: Pair) -> None:
     direct, chained = (
         ask_chat(*who, model="sandbox-refusal").json["choices"][0]
@@ -279,10 +288,10 @@ def test_messages_behind_messages(pair: Pair) -> None:
     assert alike[0] == alike[1]
 
 
-@pytest.mark.parametrize("case", ["several choices", "log probabilities", "tools"])
+@pytest.mark.parametrize("case", ["several choices", "log probabilities"])
 def test_what_messages_can_not_say_is_refused_by_name(pair: Pair, case: str) -> None:
     refused = ask_chat(*behind(pair), **CHATS[case])
-    name = {"several choices": "n", "log probabilities": "logprobs", "tools": "tools"}[case]
+    name = {"several choices": "n", "log probabilities": "logprobs"}[case]
     assert (refused.status, refused.error["code"], refused.error["param"]) == (
         400,
         "unsupported_parameter",

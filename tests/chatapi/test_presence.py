@@ -82,7 +82,7 @@ async def test_of_a_process_that_is_killed_redis_knows_at_once(
     await becomes(redis, ALIVE)
     process.kill()
     await becomes(redis, Signs({NAME}, set()), timeout_s=2)
-    await becomes(redis, DEAD, timeout_s=Presence.TTL_MS / 1_000)
+    await becomes(redis, DEAD, timeout_s=Presence.TTL_MS / 1_000 + 1)
 
 
 async def test_nobody_is_asked_about_nobody(redis: Redis) -> None:

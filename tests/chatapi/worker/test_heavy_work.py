@@ -53,9 +53,9 @@ async def watched() -> AsyncIterator[list[float]]:
     try:
         yield turns_s
     finally:
-        gc.enable()
         await asyncio.sleep(0)
         watching.cancel()
+        gc.enable()
 
 
 async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> list[float]:
