@@ -16,7 +16,7 @@ from tests.browser.conftest import PASSWORD, watched
 from tests.clients import programs
 from tests.installation import Installation
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
 PASSPHRASE = "correct horse battery"
 PEOPLE = f"""

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.test_accessibility import DARKEN, EVERYTHING, SERIOUS
 from tests.installation import Installation
 
-pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(180)]
 
 # Two months that are over, and this one, as a reaper issues them.
 MAKE = """
