@@ -11,6 +11,7 @@ from accounts import client_ip
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route, is_console_page
 from chatapi.log_formats import fields
+from chatapi.wire.protocols import protocol_of
 
 access_log = logging.getLogger("chatapi.access")
 
@@ -59,6 +60,8 @@ class IdentifyingMiddleware(MiddlewareMixin):
         if "/v1/" in request.path:
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(elapsed_ms)
+            for name in protocol_of(request.path, request.headers).request_id_headers:
+                response[name.decode()] = request.META["chatapi.request_id"]
         return response
 
 

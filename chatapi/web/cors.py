@@ -20,7 +20,8 @@ USUAL_HEADERS = b"authorization, x-api-key, content-type, anthropic-version, ant
 READABLE = b", ".join(
     [
         *dict.fromkeys(name for protocol in PROTOCOLS.values() for name in protocol.request_id_headers),
-        b"x-generation-id", b"x-chatapi-ignored", b"idempotent-replayed", b"location",
+        b"x-generation-id", b"x-chatapi-ignored", b"deprecation", b"x-chatapi-warning",
+        b"idempotent-replayed", b"location",
         b"openai-processing-ms", b"retry-after", b"retry-after-ms", b"x-should-retry",
         *(
             b"x-ratelimit-%s-%s" % (figure, unit)

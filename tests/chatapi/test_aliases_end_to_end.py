@@ -1,6 +1,7 @@
 """What a client gets that sends another name of a model: answers with that name, and the model's receipt."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from chatapi.models import ServedModel
 ServedModel.objects.filter(pk="org/with-slash").update(
     aliases=["claude-haiku-4-5"], deprecated_on=date(2027, 6, 30))
 project = get_or_create_project("Aliases", "default")
-project.model_aliases = {"gpt-5.6": "org/with-slash"}
+project.model_aliases = {"gpt-5.6": "org/with-slash", "text-embedding-3-small": "sandbox-embedding"}
 project.save()
 def key(name, **rights):
     return create_key(project, name=name, **rights)
@@ -63,6 +64,32 @@ def test_an_answer_has_the_name_that_was_sent(
     assert receipt["amount_nanodollars"] > 0
     again = client.send("GET", f"/{dialect}/v1/generations/{answer.headers['x-generation-id']}/stream")
     assert f'"model":"{name}"' in again.body.decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [("responses", {"input": "hello"}), ("messages", {"messages": HELLO, "max_tokens": 9})],
+)
+def test_so_it_is_in_other_protocols(
+    clients: dict[str, Client], path: str, prompt: dict[str, Any], stream: bool
+) -> None:
+    body = json.dumps({"model": "claude-haiku-4-5", "stream": stream} | prompt).encode()
+    answer = clients["free"].send("POST", f"/v1/{path}", body)
+    assert answer.status == 200, answer.body
+    assert b'"model":"claude-haiku-4-5"' in answer.body
+    assert b"with-slash" not in answer.body
+    assert answer.headers["deprecation"] == "@1814313600"
+    receipt = clients["free"].send("GET", f"/v1/generations/{answer.headers['x-generation-id']}").json
+    assert (receipt["model"], receipt["requested_model"]) == ("org/with-slash", "claude-haiku-4-5")
+
+
+def test_so_it_is_for_embeddings(clients: dict[str, Client]) -> None:
+    body = json.dumps({"model": "text-embedding-3-small", "input": "hello"}).encode()
+    answer = clients["free"].send("POST", "/v1/embeddings", body)
+    assert (answer.status, answer.json["model"]) == (200, "text-embedding-3-small")
+    receipt = clients["free"].send("GET", f"/v1/generations/{answer.headers['x-generation-id']}").json
+    assert receipt["model"] == "sandbox-embedding"
 
 
 def test_a_test_key_gets_the_model_of_the_alias(clients: dict[str, Client]) -> None:

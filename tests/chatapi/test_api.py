@@ -167,12 +167,23 @@ def test_an_unknown_route_is_an_envelope(db: None, prefix: str, path: str) -> No
         ("/chat/completions", "/v1/chat/completions"),
         ("/llama/completions", "/llama/v1/completions"),
         ("/models/small", "/v1/models/small"),
+        ("/embeddings", "/v1/embeddings"),
+        ("/openai/responses", "/openai/v1/responses"),
+        ("/responses/resp_1/input_items", "/v1/responses/resp_1/input_items"),
         ("/organization/costs", "/v1/organization/costs"),
     ],
 )
 def test_an_url_without_version_names_the_one_that_is_meant(db: None, path: str, meant: str) -> None:
     response = Client(enforce_csrf_checks=True).post(path, "{}", "application/json", headers={"host": "any"})
     assert error(response, 404)["message"] == f"Invalid URL ({path}). Did you mean {meant}?"
+
+
+@pytest.mark.parametrize("path", ["/messages", "/messages/count_tokens", "/anthropic/messages"])
+def test_a_hint_about_messages_is_anthropics_error(db: None, path: str) -> None:
+    response = Client().post(path, "{}", "application/json")
+    assert (response.status_code, response.json()["type"]) == (404, "error")
+    meant = path.replace("/messages", "/v1/messages")
+    assert response.json()["error"]["message"] == f"Invalid URL ({path}). Did you mean {meant}?"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
@@ -185,8 +196,10 @@ def test_other_methods_are_refused_with_those_that_are_allowed(db: None, method:
     assert response.headers["allow"] == "GET, HEAD"
 
 
-def test_a_head_request_has_no_body(alice: Person) -> None:
-    response = Client().head("/v1/models", headers={"authorization": f"Bearer {alice.key}"})
+# Claude Code asks for `/` when it starts.
+@pytest.mark.parametrize("path", ["/", "/v1/models"])
+def test_a_head_request_has_no_body(alice: Person, path: str) -> None:
+    response = Client().head(path, headers={"authorization": f"Bearer {alice.key}"})
     assert (response.status_code, response.content) == (200, b"")
 
 

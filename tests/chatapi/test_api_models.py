@@ -56,6 +56,13 @@ def test_the_list_has_pages(alice: Person, query: str, ids: str, has_more: bool)
     assert (body["first_id"], body["last_id"]) == ((ids[0], ids[-1]) if ids else (None, None))
 
 
+@pytest.mark.parametrize("path", ["/v1/models", "/anthropic/v1/models"])
+def test_clients_of_anthropic_find_their_request_id(alice: Person, path: str) -> None:
+    answer = alice.get(path, **{"anthropic-version": "2023-06-01"})
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+    assert "request-id" not in alice.get(path).headers
+
+
 @pytest.mark.parametrize("name", ["limit=0", "limit=1001", "limit=a", "limit=", "after_id=x", "before_id="])
 def test_a_page_that_does_not_exist_is_refused(alice: Person, name: str) -> None:
     assert error(alice.get(f"/v1/models?{name}"), 400)["param"] == name.partition("=")[0]

@@ -222,6 +222,7 @@ def is_any_stored(installation: Installation) -> bool:
 def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:
     """Return requests with the key in right and in wrong places: method, path, body, headers."""
     chat = json.dumps({"model": "sandbox", "messages": [{"role": "user", "content": "hello"}]}).encode()
+    message = chat[:-1] + b', "max_tokens": 9}'
     named = json.dumps({"model": key, "messages": [], "api_key": key, key: 1}).encode()
     return [
         ("POST", "/v1/chat/completions", chat, {}),
@@ -235,6 +236,13 @@ def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:
             chat,
             {"Authorization": None, "X-Api-Key": key, "Cookie": f"sessionid={key}"},
         ),
+        ("POST", "/v1/messages", message, {"Authorization": None, "X-Api-Key": key, "Anthropic-Beta": key}),
+        ("POST", "/v1/messages", message, {"X-Api-Key": key + "x", "Anthropic-Version": key}),
+        ("POST", "/v1/responses", json.dumps({"model": "sandbox", "input": [{"id": key}]}).encode(), {}),
+        ("POST", "/v1/responses", json.dumps({"previous_response_id": key, key: 1}).encode(), {}),
+        ("POST", "/v1/embeddings", json.dumps({"model": key, "input": "hello"}).encode(), {}),
+        ("GET", f"/v1/responses/{key}?after={key}", b"", {}),
+        ("GET", f"/messages/{key}", b"", {"Anthropic-Version": key}),
         (
             "POST",
             "/v1/chat/completions",

@@ -199,10 +199,16 @@ def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> Non
     assert [client.complete("five", user="lee").status, client.complete("five").status] == [200, 200]
 
 
-def test_metadata_is_kept_by_projects_that_want_it(clients: dict[str, Client]) -> None:
+@pytest.mark.parametrize(
+    ("path", "prompt"), [("chat/completions", {"messages": HELLO}), ("responses", {"input": "a"})]
+)
+def test_metadata_is_kept_by_projects_that_want_it(
+    clients: dict[str, Client], path: str, prompt: dict[str, Any]
+) -> None:
+    body = json.dumps({"model": "five", "metadata": {"team": "red"}} | prompt).encode()
     kept = {}
     for name in ("plain", "hashing"):
-        answer = clients[name].complete("five", metadata={"team": "red"})
-        path = f"/v1/generations/{answer.headers['x-generation-id']}"
-        kept[name] = clients[name].send("GET", path).json["metadata"]
+        answer = clients[name].send("POST", f"/v1/{path}", body)
+        receipt = f"/v1/generations/{answer.headers['x-generation-id']}"
+        kept[name] = clients[name].send("GET", receipt).json["metadata"]
     assert kept == {"plain": None, "hashing": {"team": "red"}}

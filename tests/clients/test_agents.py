@@ -30,6 +30,13 @@ engine = "openai_compatible"
 base_url = "{url}/v1"
 upstream_model = "{model}"
 """
+RECEIPTS = """
+from django.db.models import Sum
+from usage.models import Generation
+found = Generation.objects.filter(model="coding-agent")
+sums = found.aggregate(Sum("prompt_tokens"), Sum("completion_tokens"))
+print(*(each or 0 for each in sums.values()))
+"""
 TEXT = "the of and to in"
 """What the upstream says after its tool calls."""
 
@@ -68,9 +75,17 @@ def tool_results(installation: Installation, model: str) -> list[str]:
     return [str(message["content"]) for message in messages if message["role"] == "tool"]
 
 
+def receipts(installation: Installation) -> tuple[int, int]:
+    """Return the sums of all receipts of `coding-agent`: its tokens of prompts and of completions."""
+    done = installation.manage("shell", "--no-imports", "-c", RECEIPTS)
+    prompt, completion = map(int, done.stdout.split())
+    return prompt, completion
+
+
 def test_codex_runs_two_commands_and_answers(installation: Installation, tmp_path: Path) -> None:
     commands = [("exec_command", {"cmd": "echo first"}), ("exec_command", {"cmd": "echo second"})]
     agent(installation, tmp_path, commands, prompt_tokens=9_000)
+    before = receipts(installation)
     provider = (
         f'{{name = "chatapi", base_url = "{installation.url}/v1", env_key = "KEY", wire_api = "responses"}}'
     )
@@ -91,6 +106,7 @@ def test_codex_runs_two_commands_and_answers(installation: Installation, tmp_pat
     assert ("first" in first, "second" in second) == (True, True)
     usage = events[-1]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (27_000, 1 + 1 + 5)
+    assert receipts(installation) == (before[0] + 27_000, before[1] + 1 + 1 + 5)
 
 
 def test_claude_code_runs_two_commands_and_answers(installation: Installation, tmp_path: Path) -> None:
@@ -99,6 +115,7 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
         ("Bash", {"command": "echo second", "description": "Say second"}),
     ]
     agent(installation, tmp_path, commands, prompt_tokens=20_000)
+    before = receipts(installation)
     folder = programs.node_packages("agents")
     lines = run(
         [
@@ -117,6 +134,7 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
     assert tool_results(installation, tmp_path.name) == ["first", "second"]
     usage = result["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (60_000, 1 + 1 + 5)
+    assert receipts(installation) == (before[0] + 60_000, before[1] + 1 + 1 + 5)
 
 
 def program(installation: Installation, name: str, folder: Path = programs.AGENTS_BIN) -> dict[str, Any]:

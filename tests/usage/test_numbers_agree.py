@@ -35,14 +35,19 @@ from usage.rollups import closing
 from usage.verification import verify
 
 Numbers = Counter[str]
-"""Requests, tokens in and out, nanodollars."""
+"""Requests, tokens in and out by kind, nanodollars."""
 PRICE_TODAY = {
     "input_per_mtok_nanodollars": 140_000_000,
     "cached_input_per_mtok_nanodollars": 70_000_000,
     "output_per_mtok_nanodollars": 630_000_000,
 }
 """At which charges of the closed days are re-rated."""
-NAMES = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "amount_nanodollars")
+WRITTEN_1H = "cache_write_1h_tokens"
+"""The API tells the written tokens together, as OpenAI does."""
+NAMES = (
+    *("requests", "prompt_tokens", "cached_tokens", "cache_write_tokens", WRITTEN_1H),
+    *("completion_tokens", "amount_nanodollars"),
+)
 ENDS = [
     *[(Outcome.COMPLETED, UsageSource.UPSTREAM)] * 4,
     (Outcome.CLIENT_CANCELLED, UsageSource.COUNTED),
@@ -66,10 +71,12 @@ def use(chance: random.Random, person: Person, moment: datetime) -> None:
     outcome, source = chance.choice(ENDS)
     # Now and then more than was held: an upstream that does not keep to its cap.
     prompt = chance.randrange(1, 3_000)
+    cached = chance.randrange(prompt)
+    written = chance.randrange(prompt - cached)
     tokens = (
         Tokens()
         if source == UsageSource.NONE
-        else Tokens(prompt, chance.randrange(1, 600), chance.randrange(prompt), None)
+        else Tokens(prompt, chance.randrange(1, 600), cached, None, written, chance.randrange(written + 1))
     )
     with transaction.atomic():
         ledger.admit(moment, [admission])
@@ -113,6 +120,8 @@ def told_by_the_api(secret: str, start: datetime) -> Numbers:
             found["requests"] += result["num_model_requests"]
             found["prompt_tokens"] += result["input_tokens"]
             found["cached_tokens"] += result["input_cached_tokens"]
+            found["cache_write_tokens"] += result["input_cache_write_tokens"]
+            found["uncached_tokens"] += result["input_uncached_tokens"]
             found["completion_tokens"] += result["output_tokens"]
     for bucket in client.get(f"/v1/organization/costs?{query}&group_by=line_item").json()["data"]:
         found["amount_nanodollars"] += sum(
@@ -155,7 +164,10 @@ def test_all_tell_the_same(people: list[Person], seed: int, tmp_path: Path) -> N
     for person in people[::2]:
         mine = numbers(spent.filter(organization=person.project.organization_id).values())
         _, secret = keys.create_key(person.project, name="books", is_admin=True)
-        assert told_by_the_api(secret, over.start) == mine
+        told = told_by_the_api(secret, over.start)
+        uncached = mine["prompt_tokens"] - mine["cached_tokens"] - mine["cache_write_tokens"]
+        assert told.pop("uncached_tokens") == uncached
+        assert told == Numbers({name: mine[name] for name in NAMES if name != WRITTEN_1H})
     assert groups_add_up(over, expected)
     assert verify().differences == []
 

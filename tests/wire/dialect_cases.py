@@ -112,6 +112,15 @@ CHATS = {
             Usage(12, 18, cached_tokens=8, reasoning_tokens=6),
         ]
     ),
+    "usage-kinds": Case(
+        [
+            Started(),
+            Text("42"),
+            Finished("stop"),
+            Usage(100, 18, 50, 6, cache_write_tokens=30, cache_write_1h_tokens=10),
+        ],
+        {"include_usage": True},
+    ),
     "content-filter": Case([Started(), Text("Once"), Finished("content_filter"), Usage(12, 18)]),
     "cancelled": Case([Started(), Text("Once"), Finished("stop", is_cancelled=True), Usage(12, 18)]),
     "tool-call": Case([Started(), *WEATHER, Finished("tool_calls"), Usage(12, 18)]),

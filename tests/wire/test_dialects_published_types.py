@@ -6,6 +6,8 @@ import json
 from typing import Any, Literal
 
 import pytest
+from openai._models import construct_type
+from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.shared import ErrorObject
@@ -67,6 +69,42 @@ def test_every_text_chunk_is_of_the_published_type(dialect: str, case: str) -> N
 def test_every_body_is_of_the_published_type(dialect: str, case: str) -> None:
     published: type[ChatCompletion] | type[Completion] = Completion if CASES[case].is_text else ChatCompletion
     published.model_validate_json(CASES[case].body(dialect), strict=True)
+
+
+def said(completion: Any) -> Any:
+    """Return the content and the usage of a completion, without what the SDK fills in."""
+    # Without audio: the SDK strings pieces of base64 together, each with its padding.
+    names = ("content", "refusal", "reasoning_content", "annotations")
+    choices = [
+        (
+            choice["index"],
+            choice["finish_reason"],
+            choice.get("logprobs"),
+            {name: choice["message"].get(name) or "" for name in names},
+            [
+                (call["id"], call["type"], call[call["type"]]["name"], arguments(call[call["type"]]))
+                for call in choice["message"].get("tool_calls") or ()
+            ],
+        )
+        for choice in completion["choices"]
+    ]
+    return choices, completion.get("usage")
+
+
+def arguments(called: dict[str, str]) -> str:
+    return called["arguments"] if "arguments" in called else called["input"]
+
+
+@pytest.mark.parametrize("dialect", ["openai", "opentoken"])
+@pytest.mark.parametrize("case", [name for name, case in CHATS.items() if not case.has_failed])
+def test_the_sdk_accumulates_a_stream_to_the_body(dialect: str, case: str) -> None:
+    state: ChatCompletionStreamState[object] = ChatCompletionStreamState()
+    for document in documents(CHATS[case], dialect):
+        state.handle_chunk(construct_type(type_=ChatCompletionChunk, value=document))  # type: ignore[arg-type]
+    read = said(state.current_completion_snapshot.to_dict())
+    whole = said(json.loads(CHATS[case].body(dialect)))
+    is_usage_told = dialect == "opentoken" or "include_usage" in CHATS[case].answer
+    assert read == (whole if is_usage_told else (whole[0], None))
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -125,6 +125,17 @@ def test_the_last_event_has_the_object_that_a_body_is(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_the_sdk_accumulates_each_transcript(name: str) -> None:
+    """Its accumulator raises for an event that does not follow from those before."""
+    read, last = read_by_sdk(stream(deltas(name))), told(name)[-1]
+    assert (read is not None) == (last["type"] == "response.completed")
+    if read is not None:
+        whole = Response.model_validate(last["response"])
+        assert (read.output_text, read.usage) == (whole.output_text, whole.usage)
+        assert [item.id for item in read.output] == [item.id for item in whole.output]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_a_replay_in_other_batches_is_the_same(name: str) -> None:
     assert DIALECT.encoder is not None
     encoder = DIALECT.encoder(ANSWER)

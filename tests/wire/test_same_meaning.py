@@ -133,6 +133,8 @@ class Read(NamedTuple):
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    written_tokens: int
+    reasoning_tokens: int
 
 
 def read_chat(data: bytes) -> Read:
@@ -145,13 +147,17 @@ def read_chat(data: bytes) -> Read:
     message, usage = completion.choices[0].message, completion.usage
     assert usage is not None
     calls: Any = message.tool_calls or ()
-    details = usage.prompt_tokens_details
+    details, output = usage.prompt_tokens_details, usage.completion_tokens_details
+    assert details is not None
+    assert output is not None
     return Read(
         message.content or "",
         {call.id: (call.function.name, json.loads(call.function.arguments)) for call in calls},
         usage.prompt_tokens,
         usage.completion_tokens,
-        (details and details.cached_tokens) or 0,
+        details.cached_tokens or 0,
+        details.cache_write_tokens or 0,
+        output.reasoning_tokens or 0,
     )
 
 
@@ -166,6 +172,8 @@ def read_response(data: bytes) -> Read:
         usage.input_tokens,
         usage.output_tokens,
         usage.input_tokens_details.cached_tokens,
+        usage.input_tokens_details.cache_write_tokens,
+        usage.output_tokens_details.reasoning_tokens,
     )
 
 
@@ -182,6 +190,7 @@ def read_message(data: bytes) -> Read:
         )
     assert isinstance(message, Message)
     usage = message.usage
+    assert usage.output_tokens_details is not None
     read, written = usage.cache_read_input_tokens or 0, usage.cache_creation_input_tokens or 0
     return Read(
         "".join(block.text for block in message.content if block.type == "text"),
@@ -189,6 +198,8 @@ def read_message(data: bytes) -> Read:
         usage.input_tokens + read + written,
         usage.output_tokens,
         read,
+        written,
+        usage.output_tokens_details.thinking_tokens,
     )
 
 
@@ -220,10 +231,12 @@ def _answers(draw: st.DrawFn) -> tuple[list[AnyDelta], Read]:
             begun.append(turn)
     prompt, completion = draw(st.integers(0, 10**6)), draw(st.integers(0, 10**6))
     cached = draw(st.integers(0, prompt))
-    end: list[AnyDelta] = [Finished("tool_calls" if calls else "stop"), Usage(prompt, completion, cached)]
+    written, reasoning = draw(st.integers(0, prompt - cached)), draw(st.integers(0, completion))
+    usage = Usage(prompt, completion, cached, reasoning, cache_write_tokens=written)
     told = {f"call_{number}": (call.name, call.input) for number, call in enumerate(calls)}
     text = "".join(delta.text for delta in content if isinstance(delta, Text))
-    return [Started(), *content, *end], Read(text, told, prompt, completion, cached)
+    end: list[AnyDelta] = [Finished("tool_calls" if calls else "stop"), usage]
+    return [Started(), *content, *end], Read(text, told, prompt, completion, cached, written, reasoning)
 
 
 def streamed(protocol: str, deltas: Sequence[AnyDelta]) -> bytes:

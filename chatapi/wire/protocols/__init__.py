@@ -6,6 +6,7 @@ a row for its own time with `monkeypatch.setitem(PROTOCOLS, protocol.name, proto
 
 import re
 from collections.abc import Container
+from itertools import chain
 
 from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
@@ -23,32 +24,31 @@ PROTOCOLS: dict[str, Protocol] = {
         *(RESPONSES, COUNT_INPUT, MESSAGES, COUNT_TOKENS),
     )
 }
-_FIRST_SEGMENT = re.compile(r"/(?:[^/]+/)?(?:v1/)?([^/?]+)")
+_DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialects if name}
+# The first segment behind `/v1/`, which clients may have left out.
+_FIRST_SEGMENT = re.compile(rf"/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?(?:v1/)?([^/?]+)")
 
 
-def protocol_of_path(path: str) -> Protocol:
-    """Return the protocol that is named by the path's first segment behind `/v1/` (which clients may have
-    left out), else chat completions.
+def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
+    """Return the protocol that the path names; on a route that all protocols share, the one whose clients
+    send one of these headers, else chat completions.
     """
     found = _FIRST_SEGMENT.match(path)
-    return PROTOCOLS.get(found[1], CHAT) if found else CHAT
+    protocols = PROTOCOLS.values()
+    by_path = (each for each in protocols if found and each.name.partition(".")[0] == found[1])
+    by_header = (each for each in protocols if each.client_header in header_names)
+    return next(chain(by_path, by_header), CHAT)
 
 
 def error_answer(
     path: str, failure: Failed, request_id: str, header_names: Container[str] = ()
 ) -> ErrorAnswer:
-    """Return the answer to a request that failed before its protocol's code ran.
-
-    On a route that all protocols share, the names of its headers tell the client's protocol.
-    """
-    protocol = protocol_of_path(path)
-    if protocol is CHAT:
-        own = (each for each in PROTOCOLS.values() if each.client_header in header_names)
-        protocol = next(own, CHAT)
+    """Return the answer to a request that failed before its protocol's code ran; see `protocol_of`."""
+    protocol = protocol_of(path, header_names)
     answer = protocol.dialect("").envelope(failure, request_id=request_id)
     ids = ((name, request_id.encode()) for name in protocol.request_id_headers)
     length = (b"content-length", b"%d" % len(answer.body))
     return answer._replace(headers=(*answer.headers, length, *ids))
 
 
-__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer", "protocol_of_path"]
+__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer", "protocol_of"]

@@ -39,9 +39,10 @@ async def test_an_answer_can_be_read_by_a_page_that_is_allowed_errors_too(
 ) -> None:
     status, headers = await ask(origins, "POST", path, origin=APP)
     assert (status, headers["access-control-allow-origin"], headers["vary"]) == (401, APP, "origin")
-    assert {"x-generation-id", "x-ratelimit-remaining-tokens", "retry-after"} <= set(
-        headers["access-control-expose-headers"].split(", ")
-    )
+    readable = set(headers["access-control-expose-headers"].split(", "))
+    assert {"x-generation-id", "x-ratelimit-remaining-tokens", "retry-after"} <= readable
+    assert {"request-id", "anthropic-ratelimit-tokens-reset"} <= readable
+    assert {"deprecation", "x-chatapi-warning", "x-chatapi-ignored"} <= readable
     assert headers["x-request-id"] == "req_1"
     assert "access-control-allow-credentials" not in headers
 
