@@ -13,6 +13,7 @@ E010  CHATAPI_CSRF_TRUSTED_ORIGINS has a value that is not an origin
 E011  CHATAPI_DEFAULT_MODEL is empty
 E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secret
 E013  CHATAPI_ALLOWED_HOSTS has a value that is not a host name
+E014  a rediss:// URL turns the verification of the server's certificate off
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -20,6 +21,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -81,6 +83,8 @@ REDIS_URLS = {
     "STREAMS_URL": "CHATAPI_STREAMS_URL",
 }
 REDIS_SCHEMES = ("redis", "rediss", "unix")
+# The only values of these parameters of a rediss:// URL with which a certificate is verified.
+VERIFYING = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
 
 
 class ChatAPIConfig(AppConfig):
@@ -144,11 +148,26 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     return [
         checks.Error(
             f"{variable} must be a Redis URL.",
-            hint="Use redis://HOST:PORT, rediss:// or unix:///PATH.",
+            hint="Use redis://HOST:PORT, rediss:// or unix:///PATH. Sentinel and Cluster are not supported.",
             id="chatapi.E004",
         )
         for name, variable in REDIS_URLS.items()
         if getattr(settings, name).partition("://")[0] not in REDIS_SCHEMES
+    ]
+
+
+@checks.register(CHECK_TAG)
+def check_redis_certificates(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that no Redis URL lets an unknown server answer."""
+    return [
+        checks.Error(
+            f"{variable}: {parameter} must be {right}.",
+            hint="Leave it out; ssl_ca_certs=/FILE names the certificate of your own authority.",
+            id="chatapi.E014",
+        )
+        for name, variable in REDIS_URLS.items()
+        for parameter, value in parse_qsl(urlsplit(getattr(settings, name)).query, keep_blank_values=True)
+        if (right := VERIFYING.get(parameter, value.lower())) != value.lower()
     ]
 
 

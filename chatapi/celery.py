@@ -1,6 +1,8 @@
 """The Celery application and the reasons for its settings. A task carries only a generation's id."""
 
 import os
+import ssl
+from typing import Any
 
 from celery import Celery
 from django.conf import settings
@@ -12,12 +14,21 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 GENERATE_TASK = "chatapi.generate"
 
 
+def broker_settings(url: str) -> dict[str, Any]:
+    """Return Celery's settings for a Redis URL as redis-py reads it."""
+    return {
+        # kombu has its own spelling of Unix sockets.
+        "broker_url": url.replace("unix://", "redis+socket://", 1),
+        # Without this kombu verifies no certificate of a rediss:// URL that has no ssl_… parameters.
+        "broker_use_ssl": {"ssl_cert_reqs": ssl.CERT_REQUIRED} if url.startswith("rediss://") else None,
+    }
+
+
 # Without the Django fixup, which closes database connections around every task and repeats the system checks;
 # `serve` sets Django up.
 app = Celery("chatapi", fixups=[])
 app.conf.update(
-    # kombu has its own spelling of Unix sockets.
-    broker_url=settings.BROKER_URL.replace("unix://", "redis+socket://", 1),
+    **broker_settings(settings.BROKER_URL),
     broker_connection_retry_on_startup=True,
     broker_transport_options=BROKER_OPTIONS,
     imports=["chatapi.worker.tasks"],

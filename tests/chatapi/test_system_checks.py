@@ -86,8 +86,17 @@ def test_a_lease_must_outlive_a_lost_heartbeat(settings: Settings) -> None:
 
 @pytest.mark.parametrize("name", ["REDIS_URL", "BROKER_URL", "STREAMS_URL"])
 def test_redis_urls_must_be_such(settings: Settings, name: str) -> None:
-    setattr(settings, name, "localhost:6379")
-    assert ids() == ["chatapi.E004"]
+    for url in ("localhost:6379", "sentinel://localhost:26379", "redis+cluster://localhost:6379"):
+        setattr(settings, name, url)
+        assert ids() == ["chatapi.E004"]
+
+
+@pytest.mark.parametrize("parameter", ["ssl_cert_reqs=none", "ssl_cert_reqs=", "ssl_check_hostname=False"])
+def test_redis_certificates_are_always_verified(settings: Settings, parameter: str) -> None:
+    settings.BROKER_URL = "rediss://redis:6380/0?ssl_ca_certs=/etc/ca.pem&ssl_cert_reqs=required"
+    assert ids() == []
+    settings.BROKER_URL = f"rediss://redis:6380/0?ssl_ca_certs=/etc/ca.pem&{parameter}"
+    assert ids() == ["chatapi.E014"]
 
 
 @pytest.mark.parametrize(

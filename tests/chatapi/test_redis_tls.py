@@ -1,0 +1,95 @@
+"""Every client of Redis verifies the server's certificate and its name."""
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from chatapi.celery import broker_settings
+from chatapi.redis_client import connect, connect_from_thread
+from tests.chatapi.worker.processes import Valkey
+
+
+@dataclass
+class Server:
+    """A TLS port in front of a Valkey; its certificate is valid for 127.0.0.1 only."""
+
+    port: int
+    certificate: Path
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Make a certificate, with its key beside it."""
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
+    words += ["-subj", "/CN=redis", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", *words, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    return certificate
+
+
+@pytest.fixture
+async def server(shared_valkey: Valkey, certificate: Path) -> AsyncIterator[Server]:
+    """Serve TLS here, because the Valkey that pip installs is built without it."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, certificate.with_name("key"))
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind_reader, behind_writer = await asyncio.open_unix_connection(shared_valkey.socket)
+        await asyncio.gather(_copy(reader, behind_writer), _copy(behind_reader, writer))
+
+    listening = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=context)
+    yield Server(listening.sockets[0].getsockname()[1], certificate)
+    listening.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError, ssl.SSLError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+def ask_on_event_loop(url: str) -> None:
+    async def ask() -> None:
+        redis = connect(url)
+        try:
+            await redis.ping()
+        finally:
+            await redis.aclose()
+
+    asyncio.run(ask())
+
+
+def ask_from_thread(url: str) -> None:
+    with connect_from_thread(url) as redis:
+        redis.ping()
+
+
+def ask_as_celery(url: str) -> None:
+    app = Celery("probe", fixups=[])
+    app.conf.update(broker_settings(url))
+    with app.connection_for_read() as connection:
+        connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+        connection.default_channel.client.ping()
+
+
+@pytest.mark.parametrize("ask", [ask_on_event_loop, ask_from_thread, ask_as_celery])
+async def test_only_a_certificate_that_is_trusted_and_names_the_host_is_accepted(
+    server: Server, ask: Callable[[str], None]
+) -> None:
+    trusted = f"?ssl_ca_certs={server.certificate}"
+    await asyncio.to_thread(ask, f"rediss://127.0.0.1:{server.port}/0{trusted}")
+    for refused in (f"127.0.0.1:{server.port}/0", f"localhost:{server.port}/0{trusted}"):
+        with pytest.raises((RedisError, OperationalError), match=r"(?i)certificate"):
+            await asyncio.to_thread(ask, f"rediss://{refused}")
