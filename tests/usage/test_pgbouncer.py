@@ -1,0 +1,88 @@
+"""PgBouncer in transaction mode, set up as docs/operations.md says: the time limits are in force."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from tests.installation import ROOT, die_with_parent, free_port, wait_for
+
+pytestmark = [
+    pytest.mark.skipif(connection.vendor != "postgresql", reason="PgBouncer is for PostgreSQL"),
+    pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="apt-get install pgbouncer"),
+    pytest.mark.django_db(transaction=True),
+]
+DOCUMENT = (ROOT / "docs" / "operations.md").read_text()
+Pooled = Callable[[], "psycopg.Connection[Any]"]
+LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+
+
+@pytest.fixture
+def role() -> Iterator[None]:
+    """Give the role the document's settings, in the tests' database only."""
+    name, user = connection.settings_dict["NAME"], connection.settings_dict["USER"]
+    statements = re.findall(r"^ *ALTER ROLE chatapi IN DATABASE chatapi (SET .+);$", DOCUMENT, re.MULTILINE)
+    assert len(statements) == 4
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(f'ALTER ROLE "{user}" IN DATABASE "{name}" {statement}')
+        yield
+        cursor.execute(f'ALTER ROLE "{user}" IN DATABASE "{name}" RESET ALL')
+
+
+@pytest.fixture
+def pooled(role: None, tmp_path: Path) -> Iterator[Pooled]:
+    """Return a function that makes a connection through PgBouncer, which has one to PostgreSQL."""
+    database, port = connection.settings_dict, free_port()
+    options = dict(re.findall(r"^ {4}(\w+) = (\w+)$", DOCUMENT.partition("### PgBouncer")[2], re.MULTILINE))
+    assert options == {"pool_mode": "transaction", "ignore_startup_parameters": "options"}
+    options |= {
+        "listen_addr": "127.0.0.1",
+        "listen_port": str(port),
+        "unix_socket_dir": "",
+        "auth_type": "any",
+    }
+    options["default_pool_size"] = "1"
+    behind = f"* = host=127.0.0.1 port={database['PORT']} user={database['USER']}\n"
+    lines = "".join(f"{name} = {value}\n" for name, value in options.items())
+    (tmp_path / "ini").write_text(f"[databases]\n{behind}[pgbouncer]\n{lines}")
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)  # PgBouncer refuses to run as root
+    user = "postgres" if os.getuid() == 0 else None
+    command = ["pgbouncer", str(tmp_path / "ini")]
+    with ExitStack() as stack, (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(command, user=user, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509
+        stack.callback(process.wait, 20)
+        stack.callback(process.terminate)
+        wait_for(
+            lambda: "process up" in (tmp_path / "log").read_text() or process.poll() is not None, "PgBouncer"
+        )
+
+        # Not a connection of Django's: the tests lift a limit of those (`conftest.py`).
+        parameters = connection.get_connection_params() | {"host": "127.0.0.1", "port": port}
+        yield lambda: stack.enter_context(psycopg.connect(**parameters))
+
+
+def test_every_connection_has_the_limits_and_durable_commits(pooled: Pooled) -> None:
+    assert settings.DATABASE_TIMEOUT_MS == 5_000
+    for made in (pooled(), pooled()):
+        shown = [made.execute(f"SHOW {name}").fetchone() for name in (*LIMITS, "synchronous_commit")]
+        made.commit()
+        assert shown == [("5s",), ("5s",), ("5s",), ("on",)]
+
+
+def test_a_statement_that_takes_too_long_is_ended(pooled: Pooled) -> None:
+    name, user = connection.settings_dict["NAME"], connection.settings_dict["USER"]
+    with connection.cursor() as cursor:
+        cursor.execute(f'ALTER ROLE "{user}" IN DATABASE "{name}" SET statement_timeout = 200')
+    with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
+        pooled().execute("SELECT pg_sleep(20)")
