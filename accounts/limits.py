@@ -22,8 +22,8 @@ class Counts(StrEnum):
 Amounts = Mapping[Counts, int]
 
 
-# What headers tell of.
-_TOLD = (Counts.REQUESTS, Counts.TOKENS)
+# The kinds that response headers report.
+_IN_HEADERS = (Counts.REQUESTS, Counts.TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def tightest(statuses: Sequence[LimitStatus], refused: Limit | None = None) -> l
     """Return the limit of requests and the limit of tokens that headers describe, as far as there are any:
     the limit that refused; else the tightest one per minute; else the tightest one per day.
     """
-    of_kinds = ([each for each in statuses if each.limit.counts is kind] for kind in _TOLD)
+    of_kinds = ([each for each in statuses if each.limit.counts is kind] for kind in _IN_HEADERS)
     return [
         min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
         for own in of_kinds

@@ -34,7 +34,10 @@ def greeting(url: str, credentials: Credentials | None) -> str:
     """Return the URLs and snippets; they contain the API key only if it has just been made."""
     createkey = f"{_python()} manage.py createkey --organization {ORGANIZATION}"
     hint = f"With {_KEY_VARIABLE} set to an API key ({createkey} makes one), try:"
-    return f"""Ready at {url}. Ctrl-C stops it. For operators: {url}/admin/, for developers: {url}/docs
+    return f"""Ready at {url}. Ctrl-C stops it.
+  {url}/console/  for the people of an organization
+  {url}/admin/    for operators
+  {url}/docs      for developers
 {_names_of_the_admin(url)}{"Try it:" if credentials else hint}
 
 {_curl(url, credentials)}
