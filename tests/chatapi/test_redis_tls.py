@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -81,7 +82,8 @@ def ask_as_celery(url: str) -> None:
     app.conf.update(broker_settings(url))
     with app.connection_for_read() as connection:
         connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
-        connection.default_channel.client.ping()
+        channel: Any = connection.default_channel
+        channel.client.ping()
 
 
 @pytest.mark.parametrize("ask", [ask_on_event_loop, ask_from_thread, ask_as_celery])
