@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -166,7 +166,7 @@ def check_redis_certificates(**_: Any) -> Sequence[checks.CheckMessage]:
             id="chatapi.E014",
         )
         for name, variable in REDIS_URLS.items()
-        for parameter, value in parse_qsl(urlsplit(getattr(settings, name)).query, keep_blank_values=True)
+        for parameter, value in parse_qsl(getattr(settings, name).partition("?")[2], keep_blank_values=True)
         if (right := VERIFYING.get(parameter, value.lower())) != value.lower()
     ]
 

@@ -99,6 +99,11 @@ def test_redis_certificates_are_always_verified(settings: Settings, parameter: s
     assert ids() == ["chatapi.E014"]
 
 
+def test_a_redis_url_that_can_t_be_read_is_left_to_the_start(settings: Settings) -> None:
+    settings.BROKER_URL = "rediss://[redis"
+    assert ids() == []
+
+
 @pytest.mark.parametrize(
     "text", ["settle.in_tx", "nowhere=kill9", "settle.in_tx=kill9@0", "settle.in_tx=sleep:-1"]
 )
