@@ -3,7 +3,7 @@
 Items without a `type` are messages, or references. What an item has beyond these members is dropped.
 """
 
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, assert_never, get_args
 
 import msgspec
 from msgspec import Meta
@@ -240,6 +240,8 @@ class Conversation:
             case MessageItem():
                 self.end_turn()
                 self._add_message(item, path)
+            case _:
+                assert_never(item)
 
     def end(self) -> list[Message]:
         """Return all messages."""
