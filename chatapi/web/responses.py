@@ -23,8 +23,8 @@ from usage.books.settlement import MAY_FARE_BETTER
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State
 
-# The most deltas that are encoded and sent at once: 16 KiB in Responses, which may wait for a slow reader.
-PIECE_DELTAS: Final = 64
+# The most deltas that are encoded and sent at once.
+PIECE_DELTAS: Final = 256
 
 
 async def respond(

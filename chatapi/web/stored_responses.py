@@ -43,7 +43,7 @@ STATE_UNIT_BYTES: Final = 4_096
 # How long a cancellation waits for the end that it brings.
 CANCEL_WAIT_S: Final = 5.0
 # The most deltas that are encoded at once.
-PIECE_DELTAS: Final = 64
+PIECE_DELTAS: Final = 256
 # As `Response._item_id` makes them: prefix, generation, number.
 _ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
