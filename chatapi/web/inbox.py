@@ -24,8 +24,8 @@ PART_FRAMES = 64
 PART_BYTES = 16_384
 # The usual size of a delta: how much work a batch is can be estimated before it is decoded.
 DELTA_BYTES = 32
-# The most that waits here for a client that does not read: some hundred deltas. Beyond this, the log has it.
-MOST_WAITING_BYTES = 1 << 14
+# The most that waits here for a client that does not read. Beyond this, the log has it.
+MOST_WAITING_BYTES = 1 << 16
 
 
 class InboxFollower(Follower):

@@ -112,10 +112,7 @@ async def test_what_was_published_together_comes_together(stream: DeltaStream, i
     assert await other.next() == texts(7, 7)
 
 
-async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 1 << 20)
+async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     for seq in range(1, 2_000):
         follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
