@@ -50,7 +50,7 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     if User.objects.filter(username=name).exists():
         raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)
-    # Django's form to reset a password and our invitations tell by this who has never chosen one.
+    # Both the password reset and our invitations recognize by this a person who has never chosen a password.
     person.set_unusable_password()
     try:
         person.full_clean()

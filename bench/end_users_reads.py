@@ -31,7 +31,7 @@ from usage.models import BudgetLimit, HourlyUsage, Period, Scope
 from usage.pricing import Price
 
 DAYS = 40
-"""The usage is spread over so many."""
+"""The number of days over which the usage is spread."""
 ADMISSIONS = 100
 LIMIT_NANODOLLARS = 10**12
 _BETWEEN = "WHERE project_id = %s AND id > %s"
