@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
@@ -40,7 +41,7 @@ def role() -> Iterator[None]:
 
 
 @pytest.fixture
-def pooled(role: None, tmp_path: Path) -> Iterator[Pooled]:
+def pooled(role: None) -> Iterator[Pooled]:
     """Return a function that makes a connection through PgBouncer, which has one to PostgreSQL."""
     database, port = connection.settings_dict, free_port()
     options = dict(re.findall(r"^ {4}(\w+) = (\w+)$", DOCUMENT.partition("### PgBouncer")[2], re.MULTILINE))
@@ -54,18 +55,23 @@ def pooled(role: None, tmp_path: Path) -> Iterator[Pooled]:
     options["default_pool_size"] = "1"
     behind = f"* = host=127.0.0.1 port={database['PORT']} user={database['USER']}\n"
     lines = "".join(f"{name} = {value}\n" for name, value in options.items())
-    (tmp_path / "ini").write_text(f"[databases]\n{behind}[pgbouncer]\n{lines}")
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)  # PgBouncer refuses to run as root
-    user = "postgres" if os.getuid() == 0 else None
-    command = ["pgbouncer", str(tmp_path / "ini")]
-    with ExitStack() as stack, (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, user=user, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509
+    user = "postgres" if os.getuid() == 0 else None  # PgBouncer refuses to run as root
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        folder.chmod(0o755)
+        ini, said = folder / "ini", folder / "log"
+        ini.write_text(f"[databases]\n{behind}[pgbouncer]\n{lines}")
+        log = stack.enter_context(said.open("w"))
+        process = subprocess.Popen(
+            ["pgbouncer", str(ini)],
+            user=user,
+            stderr=log,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
         stack.callback(process.wait, 20)
         stack.callback(process.terminate)
-        wait_for(
-            lambda: "process up" in (tmp_path / "log").read_text() or process.poll() is not None, "PgBouncer"
-        )
+        wait_for(lambda: "process up" in said.read_text() or process.poll() is not None, "PgBouncer")
+        assert process.poll() is None, said.read_text()
 
         # Not a connection of Django's: the tests lift a limit of those (`conftest.py`).
         parameters = connection.get_connection_params() | {"host": "127.0.0.1", "port": port}
