@@ -27,8 +27,8 @@ from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
 from chatapi.process_metrics import publish_for_ever
-from chatapi.redis_client import Command, DedicatedConnection, connect
-from chatapi.task_queue import TaskQueue
+from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.task_queue import Entry, TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
 from chatapi.web.byte_windows import ByteWindows
@@ -217,7 +217,7 @@ class Services:
         return [found.get(key) for key in keys]
 
     async def enqueue(
-        self, generation_id: UUID, job: Job, state: bytes = b"", *, stores_response: bool = False
+        self, entry: Entry, job: Job, state: bytes = b"", *, stores_response: bool = False
     ) -> None:
         """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
         generation and raise `RedisError`.
@@ -225,34 +225,33 @@ class Services:
         `stores_response`: its response is stored in the database after its end, if it has a state.
         """
         try:
-            await self._enqueue((generation_id, job, state, stores_response))
+            await self._enqueue((entry, job, state, stores_response))
         except RedisError:
             # A worker may have it although the reply was lost: then the client gets its answer.
-            if await self._withdraw(generation_id):
+            if await self._withdraw(UUID(entry.generation_id)):
                 raise
 
-    async def enqueue_again(self, generation_id: UUID, job: Job) -> None:
+    async def enqueue_again(self, entry: Entry, job: Job) -> None:
         """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
         Raises `RedisError` or `DatabaseUnavailable`.
         """
+        generation_id = UUID(entry.generation_id)
         was_lost = await self.stream.keep_again(generation_id, job)
         # The admitting process may be about to enqueue it, with the name of its inbox in the job.
         if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
-            await self._messages.call("LPUSH", self.queue.key, self.queue.message(generation_id.hex))
+            await self._messages.call(*self.queue.enqueueing([entry]))
 
-    async def _enqueue_all(self, jobs: Sequence[tuple[UUID, Job, bytes, bool]]) -> list[None]:
-        keeping = [self.stream.keeping(generation_id, job) for generation_id, job, *_ in jobs]
+    async def _enqueue_all(self, jobs: Sequence[tuple[Entry, Job, bytes, bool]]) -> list[None]:
+        ids = [UUID(entry.generation_id) for entry, *_ in jobs]
+        keeping = [self.stream.keeping(id_, job) for id_, (_, job, *_) in zip(ids, jobs, strict=True)]
         # Jobs and states before the messages: a worker that pops a message must find its job.
-        keeping += [self.stream.keeping_state(id_, state) for id_, _, state, _ in jobs if state]
-        keeping += [
-            self.stream.remembering_to_store(id_) for id_, _, state, stores in jobs if state and stores
-        ]
-        enqueueing: Command = (
-            "LPUSH",
-            self.queue.key,
-            *(self.queue.message(generation_id.hex) for generation_id, *_ in jobs),
-        )
+        for id_, (_, _, state, stores_response) in zip(ids, jobs, strict=True):
+            if state:
+                keeping.append(self.stream.keeping_state(id_, state))
+            if state and stores_response:
+                keeping.append(self.stream.remembering_to_store(id_))
+        enqueueing = self.queue.enqueueing([entry for entry, *_ in jobs])
         # One Redis for both, which is the usual case: one round trip for all.
         if self._broker is self._streams:
             await self._jobs.calls([*keeping, enqueueing])

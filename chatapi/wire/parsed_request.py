@@ -43,6 +43,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """The caller's own name for the person who asks."""
     metadata: dict[str, str] | None = None
     """The caller's own pairs, at most 16."""
+    is_flex: bool = False
+    """Other requests come first (`service_tier: "flex"`)."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -121,5 +123,6 @@ def _parsed(
         is_background=request.is_background,
         end_user=request.end_user,
         metadata=request.metadata,
+        is_flex=request.service_tier == "flex",
     )
     return ParsedRequest(summary, content, state)

@@ -1,7 +1,8 @@
 """Kombu's Redis transport, popping up to `MAX_MESSAGES` messages with one command.
 
 Kombu asks for one message, handles it, and asks again: a tenth of a worker's processor time under load. Here
-an RPOP follows each BRPOP in the same write, so that one read returns them all.
+a script that pops more follows each blocking command in the same write, so that one read returns them all.
+`chatapi/task_queue.py` has the queue's keys and their order.
 """
 
 from collections.abc import Callable
@@ -12,8 +13,12 @@ from typing import Any, Final
 from kombu.transport import redis
 from kombu.utils.json import loads
 
+from chatapi.task_queue import POP, sorted_sets
+
 # The most messages of one read: with more, other workers that are idle would get fewer.
 MAX_MESSAGES: Final = 8
+# The wait for a message in turn while the list has any: Redis takes 0 for ever.
+SHORT_WAIT_S: Final = 0.001
 
 
 class Channel(redis.Channel):
@@ -23,15 +28,23 @@ class Channel(redis.Channel):
     connection_errors: Any
     _queue = ""
     _pops_more = False
+    _is_list_next = True
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for messages; called while at least one slot is free."""
         [self._queue] = self.active_queues
         more = min(MAX_MESSAGES, self.connection.free_slots()) - 1
         self._pops_more = more > 0
-        commands: list[tuple[Any, ...]] = [("BRPOP", self._queue, timeout or self.brpop_timeout or 0)]
+        keys, wait_s = sorted_sets(self._queue), timeout or self.brpop_timeout or 0
+        commands: list[tuple[Any, ...]]
         if self._pops_more:
-            commands.append(("RPOP", self._queue, more))  # Redis executes it when the BRPOP is over
+            wait_s = SHORT_WAIT_S if self._is_list_next else wait_s
+            # Redis executes the script when the BZPOPMIN is over.
+            commands = [("BZPOPMIN", *keys, wait_s), ("EVAL", POP, 3, *keys, self._queue, more)]
+        elif self._is_list_next:
+            commands = [("BRPOP", self._queue, SHORT_WAIT_S)]
+        else:
+            commands = [("BZPOPMIN", *keys, wait_s)]
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         connection.send_packed_command(connection.pack_commands(commands))
@@ -40,10 +53,14 @@ class Channel(redis.Channel):
         """Deliver the messages that came; raise `Empty` if none did before the timeout."""
         client, messages = self.client, []
         try:
-            if found := client.parse_response(client.connection, "BRPOP", **options):
+            if found := client.parse_response(client.connection, "EVAL", **options):
                 messages.append(found[1])
             if self._pops_more:
-                messages += client.parse_response(client.connection, "RPOP", **options) or ()
+                in_list, more = client.parse_response(client.connection, "EVAL", **options)
+                messages += more
+                self._is_list_next = in_list > 0
+            else:  # with a single slot, the list has every second turn
+                self._is_list_next = not self._is_list_next
         except self.connection_errors:
             client.connection.disconnect()  # the next iteration connects again
             raise

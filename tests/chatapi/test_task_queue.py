@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from chatapi.redis_client import connect
-from chatapi.task_queue import TaskQueue
+from chatapi.task_queue import INTERACTIVE_PER_FLEX, POP, Entry, TaskQueue, sorted_sets
 from tests.chatapi.worker.probe_app import QUEUE
 from tests.chatapi.worker.probe_app import app as probe_app
 from tests.chatapi.worker.processes import Valkey, Worker
@@ -52,16 +52,57 @@ def test_each_message_carries_its_own_id_everywhere() -> None:
 async def test_a_lost_message_is_enqueued_once_and_only_into_an_empty_queue(valkey: Valkey) -> None:
     queue, redis = TaskQueue(probe_app, "note", QUEUE), connect(f"unix://{valkey.socket}")
     assert await queue.enqueue_lost(redis, ["first", "second"]) == ["first", "second"]
-    valkey.client.rpop(queue.key)
+    turns = f"{queue.key}:turns"
+    valkey.client.zpopmin(turns)
     assert await queue.enqueue_lost(redis, ["first", "third"]) == []
-    valkey.client.delete(queue.key)
+    valkey.client.delete(turns)
     assert await queue.enqueue_lost(redis, ["first", "third"]) == ["third"]
-    assert valkey.client.lrange(queue.key, 0, -1) == [queue.message("third").decode()]
+    assert valkey.client.zrange(turns, 0, -1) == [queue.message("third").decode()]
     await redis.aclose()
 
 
 def test_a_real_worker_executes_it(valkey: Valkey, tmp_path: Path) -> None:
     queue = TaskQueue(probe_app, "note", QUEUE)
     with Worker(valkey, tmp_path / "worker.log"):
-        valkey.client.lpush(queue.key, queue.message(GENERATION_ID))
+        valkey.client.execute_command(*queue.enqueueing([Entry(GENERATION_ID, 1)]))
         assert valkey.next_event() == f"noted {GENERATION_ID} 0"
+
+
+def popped(valkey: Valkey, queue: TaskQueue, most: int) -> list[str]:
+    """Return the generations that a worker would get."""
+    _, messages = valkey.client.execute_command("EVAL", POP, 3, *sorted_sets(queue.key), queue.key, most)
+    return [json.loads(message)["headers"]["id"] for message in messages]
+
+
+def enqueue(valkey: Valkey, queue: TaskQueue, *entries: Entry) -> None:
+    valkey.client.execute_command(*queue.enqueueing(entries))
+
+
+def test_organizations_take_turns_whatever_one_of_them_has_waiting(valkey: Valkey) -> None:
+    """H5: each of 5 requests is served with at most one of a flood of 400 before it."""
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, *(Entry(f"a{number}", 1) for number in range(400)))
+    assert popped(valkey, queue, 8) == [f"a{number}" for number in range(8)]
+    enqueue(valkey, queue, *(Entry(f"b{number}", 2) for number in range(5)))
+    order = popped(valkey, queue, 20)
+    assert [name for name in order if name[0] == "b"] == [f"b{number}" for number in range(5)]
+    assert all(order.index(f"b{number}") <= 2 * number + 1 for number in range(5))
+    assert len(popped(valkey, queue, 400)) == 400 - 8 - 15
+    # An empty queue remembers nobody: the next ones are equal again.
+    enqueue(valkey, queue, Entry("b9", 2), Entry("a400", 1))
+    assert valkey.client.hgetall(f"{queue.key}:last") == {"1": "0", "2": "0"}
+
+
+def test_flex_waits_for_interactive_ones_but_not_for_ever(valkey: Valkey) -> None:
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, Entry("flex0", 1, is_flex=True), Entry("flex1", 1, is_flex=True), Entry("i", 1))
+    assert popped(valkey, queue, 2) == ["i", "flex0"]
+    enqueue(valkey, queue, *(Entry(f"i{number}", 1) for number in range(2 * INTERACTIVE_PER_FLEX)))
+    assert "flex1" in popped(valkey, queue, INTERACTIVE_PER_FLEX)
+
+
+def test_messages_of_the_previous_release_are_popped_from_its_list(valkey: Valkey) -> None:
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    valkey.client.lpush(queue.key, queue.message("old0"), queue.message("old1"))
+    enqueue(valkey, queue, Entry("new", 1))
+    assert popped(valkey, queue, 8) == ["new", "old0", "old1"]

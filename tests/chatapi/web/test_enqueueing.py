@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from accounts import redis_time_limit
 from chatapi.delta_stream import Job
+from chatapi.task_queue import Entry
 from chatapi.web.services import Services
 from tests.cast import Person, admit
 from tests.chatapi.worker.processes import Valkey
@@ -41,7 +42,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Services]:
 async def refuse_one(alice: Person, services: Services) -> None:
     row = await services.commits.read(lambda: admit(alice))
     with pytest.raises(RedisError):
-        await services.enqueue(row.pk, Job("web", b"the prompt"))
+        await services.enqueue(Entry(row.pk.hex, row.organization_id), Job("web", b"the prompt"))
     assert (await services.commits.read(Generation.objects.get)).outcome == Outcome.NOT_STARTED
 
 
