@@ -78,6 +78,13 @@ def too_many_open_generations(most: int) -> APIError:
     return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
 
 
+def queue_too_old(retry_after_ms: int) -> APIError:
+    """Return a 503 for an organization whose requests wait too long for a worker; nothing was held."""
+    message = "Your organization's requests are waiting too long for a free worker. Nothing was charged; "
+    message += f"try again in {duration(retry_after_ms)}."
+    return APIError(Failed(message, "server_error", "overloaded", status=503, retry_after_ms=retry_after_ms))
+
+
 def too_much_state(most_bytes: int, retry_after_ms: int) -> APIError:
     """Return a 429 for a request in the background whose input can't be kept."""
     message = f"Your organization's stored input may have {most_bytes} bytes in each period."

@@ -77,6 +77,7 @@ LEASE_MS = env.int("CHATAPI_LEASE_MS", default=6_000)
 HEARTBEAT_MS = env.int("CHATAPI_HEARTBEAT_MS", default=2_000)
 REAPER_MS = env.int("CHATAPI_REAPER_MS", default=1_000)
 QUEUE_TTL_MS = env.int("CHATAPI_QUEUE_TTL_MS", default=60_000)
+MAX_QUEUE_AGE_MS = env.int("CHATAPI_MAX_QUEUE_AGE_MS", default=30_000)
 CANCELLED_TTL_MS = 2 * QUEUE_TTL_MS  # a worker may meet it as late as the queue lets it
 PING_MS = env.int("CHATAPI_PING_MS", default=15_000)
 TICKET_TTL_MS = env.int("CHATAPI_TICKET_TTL_MS", default=60_000)

@@ -114,6 +114,7 @@ async def _take_from_limits(
     before: that one needs none.
     """
     try:
+        await services.queue_age.check(request.caller.organization_id)
         await services.open_generations.add(request.caller.organization_id)
         more = await end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(

@@ -34,6 +34,7 @@ from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
 from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.inbox import Inbox
 from chatapi.web.open_generations import OpenGenerations
+from chatapi.web.queue_age import QueueAge
 from chatapi.web.rates import Rates
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.silence import Silence
@@ -118,6 +119,7 @@ class Services:
         self.open_generations = OpenGenerations(
             lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS
         )
+        self.queue_age = QueueAge(lambda: self.commits.read(reports.longest_waits), settings.MAX_QUEUE_AGE_MS)
         self.room = BodyRoom(settings.MAX_BODY_BYTES)
         self.test_room = BodyRoom(settings.MAX_BODY_BYTES, bodies=math.inf, bodies_each=1)
         """Without a bound for all: each organization has its own, and delays no other one with its tests."""

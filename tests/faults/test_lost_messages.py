@@ -44,7 +44,7 @@ def start_worker(installation: Installation) -> float:
 
 
 def queued(valkey: Redis) -> int:
-    return int(valkey.llen("chatapi:generations"))
+    return int(valkey.zcard("chatapi:generations:turns"))
 
 
 def prompt_of(*calls: dict[str, object]) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_message_that_only_the_queue_has_lost_is_enqueued_again(
     prompt = f"lost {uuid4()}"
     answer = ask("five", messages=[{"role": "user", "content": prompt}])
     wait_for(lambda: queued(valkey) == 1, "the message")
-    valkey.delete("chatapi:generations")
+    valkey.delete("chatapi:generations:turns")
     ready_at = start_worker(installation)
     assert answer.end().words == WORDS[:5]
     assert answer.ended_at - ready_at < FOUND_WITHIN_S + SLACK_S
@@ -129,7 +129,7 @@ def test_many_workers_run_what_was_lost_once(installation: Installation, ask: As
     prompt = f"many {uuid4()}"
     answers = [ask("five", messages=[{"role": "user", "content": prompt}]) for _ in range(20)]
     wait_for(lambda: queued(valkey) == 20, "the messages")
-    valkey.delete("chatapi:generations")
+    valkey.delete("chatapi:generations:turns")
     try:
         installation.start_worker("second worker")
         start_worker(installation)

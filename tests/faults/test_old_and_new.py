@@ -45,8 +45,9 @@ def test_a_message_of_a_newer_version_is_as_good_as_lost_and_the_worker_lives(
     installation.end("worker", signal.SIGTERM)
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         answer = ask("five")
-        wait_for(lambda: redis.llen(queue.key) == 1, "the request to be queued")
-        message = redis.rpop(queue.key)
+        turns = f"{queue.key}:turns"
+        wait_for(lambda: redis.zcard(turns) == 1, "the request to be queued")
+        [(message, _)] = redis.zpopmin(turns)
         assert isinstance(message, bytes)
         redis.lpush(queue.key, newer(message))
         installation.start_worker()

@@ -31,7 +31,7 @@ def survivors(request: pytest.FixtureRequest, installation: Installation) -> Ite
 def workers_that_wait(installation: Installation) -> int:
     """Return the number of workers that wait for tasks, by Valkey's count."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        return sum(client["cmd"] == "brpop" for client in redis.client_list())
+        return sum(client["cmd"] == "bzpopmin" for client in redis.client_list())
 
 
 def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(

@@ -56,6 +56,16 @@ def open_by_organization() -> dict[int, int]:
     return Counter(Generation.objects.filter(OPEN).order_by().values_list("organization_id", flat=True))
 
 
+def longest_waits() -> dict[int, int]:
+    """Return for how many ms the oldest unclaimed generation waits, of each organization that has any."""
+    now = database_now()
+    waiting = Generation.objects.filter(OPEN, state=State.ADMITTED).order_by()
+    oldest: dict[int, datetime] = {}
+    for organization_id, admitted_at in waiting.values_list("organization_id", "admitted_at"):
+        oldest[organization_id] = min(admitted_at, oldest.get(organization_id, admitted_at))
+    return {each: (now - admitted_at) // timedelta(milliseconds=1) for each, admitted_at in oldest.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationStatus:
     """Where a generation stands, for a web process that receives no deltas of it."""
