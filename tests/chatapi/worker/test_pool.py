@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.task_queue import TaskQueue
+from chatapi.task_queue import Entry, TaskQueue
 from chatapi.worker.message_channel import MAX_MESSAGES
 from chatapi.worker.pool import TaskRun
 from tests.chatapi.worker.probe_app import QUEUE, app
@@ -64,11 +64,12 @@ def test_it_starts_tasks_in_the_order_of_the_queue(
 
 
 def test_messages_that_wait_are_popped_together(valkey: Valkey, start_worker: StartWorker) -> None:
-    push_notes(valkey, 50)
+    queue = TaskQueue(app, "note", QUEUE)
+    valkey.client.execute_command(*queue.enqueueing([Entry(str(number), 1) for number in range(50)]))
     start_worker(PROBE_CONCURRENCY="1000")
     valkey.next_events(50)
-    # The last one waits for more.
-    assert valkey.client.info("commandstats")["cmdstat_brpop"]["calls"] <= math.ceil(50 / MAX_MESSAGES) + 1
+    # The first one looks into the list, and the last one waits for more.
+    assert valkey.client.info("commandstats")["cmdstat_bzpopmin"]["calls"] <= math.ceil(50 / MAX_MESSAGES) + 1
 
 
 def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
@@ -84,12 +85,10 @@ def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
     assert valkey.client.llen(QUEUE) == 3
 
 
-def test_a_slot_that_becomes_free_is_used_at_once(
-    valkey: Valkey, start_worker: StartWorker, send: Send
-) -> None:
+def test_a_slot_that_becomes_free_is_used_at_once(valkey: Valkey, start_worker: StartWorker) -> None:
     start_worker(PROBE_CONCURRENCY="1")
-    send("hold", "first")
-    send("note", "second")
+    for task, name in (("hold", "first"), ("note", "second")):
+        valkey.client.execute_command(*TaskQueue(app, task, QUEUE).enqueueing([Entry(name, 1)]))
     assert valkey.next_event() == "started first"
     valkey.client.set("release", 1)
     assert valkey.next_events(2) == ["ended first", "settled first"]
