@@ -64,18 +64,18 @@ async def test_a_lost_message_is_enqueued_once_and_only_into_an_empty_queue(valk
 def test_a_real_worker_executes_it(valkey: Valkey, tmp_path: Path) -> None:
     queue = TaskQueue(probe_app, "note", QUEUE)
     with Worker(valkey, tmp_path / "worker.log"):
-        valkey.client.execute_command(*queue.enqueueing([Entry(GENERATION_ID, 1)]))
+        valkey.execute(queue.enqueueing([Entry(GENERATION_ID, 1)]))
         assert valkey.next_event() == f"noted {GENERATION_ID} 0"
 
 
 def popped(valkey: Valkey, queue: TaskQueue, most: int) -> list[str]:
     """Return the generations that a worker would get."""
-    _, messages = valkey.client.execute_command("EVAL", POP, 3, *sorted_sets(queue.key), queue.key, most)
+    _, messages = valkey.execute(("EVAL", POP, 3, *sorted_sets(queue.key), queue.key, most))
     return [json.loads(message)["headers"]["id"] for message in messages]
 
 
 def enqueue(valkey: Valkey, queue: TaskQueue, *entries: Entry) -> None:
-    valkey.client.execute_command(*queue.enqueueing(entries))
+    valkey.execute(queue.enqueueing(entries))
 
 
 def test_organizations_take_turns_whatever_one_of_them_has_waiting(valkey: Valkey) -> None:

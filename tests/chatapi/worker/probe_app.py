@@ -96,7 +96,7 @@ async def note(name: str, v: int = 0) -> None:
 
 
 @app.task(name="hold", Request="chatapi.worker.pool:BriefRequest")
-async def hold(name: str) -> None:
+async def hold(name: str, v: int = 1) -> None:
     """Report the start, wait for the release, report the end."""
     await report(f"started {name}")
     try:

