@@ -5,6 +5,7 @@ streamed one.
 import json
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from chatapi.models import ModelKind
@@ -280,6 +281,7 @@ STREAMING = {
         _CHUNKS_IN_NODE.replace("TEXT", "text"),
     ),
 }
+_to_json = partial(json.dumps, ensure_ascii=False)
 # Parameters that Anthropic's Python SDK does not name any more; it sends them as they are.
 _BEYOND_ANTHROPICS_SDK = {"temperature", "top_p"}
 
@@ -290,7 +292,7 @@ def code_of(protocol: str, *, origin: str, key: str, body: Mapping[str, Any]) ->
     `protocol` is a key of `STREAMING`; `origin` ends in the prefix of a dialect, if one is chosen.
     """
     its = STREAMING[protocol]
-    as_json = "{\n" + _members(body, '"{}": {}', json.dumps) + "\n}"
+    as_json = "{\n" + _members(body, '"{}": {}', _to_json) + "\n}"
     named = body
     if protocol == "messages" and (
         beyond := {name: body[name] for name in body.keys() & _BEYOND_ANTHROPICS_SDK}

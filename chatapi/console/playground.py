@@ -52,7 +52,7 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
     """Return a request's code in each client, with the reader's base URL."""
     protocol, dialect = request.POST.get("protocol", ""), request.POST.get("dialect", "")
     if protocol not in STREAMING or dialect not in _DIALECTS:
-        raise Http404("There is no such protocol or dialect.")
+        return HttpResponseBadRequest("protocol or dialect: there is no such one.")
     origin = request.build_absolute_uri("/").rstrip("/")
     if protocol in ("chat", "completions"):
         origin += f"/{dialect}"
