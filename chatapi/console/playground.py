@@ -11,7 +11,7 @@ from django.views.decorators.http import require_POST, require_safe
 from accounts import keys
 from accounts.audit import recorder
 from accounts.models import APIKey, KeyScope, Project
-from chatapi.console.offers import chat_models
+from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import STREAMING, code_of
 from chatapi.wire.protocols.chat import CHAT
@@ -33,12 +33,12 @@ _DIALECTS = [name for name in CHAT.dialects if name]
 @page("accounts.add_apikey")
 def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the playground; its script sends the request."""
-    models = chat_models(console)
+    models = chat_offers(console)
     wished = request.GET.get("model", "")
     context = {
         "title": "Playground",
         "models": models,
-        "model": wished if wished in models else "",
+        "model": wished,
         "protocols": _PROTOCOLS.items(),
         "dialects": _DIALECTS,
         "may_add_project": console.may("accounts.add_project"),

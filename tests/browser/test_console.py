@@ -219,7 +219,7 @@ def test_the_playground_stops_two_models_at_once(
     page.get_by_label("Text of the message").fill("hello [sandbox tokens=900 delay_ms=50]")
     page.get_by_role("button", name="Send").click()
     for column in (0, 1):
-        expect(part(page, "count", column)).to_contain_text("frames", timeout=15_000)
+        expect(part(page, "amount", column)).to_contain_text("≥ $0.0000", timeout=15_000)
     page.get_by_role("button", name="Stop").click()
     for column in (0, 1):
         expect(part(page, "ended", column)).to_contain_text("client cancelled", timeout=15_000)

@@ -5,6 +5,7 @@ import { eventOf } from "./protocols.js";
 
 const SETTLED_TRIES = 20; // Looks at the receipt after the stream's end; a stopped request takes a moment to settle.
 const SETTLED_WAIT_MS = 300;
+const NANODOLLARS_PER_MTOK_IN_USD = 1e9 * 1e6;
 const MAX_FRAME_CHARS = 400000; // Of the frames that are shown, so that a long answer does not slow the page down.
 
 async function* frames(stream) {
@@ -30,9 +31,10 @@ export class AnswerColumn {
 
   clear(model) {
     for (const name of ["answer", "frames", "count", "usage", "amount", "ended"]) this.part(name).textContent = "";
-    for (const name of ["failure", "cost", "continue"]) this.part(name).hidden = true;
+    for (const name of ["failure", "cost", "continue", "receipt"]) this.part(name).hidden = true;
     this.part("model").textContent = model;
     this.count = 0;
+    this.pieces = 0;
   }
 
   fail(text) {
@@ -40,8 +42,10 @@ export class AnswerColumn {
     this.part("failure").hidden = false;
   }
 
-  async run(protocol, path, body, signal) {
+  // `price`: nanodollars for a million tokens of output.
+  async run(protocol, path, body, { price, signal }) {
     let id;
+    this.price = price;
     this.clear(body.model);
     try {
       const headers = { "Content-Type": "application/json" };
@@ -68,16 +72,28 @@ export class AnswerColumn {
     this.part("count").textContent = `${this.count} frames`;
     for (const event of parts.map(eventOf)) {
       if (!event) continue;
-      this.part("answer").append(protocol.text(event));
+      const text = protocol.text(event);
+      this.part("answer").append(text);
+      if (text) this.pieces += 1;
       const failure = protocol.failure(event);
       if (failure) this.fail(failure);
       const usage = protocol.usage(event);
       if (usage) this.part("usage").textContent = JSON.stringify({ usage }, null, 2);
     }
+    this.showLeastCost();
+  }
+
+  // Each piece of text has a token at least; what the input costs is known at the end only.
+  showLeastCost() {
+    if (!this.pieces) return;
+    this.part("cost").hidden = false;
+    this.part("amount").textContent = `≥ $${(this.pieces * this.price / NANODOLLARS_PER_MTOK_IN_USD).toFixed(6)}`;
+    this.part("ended").textContent = "So far, by the pieces of the answer.";
   }
 
   async showReceipt(id) {
     this.part("cost").hidden = false;
+    this.part("receipt").hidden = false;
     this.part("receipt").href = this.receiptUrl.replace("ID", encodeURIComponent(id));
     for (let tries = 0; tries < SETTLED_TRIES; tries += 1) {
       const answer = await this.ask(`/v1/generations/${encodeURIComponent(id)}`).catch(() => null);

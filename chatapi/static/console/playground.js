@@ -183,11 +183,13 @@ function showColumns() {
 
 async function send() {
   const protocol = PROTOCOLS[find("protocol").value];
-  const models = [find("model").value, find("second").value].slice(0, columns.length);
-  const bodies = models.map((model) => bodyFor(protocol, model));
+  const chosen = [find("model"), find("second")].slice(0, columns.length).map((select) => select.selectedOptions[0]);
+  const bodies = chosen.map((option) => bodyFor(protocol, option.value));
   await secretOf(find("project").value, stopping.signal); // Once, before both columns need it.
   const path = protocol.path(find("dialect").value);
-  await Promise.all(columns.map((column, index) => column.run(protocol, path, bodies[index], stopping.signal)));
+  const { signal } = stopping;
+  const run = (column, index) => column.run(protocol, path, bodies[index], { price: Number(chosen[index].dataset.price), signal });
+  await Promise.all(columns.map(run));
 }
 
 form?.addEventListener("submit", async (event) => {
