@@ -31,7 +31,7 @@ export class AnswerColumn {
 
   clear(model) {
     for (const name of ["answer", "frames", "count", "usage", "amount", "ended"]) this.part(name).textContent = "";
-    for (const name of ["failure", "cost", "continue", "receipt"]) this.part(name).hidden = true;
+    for (const name of ["failure", "cost", "continue", "receipt", "usage", "usage-title"]) this.part(name).hidden = true;
     this.part("model").textContent = model;
     this.count = 0;
     this.pieces = 0;
@@ -78,9 +78,14 @@ export class AnswerColumn {
       const failure = protocol.failure(event);
       if (failure) this.fail(failure);
       const usage = protocol.usage(event);
-      if (usage) this.part("usage").textContent = JSON.stringify({ usage }, null, 2);
+      if (usage) this.showUsage(usage);
     }
     this.showLeastCost();
+  }
+
+  showUsage(usage) {
+    this.part("usage").textContent = JSON.stringify({ usage }, null, 2);
+    for (const name of ["cost", "usage", "usage-title"]) this.part(name).hidden = false;
   }
 
   // Each piece of text has a token at least; what the input costs is known at the end only.

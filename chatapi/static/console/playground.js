@@ -7,7 +7,7 @@ const CODE_WAIT_MS = 300; // After the last change of the form, before its code 
 
 const find = (id) => document.getElementById(id);
 const form = find("playground");
-const secrets = new Map(); // By project.
+const secrets = new Map(); // By project, as promises.
 let stopping = null; // Of the request that runs: its AbortController.
 let codeTimer;
 let codeAsked; // The AbortController of the question for code that waits for its answer.
@@ -138,30 +138,37 @@ function showCodeSoon() {
 
 // ---- the key
 
-async function secretOf(project, signal) {
+async function newSecret(project) {
+  const sent = new FormData();
+  sent.set("project", project);
+  sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
+  const answer = await fetch(form.dataset.keyUrl, { method: "POST", body: sent });
+  if (!answer.ok || answer.redirected) throw new Error("No key for this project: reload the page and sign in again.");
+  return (await answer.json()).key;
+}
+
+// Returns a promise that both columns share: each new secret ends the one before.
+function secretOf(project) {
   if (!secrets.has(project)) {
-    const sent = new FormData();
-    sent.set("project", project);
-    sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
-    const answer = await fetch(form.dataset.keyUrl, { method: "POST", body: sent, signal });
-    if (!answer.ok || answer.redirected) throw new Error("No key for this project: reload the page and sign in again.");
-    secrets.set(project, (await answer.json()).key);
+    const secret = newSecret(project);
+    secrets.set(project, secret);
+    secret.catch(() => secrets.delete(project));
   }
   return secrets.get(project);
 }
 
 async function ask(path, options = {}) {
   const project = find("project").value;
-  const send = async () => {
-    const secret = await secretOf(project, options.signal);
-    const headers = { ...options.headers, Authorization: `Bearer ${secret}` };
-    return { secret, answer: await fetch(path, { ...options, headers }) };
-  };
-  const { secret, answer } = await send();
+  const send = async () => fetch(path, {
+    ...options,
+    headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project)}` },
+  });
+  const used = secretOf(project);
+  const answer = await send();
   if (answer.status !== 401) return answer;
-  // It has expired, or another tab has a newer one; the other column may have asked for a new one already.
-  if (secrets.get(project) === secret) secrets.delete(project);
-  return (await send()).answer;
+  // It has expired, or another tab has a newer one. The other column may have a new one already.
+  if (secrets.get(project) === used) secrets.delete(project);
+  return send();
 }
 
 // ---- the page
@@ -185,7 +192,6 @@ async function send() {
   const protocol = PROTOCOLS[find("protocol").value];
   const chosen = [find("model"), find("second")].slice(0, columns.length).map((select) => select.selectedOptions[0]);
   const bodies = chosen.map((option) => bodyFor(protocol, option.value));
-  await secretOf(find("project").value, stopping.signal); // Once, before both columns need it.
   const path = protocol.path(find("dialect").value);
   const { signal } = stopping;
   const run = (column, index) => column.run(protocol, path, bodies[index], { price: Number(chosen[index].dataset.price), signal });
