@@ -12,6 +12,7 @@ from accounts.audit import recorder
 from accounts.models import APIKey, KeyScope, Project
 from chatapi.console.offers import chat_models
 from chatapi.console.tenancy import Console, page, render
+from chatapi.snippets import base_url
 
 KEY_LASTS = timedelta(minutes=15)
 # In the session: the id of its key for each project.
@@ -28,7 +29,7 @@ def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Playground",
         "models": models,
         "model": wished if wished in models else "",
-        "origin": request.build_absolute_uri("/").rstrip("/"),
+        "origin": base_url(request),
         "may_add_project": console.may("accounts.add_project"),
     }
     return render(request, console, "playground.html", context)

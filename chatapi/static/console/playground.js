@@ -64,7 +64,7 @@ async function secretOf(project, signal) {
 }
 
 async function ask(path, project, options = {}) {
-  const send = async () => fetch(path, {
+  const send = async () => fetch(form.dataset.api + path, {
     ...options,
     headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project, options.signal)}` },
   });
@@ -117,7 +117,7 @@ async function run() {
   let id;
   clear();
   try {
-    const answer = await ask("/openai/v1/chat/completions", project, {
+    const answer = await ask("chat/completions", project, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(body()),
@@ -143,7 +143,7 @@ async function showReceipt(id, project) {
   find("cost").hidden = false;
   find("receipt").href = form.dataset.receiptUrl.replace("ID", id);
   for (let tries = 0; tries < SETTLED_TRIES; tries += 1) {
-    const answer = await ask(`/openai/v1/generations/${id}`, project).catch(() => null);
+    const answer = await ask(`generations/${id}`, project).catch(() => null);
     const receipt = answer?.ok ? await answer.json() : {};
     if (receipt.state === "settled") {
       const { prompt_tokens: input, completion_tokens: output } = receipt.usage;
