@@ -1,5 +1,7 @@
 """Serves an application below `CHATAPI_PATH_PREFIX`, for a proxy that shares its host with other services."""
 
+from typing import cast
+
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
 
@@ -19,5 +21,5 @@ class BelowPrefix:
         if scope["type"] != "lifespan":
             path = scope["path"]
             if path == self._prefix or path.startswith(f"{self._prefix}/"):
-                scope = {**scope, "path": path.removeprefix(self._prefix)}  # type: ignore[misc]
+                scope = cast(Scope, {**scope, "path": path.removeprefix(self._prefix)})
         await self._application(scope, receive, send)
