@@ -16,7 +16,20 @@ from msgspec.structs import replace
 
 from chatapi.fair_room import FairRoom
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall
+from chatapi.wire.deltas import (
+    Annotations,
+    AnyDelta,
+    Audio,
+    Failed,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+    Vector,
+)
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.run_usage import RunUsage
 
@@ -162,4 +175,5 @@ def _chars(delta: AnyDelta) -> int:
             return len(delta.arguments)
         case Audio():
             return len(delta.transcript)
-    return 0
+        case Annotations() | Vector() | Started() | Finished() | Usage() | Failed():
+            return 0

@@ -16,7 +16,21 @@ from accounts import loop_clock
 from accounts.redis_time_limit import in_time
 from chatapi.delta_stream import DeltaStream, Entry
 from chatapi.wire import deltas
-from chatapi.wire.deltas import TERMINAL, AnyDelta, Audio, Reasoning, Refusal, Text, ToolCall, Vector
+from chatapi.wire.deltas import (
+    TERMINAL,
+    Annotations,
+    AnyDelta,
+    Audio,
+    Failed,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+    Vector,
+)
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -213,7 +227,8 @@ def delta_chars(delta: AnyDelta) -> int:
             return len(content)
         case Audio():
             return len(delta.data) + len(delta.transcript)
-    return 0
+        case Annotations() | Started() | Finished() | Usage() | Failed():
+            return 0
 
 
 def _entry(source: Source, batch: list[AnyDelta]) -> Entry:

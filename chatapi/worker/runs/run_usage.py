@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import assert_never
 
 import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import (
+    Annotations,
     AnyDelta,
     Audio,
     Failed,
@@ -21,6 +23,7 @@ from chatapi.wire.deltas import (
     Text,
     ToolCall,
     Usage,
+    Vector,
 )
 from chatapi.wire.generation_request import GenerationRequest, Texts
 from chatapi.wire.upstream_errors import REQUEST_REFUSED
@@ -83,7 +86,9 @@ class RunUsage:
             self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms
         return passing
 
-    def _count(self, delta: AnyDelta) -> None:
+    def _count(
+        self, delta: Started | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector | Failed
+    ) -> None:
         counters = self._visible
         match delta:
             case Refusal():
@@ -100,8 +105,10 @@ class RunUsage:
             case Started():
                 self.has_started = True
                 return
-            case _:
+            case Annotations() | Vector() | Failed():
                 return
+            case _:
+                assert_never(delta)
         counters[delta.index].add(text)
         self.unsettled_chars += len(text)
         self._pieces += 1

@@ -122,7 +122,7 @@ class Part:
         yield f"{self._form.part_events}.done", self._place | {"part": self.body(is_event=True)}
 
 
-class Item:
+class OutputItem:
     """An item of the output, in the making."""
 
     def __init__(self, id: str, index: int) -> None:
@@ -149,7 +149,7 @@ class Item:
         yield "response.output_item.done", {"output_index": self.index, "item": self.body(is_event=True)}
 
 
-class Spoken(Item):
+class Spoken(OutputItem):
     """A message or a reasoning: it has parts."""
 
     def __init__(self, id: str, index: int, type: Literal["message", "reasoning"]) -> None:
@@ -185,7 +185,7 @@ class Spoken(Item):
             yield from self.part.end()
 
 
-class Call(Item):
+class OutputCall(OutputItem):
     """A call of a function or of a custom tool."""
 
     def __init__(

@@ -27,7 +27,7 @@ from chatapi.wire.deltas import (
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.held import Held
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
-from chatapi.wire.protocols.responses.output import Call, Event, Item, PartKind, Spoken, Status
+from chatapi.wire.protocols.responses.output import Event, OutputCall, OutputItem, PartKind, Spoken, Status
 
 ID_PREFIX: Final = "resp_"
 # The members of a response object that repeat the request, as they are if nothing was sent.
@@ -81,8 +81,8 @@ class Response:
         self._context: dict[str, Any] = {}
         self._service_tier = "default"
         self._incomplete_reason: str | None = None
-        self._items: list[Item] = []
-        self._open: Item | None = None
+        self._items: list[OutputItem] = []
+        self._open: OutputItem | None = None
         self._held = Held()
         self._parts_count = 0
         self._call_ids: set[str] = set()
@@ -208,10 +208,10 @@ class Response:
             return False
         if self._held or self._parts_count >= MAX_PARTS:
             return True
-        return isinstance(self._open, Call) and not self._open.is_whole
+        return isinstance(self._open, OutputCall) and not self._open.is_whole
 
     def _continues(self, delta: AnyDelta) -> bool:
-        if isinstance(self._open, Call):
+        if isinstance(self._open, OutputCall):
             return isinstance(delta, ToolCall) and delta.call_index == self._open.call_index
         return isinstance(self._open, Spoken) and self._open.part.kind in _PARTS.get(type(delta), ())
 
@@ -255,15 +255,15 @@ class Response:
     def _call(self, delta: ToolCall) -> Iterator[Event]:
         if delta.call_index in self._ended_calls:
             return  # only white space can follow a whole call
-        if not isinstance(self._open, Call) or self._open.call_index != delta.call_index:
+        if not isinstance(self._open, OutputCall) or self._open.call_index != delta.call_index:
             yield from self._end_item("completed")
             yield from self._begin(self._new_call(delta))
             self._parts_count += 1
-        assert isinstance(self._open, Call)
+        assert isinstance(self._open, OutputCall)
         if delta.arguments:
             yield self._open.add(delta.arguments)
 
-    def _new_call(self, first: ToolCall) -> Call:
+    def _new_call(self, first: ToolCall) -> OutputCall:
         index = len(self._items)
         call_id = first.id or ""
         if not call_id or call_id in self._call_ids:
@@ -271,7 +271,7 @@ class Response:
         self._call_ids.add(call_id)
         namespace = self._context.get("namespaces", {}).get(first.name)
         item_type = "custom_tool_call" if first.kind == "custom" else "function_call"
-        return Call(self._item_id(ID_PREFIXES[item_type]), index, call_id, first, namespace)
+        return OutputCall(self._item_id(ID_PREFIXES[item_type]), index, call_id, first, namespace)
 
     # ---- items and parts
 
@@ -290,7 +290,7 @@ class Response:
                 yield from self._open.contents_end()
             yield self._open.begin_part(kind)
 
-    def _begin(self, item: Item) -> Iterator[Event]:
+    def _begin(self, item: OutputItem) -> Iterator[Event]:
         self._items.append(item)
         self._open = item
         yield item.begin()
@@ -298,9 +298,9 @@ class Response:
     def _end_item(self, status: Status) -> Iterator[Event]:
         if self._open is None:
             return
-        if isinstance(self._open, Call):
+        if isinstance(self._open, OutputCall):
             self._ended_calls.add(self._open.call_index)
-        is_whole = isinstance(self._open, Call) and self._open.is_whole
+        is_whole = isinstance(self._open, OutputCall) and self._open.is_whole
         if self.failure is None or is_whole:
             yield from self._open.end(status)
         else:
