@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from django.http import HttpRequest
+from django.urls import get_script_prefix
+
 from chatapi.models import ModelKind
 
 
@@ -197,6 +200,11 @@ PROTOCOLS = {
         ),
     },
 }
+
+
+def base_url(request: HttpRequest) -> str:
+    """Return the URL of this installation as the request's client sees it, without a slash at its end."""
+    return request.build_absolute_uri(get_script_prefix()).rstrip("/")
 
 
 def written(text: str, *, origin: str, key: str, model: str) -> str:

@@ -13,7 +13,7 @@ from accounts.audit import recorder
 from accounts.models import APIKey, KeyScope, Project
 from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
-from chatapi.snippets import STREAMING, code_of
+from chatapi.snippets import STREAMING, base_url, code_of
 from chatapi.wire.protocols.chat import CHAT
 
 KEY_LASTS = timedelta(minutes=15)
@@ -53,7 +53,7 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
     protocol, dialect = request.POST.get("protocol", ""), request.POST.get("dialect", "")
     if protocol not in STREAMING or dialect not in _DIALECTS:
         return HttpResponseBadRequest("protocol or dialect: there is no such one.")
-    origin = request.build_absolute_uri("/").rstrip("/")
+    origin = base_url(request)
     if protocol in ("chat", "completions"):
         origin += f"/{dialect}"
     try:

@@ -159,7 +159,7 @@ function secretOf(project) {
 
 async function ask(path, options = {}) {
   const project = find("project").value;
-  const send = async () => fetch(path, {
+  const send = async () => fetch(form.dataset.root + path.slice(1), {
     ...options,
     headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project)}` },
   });
