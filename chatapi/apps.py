@@ -14,6 +14,7 @@ E011  CHATAPI_DEFAULT_MODEL is empty
 E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secret
 E013  CHATAPI_ALLOWED_HOSTS has a value that is not a host name
 E014  a rediss:// URL turns the verification of the server's certificate off
+E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -74,6 +75,10 @@ TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
 # Django's ALLOWED_HOSTS: a dot in front stands for any subdomain.
 ALLOWED_HOST = re.compile(r"\*|\.?[a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
 HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
+PATH_PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
+MAX_PREFIX_CHARACTERS = 128
+# Below a prefix with one of these names a path could mean two routes.
+OWN_SEGMENTS = {"admin", "console", "docs", "static", "v1", *DIALECTS}
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
@@ -258,6 +263,17 @@ def check_allowed_hosts(**_: Any) -> Sequence[checks.CheckMessage]:
     wrong = [host for host in settings.ALLOWED_HOSTS if not ALLOWED_HOST.fullmatch(host)]
     hint = "Use chat.example.com, without scheme, port and path, .example.com or *."
     return _wrong_values("CHATAPI_ALLOWED_HOSTS", wrong, "no host name", hint, "E013")
+
+
+@checks.register(CHECK_TAG)
+def check_path_prefix(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that the prefix can be put in front of every path of ours."""
+    prefix = settings.PATH_PREFIX
+    is_path = len(prefix) <= MAX_PREFIX_CHARACTERS and PATH_PREFIX.fullmatch(prefix)
+    is_good = not prefix or (is_path and prefix.split("/")[1] not in OWN_SEGMENTS)
+    reserved = ", ".join(f"/{name}" for name in sorted(OWN_SEGMENTS))
+    hint = f"Use a path such as /llm, without a slash at its end, that does not begin with {reserved}."
+    return _wrong_values("CHATAPI_PATH_PREFIX", [] if is_good else [prefix], "no prefix", hint, "E015")
 
 
 @checks.register(CHECK_TAG)

@@ -8,6 +8,7 @@ from typing import Any
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "chatapi.settings")
 
 import django
+from asgiref.typing import ASGI3Application
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import WebsocketDenier
@@ -23,6 +24,7 @@ from chatapi.web.django_bodies import BoundedBodies  # noqa: E402
 from chatapi.web.django_turns import TakingTurns  # noqa: E402
 from chatapi.web.event_stream_consumer import EventStreamConsumer  # noqa: E402
 from chatapi.web.kinds import KINDS, serve  # noqa: E402  needs the apps to be loaded
+from chatapi.web.path_prefix import BelowPrefix  # noqa: E402
 from chatapi.web.probes import healthz, readyz  # noqa: E402
 from chatapi.web.websocket_origin import SameOrigin  # noqa: E402
 from chatapi.wire.dialects import DIALECTS  # noqa: E402
@@ -31,6 +33,12 @@ from usage.pages.live_feed import LiveFeed  # noqa: E402
 
 class DjangoApplication(ASGIHandler):
     """Django as an ASGI application whose requests may be cancelled from outside without a log of errors."""
+
+    async def handle(
+        self, scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]
+    ) -> None:
+        """Give Django the path as browsers see it: it takes `FORCE_SCRIPT_NAME` off by itself."""
+        await super().handle({**scope, "path": settings.PATH_PREFIX + scope["path"]}, receive, send)
 
     async def listen_for_disconnect(self, receive: Callable[[], Awaitable[Mapping[str, Any]]]) -> None:
         """Return when the client leaves.
@@ -81,4 +89,8 @@ _routes = ProtocolTypeRouter(
         ),
     }
 )
-application = CrossOrigin(_routes, settings.CORS_ORIGINS) if settings.CORS_ORIGINS else _routes
+application: ASGI3Application = _routes
+if settings.CORS_ORIGINS:
+    application = CrossOrigin(application, settings.CORS_ORIGINS)
+if settings.PATH_PREFIX:
+    application = BelowPrefix(application, settings.PATH_PREFIX)

@@ -21,6 +21,7 @@ KEY_PEPPER = env.str("CHATAPI_KEY_PEPPER")
 DEBUG = env.bool("CHATAPI_DEBUG", default=False)
 ALLOWED_HOSTS = env.list("CHATAPI_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CHATAPI_CSRF_TRUSTED_ORIGINS", default=[])
+PATH_PREFIX = env.str("CHATAPI_PATH_PREFIX", default="")
 
 # ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production
 DATABASES = {
@@ -152,11 +153,15 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 FORMAT_MODULE_PATH = ["chatapi.formats"]
-STATIC_URL = "/static/"
+# Links have the prefix outside of requests, too, such as those of an invitation.
+FORCE_SCRIPT_NAME = PATH_PREFIX or None
+STATIC_URL = f"{PATH_PREFIX}/static/"
 # Served from the installed packages, so that the admin works without collectstatic.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 SESSION_COOKIE_HTTPONLY = True
+# Other services of the same host get no cookie of ours.
+SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = f"{PATH_PREFIX}/"
 SECURE_COOKIES = env.bool("CHATAPI_SECURE_COOKIES", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
 # Sent only over HTTPS, which a trusted proxy reports (ForwardedProtoMiddleware).
@@ -205,11 +210,11 @@ SPECTACULAR_SETTINGS = {
     "ENABLE_DJANGO_DEPLOY_CHECK": False,
     # Load everything from this server: the sidecar package's assets, and no validator badge.
     "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": "/static/chatapi/icon.svg",
+    "SWAGGER_UI_FAVICON_HREF": f"{STATIC_URL}chatapi/icon.svg",
     "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "persistAuthorization": False},
 }
 UNFOLD = THEME
-LOGIN_URL, LOGIN_REDIRECT_URL = "/admin/login/", "/admin/"
+LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
 
 LOG_LEVEL = env.choice(
     "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -1,6 +1,15 @@
-"""Code of a first request with a reader's base URL: of each protocol, in curl, Python and Node.js."""
+"""Code with a reader's base URL in curl, Python and Node.js, of each protocol: a first request, and any
+streamed one.
+"""
 
-from typing import NamedTuple
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from django.http import HttpRequest
+from django.urls import get_script_prefix
 
 from chatapi.models import ModelKind
 
@@ -13,20 +22,49 @@ class Template(NamedTuple):
     text: str
 
 
+_OPENAI_IN_PYTHON = """\
+# pip install openai
+from openai import OpenAI
+
+client = OpenAI(
+    base_url="{origin}/v1",
+    api_key="{secret}",
+)
+"""
+_OPENAI_IN_NODE = """\
+import OpenAI from "openai";
+
+const client = new OpenAI({{
+  baseURL: "{origin}/v1",
+  apiKey: "{secret}",
+}});
+"""
+_ANTHROPIC_IN_PYTHON = """\
+# pip install anthropic
+from anthropic import Anthropic
+
+client = Anthropic(
+    base_url="{origin}",
+    api_key="{secret}",
+)
+"""
+_ANTHROPIC_IN_NODE = """\
+import Anthropic from "@anthropic-ai/sdk";
+
+const client = new Anthropic({{
+  baseURL: "{origin}",
+  apiKey: "{secret}",
+}});
+"""
 CURL = """\
 curl {origin}/v1/chat/completions \\
   -H "Authorization: Bearer {secret}" \\
   -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", "messages": [{{"role": "user", "content": "Say hello."}}]}}'
 """
-_CHAT_WITH_PYTHON = """\
-# pip install openai
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="{origin}/openai/v1",
-    api_key="{secret}",
-)
+_CHAT_WITH_PYTHON = (
+    _OPENAI_IN_PYTHON.replace("{origin}", "{origin}/openai")
+    + """\
 stream = client.chat.completions.create(
     model="{model}",
     messages=[{{"role": "user", "content": "Say hello."}}],
@@ -35,14 +73,11 @@ stream = client.chat.completions.create(
 for chunk in stream:
     print(chunk.choices[0].delta.content or "", end="", flush=True)
 """
-_CHAT_WITH_NODE = """\
-// npm install openai, and save this as hello.mjs
-import OpenAI from "openai";
-
-const client = new OpenAI({{
-  baseURL: "{origin}/openai/v1",
-  apiKey: "{secret}",
-}});
+)
+_CHAT_WITH_NODE = (
+    "// npm install openai, and save this as hello.mjs\n"
+    + _OPENAI_IN_NODE.replace("{origin}", "{origin}/openai")
+    + """\
 const stream = await client.chat.completions.create({{
   model: "{model}",
   messages: [{{ role: "user", content: "Say hello." }}],
@@ -52,28 +87,20 @@ for await (const chunk of stream) {{
   process.stdout.write(chunk.choices[0]?.delta?.content ?? "");
 }}
 """
-_RESPONSES_WITH_PYTHON = """\
-# pip install openai
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="{origin}/v1",
-    api_key="{secret}",
 )
+_RESPONSES_WITH_PYTHON = (
+    _OPENAI_IN_PYTHON
+    + """\
 response = client.responses.create(
     model="{model}",
     input="Say hello.",
 )
 print(response.output_text)
 """
-_MESSAGES_WITH_PYTHON = """\
-# pip install anthropic
-from anthropic import Anthropic
-
-client = Anthropic(
-    base_url="{origin}",
-    api_key="{secret}",
 )
+_MESSAGES_WITH_PYTHON = (
+    _ANTHROPIC_IN_PYTHON
+    + """\
 message = client.messages.create(
     model="{model}",
     max_tokens=200,
@@ -81,46 +108,40 @@ message = client.messages.create(
 )
 print(message.content[0].text)
 """
+)
 _EMBEDDINGS_WITH_CURL = """\
 curl {origin}/v1/embeddings \\
   -H "Authorization: Bearer {secret}" \\
   -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", "input": "A sentence."}}'
 """
-_EMBEDDINGS_WITH_PYTHON = """\
-# pip install openai
-from openai import OpenAI
-
-client = OpenAI(
-    base_url="{origin}/v1",
-    api_key="{secret}",
-)
+_EMBEDDINGS_WITH_PYTHON = (
+    _OPENAI_IN_PYTHON
+    + """\
 answer = client.embeddings.create(
     model="{model}",
     input="A sentence.",
 )
 print(len(answer.data[0].embedding))
 """
+)
 _RESPONSES_WITH_CURL = """\
 curl {origin}/v1/responses \\
   -H "Authorization: Bearer {secret}" \\
   -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", "input": "Say hello."}}'
 """
-_RESPONSES_WITH_NODE = """\
-// npm install openai, and save this as hello.mjs
-import OpenAI from "openai";
-
-const client = new OpenAI({{
-  baseURL: "{origin}/v1",
-  apiKey: "{secret}",
-}});
+_RESPONSES_WITH_NODE = (
+    "// npm install openai, and save this as hello.mjs\n"
+    + _OPENAI_IN_NODE
+    + """\
 const response = await client.responses.create({{
   model: "{model}",
   input: "Say hello.",
 }});
 console.log(response.output_text);
 """
+)
 _MESSAGES_WITH_CURL = """\
 curl {origin}/v1/messages \\
   -H "x-api-key: {secret}" \\
@@ -128,14 +149,10 @@ curl {origin}/v1/messages \\
   -H "Content-Type: application/json" \\
   -d '{{"model": "{model}", "max_tokens": 200, "messages": [{{"role": "user", "content": "Say hello."}}]}}'
 """
-_MESSAGES_WITH_NODE = """\
-// npm install @anthropic-ai/sdk, and save this as hello.mjs
-import Anthropic from "@anthropic-ai/sdk";
-
-const client = new Anthropic({{
-  baseURL: "{origin}",
-  apiKey: "{secret}",
-}});
+_MESSAGES_WITH_NODE = (
+    "// npm install @anthropic-ai/sdk, and save this as hello.mjs\n"
+    + _ANTHROPIC_IN_NODE
+    + """\
 const message = await client.messages.create({{
   model: "{model}",
   max_tokens: 200,
@@ -143,20 +160,18 @@ const message = await client.messages.create({{
 }});
 console.log(message.content[0].text);
 """
-_EMBEDDINGS_WITH_NODE = """\
-// npm install openai, and save this as embed.mjs
-import OpenAI from "openai";
-
-const client = new OpenAI({{
-  baseURL: "{origin}/v1",
-  apiKey: "{secret}",
-}});
+)
+_EMBEDDINGS_WITH_NODE = (
+    "// npm install openai, and save this as embed.mjs\n"
+    + _OPENAI_IN_NODE
+    + """\
 const answer = await client.embeddings.create({{
   model: "{model}",
   input: "A sentence.",
 }});
 console.log(answer.data[0].embedding.length);
 """
+)
 
 # By the name of the protocol as people read it, for each kind of model.
 PROTOCOLS = {
@@ -187,6 +202,141 @@ PROTOCOLS = {
 }
 
 
+def base_url(request: HttpRequest) -> str:
+    """Return the URL of this installation as the request's client sees it, without a slash at its end."""
+    return request.build_absolute_uri(get_script_prefix()).rstrip("/")
+
+
 def written(text: str, *, origin: str, key: str, model: str) -> str:
     """Return the template's text with the base URL, the key and the model."""
     return text.format(origin=origin, secret=key, model=model)
+
+
+class Streaming(NamedTuple):
+    """Code around the body of a streamed request."""
+
+    path: str
+    python_client: str
+    node_client: str
+    node_package: str
+    method: str
+    python_loop: str
+    node_loop: str
+
+
+_CHUNKS_IN_PYTHON = """\
+for chunk in stream:
+    for choice in chunk.choices:
+        print(choice.TEXT or "", end="", flush=True)
+    if chunk.usage:
+        print("", chunk.usage, sep="\\n")
+"""
+_CHUNKS_IN_NODE = """\
+for await (const chunk of stream) {
+  process.stdout.write(chunk.choices[0]?.TEXT ?? "");
+  if (chunk.usage) console.log("\\n", chunk.usage);
+}
+"""
+_RESPONSES_IN_PYTHON = """\
+for event in stream:
+    if event.type == "response.output_text.delta":
+        print(event.delta, end="", flush=True)
+    elif event.type == "response.completed":
+        print("", event.response.usage, sep="\\n")
+"""
+_RESPONSES_IN_NODE = """\
+for await (const event of stream) {
+  if (event.type === "response.output_text.delta") process.stdout.write(event.delta);
+  if (event.type === "response.completed") console.log("\\n", event.response.usage);
+}
+"""
+_MESSAGES_IN_PYTHON = """\
+for event in stream:
+    if event.type == "content_block_delta" and event.delta.type == "text_delta":
+        print(event.delta.text, end="", flush=True)
+    elif event.type == "message_delta":
+        print("", event.usage, sep="\\n")
+"""
+_MESSAGES_IN_NODE = """\
+for await (const event of stream) {
+  if (event.type === "content_block_delta") process.stdout.write(event.delta.text ?? "");
+  if (event.type === "message_delta") console.log("\\n", event.usage);
+}
+"""
+STREAMING = {
+    "chat": Streaming(
+        *("/v1/chat/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
+        "client.chat.completions.create",
+        _CHUNKS_IN_PYTHON.replace("TEXT", "delta.content"),
+        _CHUNKS_IN_NODE.replace("TEXT", "delta?.content"),
+    ),
+    "responses": Streaming(
+        *("/v1/responses", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
+        "client.responses.create",
+        _RESPONSES_IN_PYTHON,
+        _RESPONSES_IN_NODE,
+    ),
+    "messages": Streaming(
+        *("/v1/messages", _ANTHROPIC_IN_PYTHON, _ANTHROPIC_IN_NODE, "@anthropic-ai/sdk"),
+        "client.messages.create",
+        _MESSAGES_IN_PYTHON,
+        _MESSAGES_IN_NODE,
+    ),
+    "completions": Streaming(
+        *("/v1/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
+        "client.completions.create",
+        _CHUNKS_IN_PYTHON.replace("TEXT", "text"),
+        _CHUNKS_IN_NODE.replace("TEXT", "text"),
+    ),
+}
+_to_json = partial(json.dumps, ensure_ascii=False)
+# Parameters that Anthropic's Python SDK does not name any more; it sends them as they are.
+_BEYOND_ANTHROPICS_SDK = {"temperature", "top_p"}
+
+
+def code_of(protocol: str, *, origin: str, key: str, body: Mapping[str, Any]) -> dict[str, str]:
+    """Return a streamed request with this body as code, by client.
+
+    `protocol` is a key of `STREAMING`; `origin` ends in the prefix of a dialect, if one is chosen.
+    """
+    its = STREAMING[protocol]
+    as_json = "{\n" + _members(body, '"{}": {}', _to_json) + "\n}"
+    named = body
+    if protocol == "messages" and (
+        beyond := {name: body[name] for name in body.keys() & _BEYOND_ANTHROPICS_SDK}
+    ):
+        named = {name: body[name] for name in body if name not in beyond} | {"extra_body": beyond}
+    clients = {"origin": origin, "secret": key}
+    return {
+        "curl": (
+            f"curl -N {origin}{its.path} \\\n"
+            f'  -H "Authorization: Bearer {key}" \\\n'
+            '  -H "Content-Type: application/json" \\\n'
+            f"  -d {shlex.quote(as_json)}\n"
+        ),
+        "python": (
+            its.python_client.format(**clients)
+            + f"stream = {its.method}(\n{_members(named, '{}={}', repr)}\n)\n"
+            + its.python_loop
+        ),
+        "node": (
+            f"// npm install {its.node_package}, and save this as request.mjs\n"
+            + its.node_client.format(**clients)
+            + f"const stream = await {its.method}({as_json});\n"
+            + its.node_loop
+        ),
+    }
+
+
+def _members(body: Mapping[str, Any], pattern: str, literal: Callable[[Any], str]) -> str:
+    """Return a line for each member, and one for each item of a list in it.
+
+    Deeper values stay on their line: indented, a small body of many levels would become a large text.
+    """
+    lines = []
+    for name, value in body.items():
+        text = literal(value)
+        if isinstance(value, list) and value:
+            text = "[\n" + ",\n".join(f"    {literal(each)}" for each in value) + "\n  ]"
+        lines.append(f"  {pattern.format(name, text)}")
+    return ",\n".join(lines)

@@ -32,10 +32,10 @@ recorder.watch([ServiceAccount])  # which has no page
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [
-    path("", front.front_page),
+    path("", front.front_page, name="front"),
     path("metrics", metrics.metrics),
-    path("docs", front.Docs.as_view()),
-    path("docs/sandbox.md", front.sandbox_manual),
+    path("docs", front.Docs.as_view(), name="docs"),
+    path("docs/sandbox.md", front.sandbox_manual, name="sandbox_manual"),
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),
     path("console/", include("chatapi.console.urls")),

@@ -7,9 +7,11 @@ import re
 import shutil
 import ssl
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,26 +138,32 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 @pytest.fixture(scope="module")
 def proxy(service: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """nginx with the example's configuration; the port of its TLS server.
+    """Run nginx with the example's configuration; the port of its TLS server."""
+    with nginx("chatapi.conf", service.port, tmp_path_factory.mktemp("nginx")) as port:
+        yield port
+
+
+@contextmanager
+def nginx(example: str, port: int, folder: Path) -> Iterator[int]:
+    """Run nginx with an example in front of the web process on `port`; yield the port of its TLS server.
 
     One of its two servers is not there: nginx has to go to the other one.
     """
-    folder = tmp_path_factory.mktemp("nginx")
     certificate = ["-keyout", str(folder / "key"), "-out", str(folder / "certificate")]
     words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=chat.example.com"]
     subprocess.run(["openssl", *words, *certificate], check=True, capture_output=True)
     plain, tls = free_port(), free_port()
-    text = (FOLDER / "nginx" / "chatapi.conf").read_text()
+    text = (FOLDER / "nginx" / example).read_text()
     for written, here in {
-        "10.0.0.1:8000": f"127.0.0.1:{free_port()}",
-        "10.0.0.2:8000": f"127.0.0.1:{service.port}",
-        "listen 80;": f"listen 127.0.0.1:{plain};",
-        "listen 443 ssl http2;": f"listen 127.0.0.1:{tls} ssl http2;",
-        "/etc/ssl/chat.example.com.pem": str(folder / "certificate"),
-        "/etc/ssl/chat.example.com.key": str(folder / "key"),
+        r"10\.0\.0\.1:8000": f"127.0.0.1:{free_port()}",
+        r"10\.0\.0\.2:8000": f"127.0.0.1:{port}",
+        r"listen 80;": f"listen 127.0.0.1:{plain};",
+        r"listen 443 ssl http2;": f"listen 127.0.0.1:{tls} ssl http2;",
+        r"/etc/ssl/\w+\.example\.com\.pem": str(folder / "certificate"),
+        r"/etc/ssl/\w+\.example\.com\.key": str(folder / "key"),
+        r"server_name www": "server_name chat",
     }.items():
-        assert written in text
-        text = text.replace(written, here)
+        text = re.sub(written, here, text)
     (folder / "chatapi.conf").write_text(text)
     paths = "".join(
         f"{name}_temp_path {folder}/{name};\n"
@@ -226,6 +234,92 @@ def test_nginx_says_that_it_is_https_and_hides_the_metrics(proxy: int) -> None:
     assert re.search(r"(?im)^strict-transport-security: max-age=31536000", headers)
     assert re.search(r"(?im)^set-cookie: csrftoken=.*secure", headers)
     assert " 404" in curl(proxy, "/metrics", "-o", "/dev/null", "-D", "-").splitlines()[0]
+
+
+class Browser:
+    """Requests through nginx below the prefix, with a jar of cookies."""
+
+    def __init__(self, port: int, jar: Path) -> None:
+        self._port = port
+        self._words = ["-b", str(jar), "-c", str(jar), "-e", "https://chat.example.com/llm/"]
+
+    def get(self, path: str, *words: str) -> tuple[int, str, str]:
+        """Return the answer's status, its `Location` and its body."""
+        answer = curl(self._port, path, *self._words, "-w", "\n%{http_code} %header{location}", *words)
+        body, _, last = answer.rpartition("\n")
+        status, _, location = last.partition(" ")
+        return int(status), location, body
+
+
+@pytest.fixture(scope="module")
+def below_a_prefix(service: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Return a browser of an operator who has signed in below /llm."""
+    operator = {"DJANGO_SUPERUSER_PASSWORD": "an-operator-s-password"}
+    made = subprocess.run(
+        [
+            sys.executable,
+            "manage.py",
+            "createsuperuser",
+            "--no-input",
+            "--username=op",
+            "--email=op@x.example",
+        ],
+        cwd=ROOT,
+        env=service.environment | operator,
+        check=False,
+    )
+    assert made.returncode == 0
+    folder = tmp_path_factory.mktemp("prefix")
+    with (
+        service.another_web(CHATAPI_PATH_PREFIX="/llm") as web,
+        nginx("prefix.conf", web.port, folder) as port,
+    ):
+        browser = Browser(port, folder / "cookies")
+        _, _, form = browser.get("/llm/admin/login/?next=/llm/console/")
+        (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form))
+        sent = {"csrfmiddlewaretoken": token, "username": "op", "password": "an-operator-s-password"}
+        words = [word for name, value in sent.items() for word in ("-d", f"{name}={value}")]
+        assert browser.get("/llm/admin/login/?next=/llm/console/", *words)[:2] == (302, "/llm/console/")
+        cookies = (folder / "cookies").read_text().splitlines()
+        assert {line.split("\t")[2] for line in cookies if "\t" in line} == {"/llm/"}
+        yield browser
+
+
+@needs_nginx
+def test_below_a_prefix_every_link_of_a_page_leads_to_a_page_below_it(below_a_prefix: Browser) -> None:
+    browser = below_a_prefix
+    status, console, _ = browser.get("/llm/console/")
+    assert (status, console[:13]) == (302, "/llm/console/")
+    pages = ["/llm/", "/llm/nowhere", "/llm/docs", "/llm/admin/", "/llm/admin/live/", f"{console}playground"]
+    found = set[str]()
+    for page in pages:
+        status, _, body = browser.get(page)
+        assert status == (404 if page == "/llm/nowhere" else 200), page
+        found |= set(re.findall(r'(?:href|src|action|data-[a-z-]+)="(/[^"#?]*)', body))
+    assert len(found) > 30
+    assert [link for link in found if not link.startswith("/llm/")] == []
+    answers = {link: browser.get(link)[0] for link in sorted(found) if not link.endswith(("ID", "/feed"))}
+    # 405: a form's; the base URL of the playground has no page.
+    wrong = {link for link, status in answers.items() if status >= 400 and status != 405}
+    assert wrong == {"/llm/openai/v1/"}
+
+
+@needs_nginx
+def test_below_a_prefix_snippets_and_locations_have_it(
+    service: Installation, below_a_prefix: Browser
+) -> None:
+    get = below_a_prefix.get
+    assert "curl https://chat.example.com/llm/v1/chat/completions" in get("/llm/")[2]
+    assert json.loads(get("/llm/openapi.json")[2])["servers"] == [{"url": "/llm"}]
+    assert get("/llm/admin")[:2] == (301, "/llm/admin/")
+    assert "Did you mean /llm/v1/models?" in get("/llm/models")[2]
+    key = ("-H", f"Authorization: Bearer {service.keys['live']}")
+    body = {"model": "slow", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    words = (*key, "-H", "Content-Type: application/json", "-d", json.dumps(body))
+    assert get("/llm/openai/v1/chat/completions", *words)[2].endswith("data: [DONE]\n\n")
+    status, location, _ = get("/llm/v1/chat/completions", *words, "-H", "Prefer: respond-async")
+    assert (status, location[:18]) == (202, "/llm/opentoken/v1/")
+    assert get(location, *key)[0] == 200
 
 
 @pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: apt-get install caddy")

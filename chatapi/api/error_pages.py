@@ -4,6 +4,7 @@ console with the console's look.
 
 import re
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 from rest_framework.request import Request
@@ -48,7 +49,7 @@ def _with_version(path: str) -> str | None:
 def envelope(request: HttpRequest | Request, error: APIError) -> HttpResponse:
     """Return the error in the envelope of the path's protocol."""
     request_id = request.META.get("chatapi.request_id", "")
-    status, headers, body = error_answer(request.path, error.failure, request_id, request.headers)
+    status, headers, body = error_answer(request.path_info, error.failure, request_id, request.headers)
     response = HttpResponse(body, status=status)
     for name, value in headers:
         response[name.decode()] = value.decode()
@@ -69,13 +70,15 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 404."""
-    route = _CLIENT_ROUTE.match(request.path)
+    route = _CLIENT_ROUTE.match(request.path_info)
     if route and route["dialect"] and route["dialect"] not in DIALECTS:
-        prefixes = ", ".join(f"/{name}/v1" for name in sorted(DIALECTS))
-        message = f"Invalid URL ({request.path}). The API is at /v1, and in one dialect at {prefixes}."
-        failure = Failed(f"{message} See /docs for the routes.", INVALID, "unknown_url", status=404)
+        root = settings.PATH_PREFIX
+        prefixes = ", ".join(f"{root}/{name}/v1" for name in sorted(DIALECTS))
+        message = f"Invalid URL ({request.path}). The API is at {root}/v1, and in one dialect at {prefixes}."
+        failure = Failed(f"{message} See {root}/docs for the routes.", INVALID, "unknown_url", status=404)
         return envelope(request, APIError(failure))
-    return _answer(request, errors.not_found(request.path, _with_version(request.path)))
+    meant = _with_version(request.path_info)
+    return _answer(request, errors.not_found(request.path, meant and settings.PATH_PREFIX + meant))
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -84,11 +87,11 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
-    if is_client_route(request.path):
+    if is_client_route(request.path_info):
         return envelope(request, error)
     status = error.failure.status
     title, sentence = _PAGES[status]
-    template = "console/error.html" if is_console_page(request.path) else "chatapi/error.html"
+    template = "console/error.html" if is_console_page(request.path_info) else "chatapi/error.html"
     # Without the request: a context processor may need the part of it that failed.
     return HttpResponse(
         render_to_string(template, {"status": status, "title": title, "sentence": sentence}),

@@ -12,6 +12,8 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
+from chatapi.snippets import base_url
+
 # The admin's theme needs more than scripts from our files.
 own_scripts_only = csp_replace({"script-src": ["'self'"]})
 
@@ -21,7 +23,7 @@ own_scripts_only = csp_replace({"script-src": ["'self'"]})
 @own_scripts_only
 def front_page(request: HttpRequest) -> HttpResponse:
     """Introduce the service, with an example that has the URL of this request and can be pasted."""
-    return render(request, "chatapi/front.html", {"origin": request.build_absolute_uri("/").rstrip("/")})
+    return render(request, "chatapi/front.html", {"origin": base_url(request)})
 
 
 @csrf_exempt

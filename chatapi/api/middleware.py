@@ -28,7 +28,7 @@ class AnyHostMiddleware(MiddlewareMixin):
 
     def process_request(self, request: HttpRequest) -> None:
         """Give the request an allowed name, before `CommonMiddleware` asks for it."""
-        if request.path in WITHOUT_SESSION or is_client_route(request.path):
+        if request.path_info in WITHOUT_SESSION or is_client_route(request.path_info):
             request.get_host = lambda: "localhost"  # type: ignore[method-assign]
 
 
@@ -57,10 +57,10 @@ class IdentifyingMiddleware(MiddlewareMixin):
         route = "/" + request.resolver_match.route if request.resolver_match else "no route"
         access = fields(method=request.method, status=response.status_code, ms=elapsed_ms)
         access_log.info("%s", route, extra=access)
-        if "/v1/" in request.path:
+        if "/v1/" in request.path_info:
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(elapsed_ms)
-            for name in protocol_of(request.path, request.headers).request_id_headers:
+            for name in protocol_of(request.path_info, request.headers).request_id_headers:
                 response[name.decode()] = request.META["chatapi.request_id"]
         return response
 
@@ -79,9 +79,9 @@ class PagePolicyMiddleware(MiddlewareMixin):
         """
         if not response.get("content-type", "").startswith("text/html"):
             return response
-        if request.path.startswith("/admin/"):
+        if request.path_info.startswith("/admin/"):
             response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]
-        elif is_console_page(request.path):
+        elif is_console_page(request.path_info):
             own = ["script-src", "style-src", "img-src", "connect-src"]
             response._csp_replace = {  # type: ignore[attr-defined]
                 "default-src": ["'none'"],

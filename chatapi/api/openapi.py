@@ -3,6 +3,7 @@
 from functools import cache
 
 import msgspec
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
@@ -43,6 +44,7 @@ def _document() -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
+            "servers": [{"url": settings.PATH_PREFIX or "/"}],
             "info": {"title": "chatapi", "version": "1", "description": DESCRIPTION},
             "paths": paths(),
             "components": {"securitySchemes": keys, "schemas": all_schemas()},

@@ -18,6 +18,7 @@ from chatapi.console.offers import offers
 from chatapi.console.projects import PERIODS
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
+from chatapi.snippets import base_url
 from usage.insights.keys import key_activity
 from usage.models import BudgetLimit, Scope
 from usage.pages.filters import is_id
@@ -137,7 +138,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         return render(request, console, "new_key.html", context)
     secret = form.issue()
     row, models = form.instance, key_snippets.usable_models(form.instance)
-    origin = request.build_absolute_uri("/").rstrip("/")
+    origin = base_url(request)
     context = {
         "title": "API key created",
         "key": row,

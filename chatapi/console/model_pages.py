@@ -9,7 +9,7 @@ from chatapi.console.offers import Offer, offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.models import ModelKind
 from chatapi.pages import price_timeline
-from chatapi.snippets import PROTOCOLS, written
+from chatapi.snippets import PROTOCOLS, base_url, written
 from chatapi.wire.protocols.chat.request import ChatRequest
 from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
 from chatapi.wire.protocols.messages.request import MessagesRequest
@@ -52,7 +52,7 @@ def model_page(request: HttpRequest, console: Console, model: str) -> HttpRespon
     offer = next((each for each in offers(console) if each.id == model), None)
     if offer is None:
         raise Http404("There is no such model.")
-    origin = request.build_absolute_uri("/").rstrip("/")
+    origin = base_url(request)
     context = {
         "title": offer.id,
         "offer": offer,

@@ -52,9 +52,9 @@ def first_model(console: Console) -> str:
     return next((model.id for model in _callable(console) if model.kind == ModelKind.CHAT), "")
 
 
-def chat_models(console: Console) -> list[str]:
-    """Return the names of the chat models that the organization can call."""
-    return [model.id for model in _callable(console) if model.kind == ModelKind.CHAT]
+def chat_offers(console: Console) -> list[Offer]:
+    """Return the chat models that the organization can call."""
+    return [offer for offer in offers(console) if offer.kind == ModelKind.CHAT]
 
 
 def _callable(console: Console) -> list[CatalogModel]:

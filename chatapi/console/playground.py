@@ -1,37 +1,68 @@
-"""The playground: a request from the page itself, with a key that lasts minutes."""
+"""The playground: requests from the page itself, with a key that lasts minutes, and their code."""
 
+import json
 from datetime import timedelta
 
 from django.db import transaction
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from accounts import keys
 from accounts.audit import recorder
 from accounts.models import APIKey, KeyScope, Project
-from chatapi.console.offers import chat_models
+from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
+from chatapi.snippets import STREAMING, base_url, code_of
+from chatapi.wire.protocols.chat import CHAT
 
 KEY_LASTS = timedelta(minutes=15)
 # In the session: the id of its key for each project.
 _KEYS = "playground_keys"
+# By the names of snippets.py and protocols.js.
+_PROTOCOLS = {
+    "chat": "Chat completions",
+    "responses": "Responses",
+    "messages": "Messages",
+    "completions": "Text completions",
+}
+_DIALECTS = [name for name in CHAT.dialects if name]
 
 
 @require_safe
 @page("accounts.add_apikey")
 def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the playground; its script sends the request."""
-    models = chat_models(console)
+    models = chat_offers(console)
     wished = request.GET.get("model", "")
     context = {
         "title": "Playground",
         "models": models,
-        "model": wished if wished in models else "",
-        "origin": request.build_absolute_uri("/").rstrip("/"),
+        "model": wished,
+        "protocols": _PROTOCOLS.items(),
+        "dialects": _DIALECTS,
         "may_add_project": console.may("accounts.add_project"),
     }
     return render(request, console, "playground.html", context)
+
+
+@require_POST
+@page("accounts.add_apikey")
+def request_code(request: HttpRequest, console: Console) -> HttpResponse:
+    """Return a request's code in each client, with the reader's base URL."""
+    protocol, dialect = request.POST.get("protocol", ""), request.POST.get("dialect", "")
+    if protocol not in STREAMING or dialect not in _DIALECTS:
+        return HttpResponseBadRequest("protocol or dialect: there is no such one.")
+    origin = base_url(request)
+    if protocol in ("chat", "completions"):
+        origin += f"/{dialect}"
+    try:
+        body = json.loads(request.POST.get("body", ""))
+        if not isinstance(body, dict):
+            raise ValueError
+        return JsonResponse(code_of(protocol, origin=origin, key="YOUR_KEY", body=body))
+    except (ValueError, RecursionError):
+        return HttpResponseBadRequest("body: a JSON object is expected.")
 
 
 @require_POST

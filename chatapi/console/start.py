@@ -10,7 +10,7 @@ from accounts import access
 from accounts.models import APIKey, Member, Organization
 from chatapi.console.offers import first_model
 from chatapi.console.tenancy import Console, page, render
-from chatapi.snippets import CURL, written
+from chatapi.snippets import CURL, base_url, written
 from usage.models import BudgetLimit, Generation, HourlyUsage
 
 
@@ -32,7 +32,7 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the checklist; a script follows the first request while it streams."""
     steps = _steps(console)
     done = {step.id: step.is_done for step in steps}
-    model, origin = first_model(console), request.build_absolute_uri("/").rstrip("/")
+    model, origin = first_model(console), base_url(request)
     context = {
         "title": "Start",
         "steps": steps,

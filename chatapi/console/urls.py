@@ -34,6 +34,7 @@ _of_organization = [
     path("models/<path:model>", model_pages.model_page, name="model"),
     path("playground", playground.playground_page, name="playground"),
     path("playground/key", playground.new_key, name="playground_key"),
+    path("playground/code", playground.request_code, name="playground_code"),
     path("statements", statement_pages.list_page, name="statements"),
     path("statements/<str:period>.<str:file_format>", statement_pages.statement_file, name="statement_file"),
     path("statements/<str:period>", statement_pages.statement_page, name="statement"),

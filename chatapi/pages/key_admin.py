@@ -31,6 +31,7 @@ from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
 from chatapi.pages.key_panels import panels
+from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
 from usage.pages.gauges import draw_sparkline
@@ -278,7 +279,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     def _secret_page(self, request: HttpRequest, row: APIKey, secret: str, *, is_new: bool) -> HttpResponse:
         """Show the secret in this response; no message, session or cookie contains it."""
         models = key_snippets.usable_models(row)
-        origin = request.build_absolute_uri("/")[:-1]
+        origin = base_url(request)
         context = self._context(request, row, "API key created" if is_new else "API key rotated") | {
             "secret": secret,
             "snippets": key_snippets.snippets(row, secret, origin, models),

@@ -50,6 +50,7 @@ THEME: dict[str, Any] = {
     "SITE_TITLE": "chatapi",
     "SITE_HEADER": "chatapi",
     "SITE_SYMBOL": "forum",
+    "SITE_URL": reverse_lazy("front"),
     "SITE_FAVICONS": [
         {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("chatapi/icon.svg")}
     ],

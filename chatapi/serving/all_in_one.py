@@ -82,7 +82,7 @@ async def _supervise(
     try:
         await _start(supervisor, url, listener, processes)
         if not supervisor.is_stopping:
-            supervisor.say(greeting(url, credentials))
+            supervisor.say(greeting(url + settings.PATH_PREFIX, credentials))
             await supervisor.until_stopped()
         supervisor.say("Stopping: running answers may finish. Ctrl-C again stops at once.")
     finally:

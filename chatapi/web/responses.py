@@ -130,7 +130,7 @@ def has_failed(task: "asyncio.Task[None]") -> bool:
 
 async def _send_accepted(exchange: Exchange, public_id: str, dialect: str) -> None:
     prefix = f"/{dialect}" if dialect else ""
-    path = f"{prefix}/v1/generations/{public_id}"
+    path = f"{settings.PATH_PREFIX}{prefix}/v1/generations/{public_id}"
     body = {"id": public_id, "object": "generation", "stream_url": f"{path}/stream", "receipt_url": path}
     headers = [(b"location", f"{path}/stream".encode()), (b"preference-applied", b"respond-async")]
     await exchange.send_json(202, msgspec.json.encode(body), headers)

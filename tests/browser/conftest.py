@@ -31,6 +31,24 @@ User.objects.create_superuser("operator", password="{PASSWORD}")
 """
 
 
+PASSPHRASE = "correct horse battery"
+PEOPLE = f"""
+from django.contrib.auth.models import User
+from accounts.models import Member, Organization
+for name, organization, role in (
+    ("ada", "Globex", "owner"), ("vic", "Globex", "viewer"),
+    ("tess", "Tests", "owner"), ("tess", "Hooli", "admin"),
+):
+    user, is_new = User.objects.get_or_create(username=name)
+    if is_new:
+        user.set_password("{PASSPHRASE}")
+        user.save()
+    row, _ = Organization.objects.get_or_create(name=organization)
+    Member.objects.create(organization=row, user=user, role=role)
+    print(row.name, row.pk)
+"""
+
+
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start Valkey, web and worker, with an operator who may do everything; the books must be right at the
@@ -110,3 +128,35 @@ def page(context: "BrowserContext", installation: Installation) -> "Iterator[Pag
     page = watched(context, installation)
     yield page
     assert page.complaints == []  # type: ignore[attr-defined]
+
+
+# ---- an organization's people in the console
+
+
+@pytest.fixture(scope="session")
+def ids(installation: Installation) -> dict[str, int]:
+    """Make the people and their organizations; return the organizations' numbers."""
+    made = installation.manage("shell", "--no-imports", "-c", PEOPLE)
+    assert made.returncode == 0, made.stderr
+    return {name: int(pk) for name, pk in (line.split() for line in made.stdout.splitlines())}
+
+
+def sign_in(page: "Page", installation: Installation, name: str) -> None:
+    """Sign in with the console's form."""
+    from playwright.sync_api import expect
+
+    page.goto(f"{installation.url}/console/")
+    page.get_by_label("Username").fill(name)
+    page.get_by_label("Password").fill(PASSPHRASE)
+    page.keyboard.press("Enter")
+    expect(page.locator("form[action$=sign-out]")).to_be_attached(timeout=20_000)
+
+
+@pytest.fixture
+def visitor(browser: "Browser", installation: Installation) -> "Iterator[Page]":
+    """Open a page without a session, with a clipboard; it may log no error and ask no other server."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = watched(context, installation)
+    yield page
+    assert page.complaints == []  # type: ignore[attr-defined]
+    context.close()

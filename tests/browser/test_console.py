@@ -1,75 +1,28 @@
 """An organization's people in the console: from the first sign-in to the first request, and at daily work."""
 
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
 from openai import OpenAI
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import PASSWORD, watched
-from tests.clients import programs
+from tests.browser.conftest import PASSWORD, sign_in
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
-PASSPHRASE = "correct horse battery"
-PEOPLE = f"""
-from django.contrib.auth.models import User
-from accounts.models import Member, Organization
-for name, organization, role in (
-    ("ada", "Globex", "owner"), ("vic", "Globex", "viewer"),
-    ("tess", "Tests", "owner"), ("tess", "Hooli", "admin"),
-):
-    user, is_new = User.objects.get_or_create(username=name)
-    if is_new:
-        user.set_password("{PASSPHRASE}")
-        user.save()
-    row, _ = Organization.objects.get_or_create(name=organization)
-    Member.objects.create(organization=row, user=user, role=role)
-    print(row.name, row.pk)
-"""
 SLOW = "hello [sandbox tokens=60 delay_ms=100]"
 PHONE = {"width": 390, "height": 844}
 EVERYTHING = {"resultTypes": ["violations"]}
 
 
-@pytest.fixture(scope="module")
-def ids(installation: Installation) -> dict[str, int]:
-    """Make the people and their organizations; return the organizations' numbers."""
-    made = installation.manage("shell", "--no-imports", "-c", PEOPLE)
-    assert made.returncode == 0, made.stderr
-    return {name: int(pk) for name, pk in (line.split() for line in made.stdout.splitlines())}
-
-
-def sign_in(page: Page, installation: Installation, name: str) -> None:
-    page.goto(f"{installation.url}/console/")
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(PASSPHRASE)
-    page.keyboard.press("Enter")
-    expect(page.locator("form[action$=sign-out]")).to_be_attached(timeout=20_000)
-
-
 @pytest.fixture
-def context(browser: Browser) -> "Iterator[BrowserContext]":
-    """Yield a browser without a session, with a clipboard."""
-    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext, installation: Installation) -> "Iterator[Page]":
-    """Open a page that may log no error and ask no other server."""
-    page = watched(context, installation)
-    yield page
-    assert page.complaints == []  # type: ignore[attr-defined]
+def page(visitor: Page) -> Page:
+    """Return a page without a session."""
+    return visitor
 
 
 def client_of(installation: Installation, secret: str) -> OpenAI:
@@ -155,97 +108,6 @@ def used(installation: Installation) -> str:
         ]
     installation.receipt(answers[-1].id)
     return answers[-1].id
-
-
-def test_the_playground_streams_and_its_request_is_charged_like_any_other(
-    page: Page, installation: Installation, ids: dict[str, int], used: str
-) -> None:
-    sign_in(page, installation, "tess")
-    page.goto(f"{installation.url}/console/{ids['Tests']}/playground?model=sandbox")
-    page.get_by_label("System prompt").fill('Say "it\'s fine".')
-    page.get_by_label("Text of the message").fill("hello [sandbox tokens=12]")
-    page.get_by_text("Parameters").click()
-    page.get_by_label("temperature").fill("0.5")
-    expect(page.locator("#curl")).to_contain_text('"temperature": 0.5')
-    page.get_by_role("button", name="Send").click()
-    expect(page.locator("#ended")).to_contain_text("completed", timeout=15_000)
-    chunk = json.loads(page.locator("#usage").inner_text())
-    assert chunk["usage"]["completion_tokens"] == 12
-    assert "data: [DONE]" in page.locator("#frames").inner_text()
-    assert page.locator("#answer").inner_text().strip()
-    amount = page.locator("#amount").inner_text()
-    page.get_by_role("tab", name="Python").click()
-    expect(page.locator("#python")).to_contain_text("temperature=0.5")
-    page.get_by_role("link", name="Receipt").click()
-    expect(page.locator(".sum")).to_contain_text(amount)
-    expect(page.get_by_text("playground (ck_live_")).to_be_visible()
-    page.get_by_role("link", name="API keys").click()
-    expect(page.get_by_role("row", name="playground").first).to_contain_text("1")
-
-
-def test_the_playground_stops(page: Page, installation: Installation, ids: dict[str, int], used: str) -> None:
-    sign_in(page, installation, "tess")
-    page.goto(f"{installation.url}/console/{ids['Tests']}/playground")
-    page.get_by_label("Text of the message").fill("hello [sandbox tokens=900 delay_ms=50]")
-    page.get_by_role("button", name="Send").click()
-    expect(page.locator("#frames-count")).to_contain_text("frames", timeout=15_000)
-    page.get_by_role("button", name="Stop").click()
-    expect(page.locator("#ended")).to_contain_text("client cancelled", timeout=15_000)
-    expect(page.get_by_role("button", name="Send")).to_be_focused()
-
-
-ECHO = """
-[[models]]
-id = "sandbox-echo"
-context_window = 8192
-max_output_tokens = 1024
-price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
-deployments = [{ name = "sandbox", engine = "sandbox" }]
-"""
-
-
-@pytest.fixture
-def echo(installation: Installation) -> str:
-    """Serve a model that repeats the last message."""
-    catalog = installation.folder / "echo.toml"
-    catalog.write_text(ECHO)
-    done = installation.manage("loadcatalog", str(catalog))
-    assert done.returncode == 0, done.stderr
-    return "sandbox-echo"
-
-
-def test_the_playgrounds_code_sends_the_same_request(
-    page: Page, installation: Installation, ids: dict[str, int], echo: str
-) -> None:
-    """Quotes, line breaks and backslashes come back as typed."""
-    sign_in(page, installation, "tess")
-    page.goto(f"{installation.url}/console/{ids['Tests']}/playground?model={echo}")
-    prompt = 'it\'s "quoted" \\ and\nin $two `lines` é'
-    page.get_by_label("Text of the message").fill(prompt)
-    page.get_by_text("Parameters").click()
-    page.get_by_label("seed").fill("7")
-    key = installation.keys["live"]
-    code = {
-        language: (page.locator(f"#{language}").text_content() or "").replace("YOUR_KEY", key)
-        for language in ("curl", "python", "node")
-    }
-    commands: dict[str, programs.Command] = {
-        "curl": ["sh", "-c", code["curl"].replace("curl ", "curl --silent --fail-with-body ", 1)],
-        "python": [sys.executable, "-c", code["python"]],
-        "node": [programs.NODE, "--input-type=module", "--eval", code["node"]],
-    }
-    for language, command in commands.items():
-        folder = programs.node_packages("openai_node") if language == "node" else None
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        said = done.stdout if language != "curl" else _said(done.stdout)
-        assert prompt in said
-
-
-def _said(stream: str) -> str:
-    """Return the text of a stream's chunks."""
-    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
-    return "".join(each["choices"][0]["delta"].get("content") or "" for each in chunks if each["choices"])
 
 
 def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:

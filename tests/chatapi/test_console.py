@@ -136,6 +136,25 @@ def test_the_playground_keeps_one_short_lived_key_for_each_session(alice: Person
     assert rows.count() == 3
 
 
+def test_the_playgrounds_code_names_what_it_cannot_write(alice: Person) -> None:
+    client, path = as_role(alice, Role.MEMBER), url(alice, "playground/code")
+    sent = {"protocol": "chat", "dialect": "bitseek", "body": '{"model": "é", "stop": ["</script>"]}'}
+    code = client.post(path, sent).json()
+    assert "http://testserver/bitseek/v1/chat/completions" in code["curl"]
+    assert "stop=[\n    '</script>'\n  ]" in code["python"]
+    assert '"model": "é"' in code["node"]
+    for wrong in (
+        {"protocol": "x"},
+        {"dialect": "x"},
+        {"body": "[]"},
+        {"body": "{"},
+        {"body": "[" * 100_000},
+    ):
+        answer = client.post(path, sent | wrong)
+        assert answer.status_code == 400, wrong
+        assert next(iter(wrong)) in answer.content.decode()
+
+
 # ---- models and prices
 
 

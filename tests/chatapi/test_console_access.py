@@ -44,6 +44,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "model": ("viewer", NOBODY),
     "playground": ("member", NOBODY),
     "playground_key": (NOBODY, "member"),
+    "playground_code": (NOBODY, "member"),
     "statements": ("viewer", NOBODY),
     "statement": ("viewer", NOBODY),
     "statement_file": ("viewer", NOBODY),

@@ -167,6 +167,16 @@ def test_allowed_hosts_must_be_names(settings: Settings, host: str) -> None:
     assert ids() == ["chatapi.E013"]
 
 
+@pytest.mark.parametrize(
+    "prefix", ["/", "llm", "/llm/", "//llm", "/a/../b", "/a b", "/llm?", "/admin", "/x" * 65]
+)
+def test_a_path_prefix_must_be_a_path_of_its_own(settings: Settings, prefix: str) -> None:
+    settings.PATH_PREFIX = "/team-a/llm.v2"
+    assert ids() == []
+    settings.PATH_PREFIX = prefix
+    assert ids() == ["chatapi.E015"]
+
+
 def test_a_misspelt_name_is_a_warning(settings: Settings) -> None:
     settings.UNKNOWN_VARIABLES = {"CHATAPI_PNIG_MS": "CHATAPI_PING_MS", "CHATAPI_ZZZ": ""}
     found = run_checks(tags=[CHECK_TAG])

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
@@ -210,7 +210,7 @@ def _first_steps(request: HttpRequest) -> FirstSteps | None:
         '[{"role": "user", "content": "Hello"}]}'
     )
     headers = "-H 'Authorization: Bearer YOUR_KEY' \\\n  -H 'Content-Type: application/json'"
-    url = request.build_absolute_uri("/v1/chat/completions")
+    url = request.build_absolute_uri(f"{get_script_prefix()}v1/chat/completions")
     return FirstSteps(
         has_model=model is not None,
         has_key=access.seen_by(user, APIKey.objects.all()).exists(),

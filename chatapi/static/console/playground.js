@@ -1,18 +1,25 @@
-// The playground: sends the request that the form describes, and shows its stream, its frames, its cost and its code.
+// The playground's page: reads the form, sends its request to one model or two, and shows the same request as code.
 
-import { announce } from "./console.js";
-import { curl, node, python } from "./request_code.js";
+import { AnswerColumn } from "./answer_column.js";
+import { PROTOCOLS } from "./protocols.js";
 
-const SETTLED_TRIES = 20; // Looks at the receipt after the stream's end; a stopped request takes a moment to settle.
-const SETTLED_WAIT_MS = 300;
-const MAX_FRAME_CHARS = 400000; // Of the frames that are shown, so that a long answer does not slow the page down.
+const CODE_WAIT_MS = 300; // After the last change of the form, before its code is asked for.
 
 const find = (id) => document.getElementById(id);
 const form = find("playground");
-const secrets = new Map(); // By project.
+const secrets = new Map(); // By project, as promises.
 let stopping = null; // Of the request that runs: its AbortController.
+let codeTimer;
+let codeAsked; // The AbortController of the question for code that waits for its answer.
 
 // ---- the request that the form describes
+
+class InvalidField extends Error {
+  constructor(field, why) {
+    super(`${field.dataset.name ?? field.id}: ${why}`);
+    this.field = field;
+  }
+}
 
 function addMessage(role, text) {
   const message = find("message").content.firstElementChild.cloneNode(true);
@@ -22,165 +29,210 @@ function addMessage(role, text) {
   return message.querySelector("textarea");
 }
 
-function body() {
-  const messages = [...find("messages").children].map((each) => ({
-    role: each.querySelector("select").value,
-    content: each.querySelector("textarea").value,
-  }));
-  const system = find("system").value;
-  const parameters = {};
-  for (const field of form.querySelectorAll("[data-parameter]")) {
-    if (field.value !== "") parameters[field.id] = Number(field.value);
+function json(field) {
+  if (!field.value.trim()) return undefined;
+  try {
+    return JSON.parse(field.value);
+  } catch (error) {
+    throw new InvalidField(field, `this is not JSON. ${error.message}`);
   }
-  return {
-    model: find("model").value,
-    messages: system ? [{ role: "system", content: system }, ...messages] : messages,
-    ...parameters,
-    stream: true,
-    stream_options: { include_usage: true },
-  };
 }
 
-function showCode() {
-  const { origin } = form.dataset;
-  const asked = body();
-  find("curl").textContent = curl(origin, asked);
-  find("python").textContent = python(origin, asked);
-  find("node").textContent = node(origin, asked);
+const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
+
+// Tools may be written as any of the protocols has them; `parameters` is the schema of the arguments.
+function tools(field) {
+  const all = json(field);
+  if (all === undefined) return undefined;
+  if (!Array.isArray(all)) throw new InvalidField(field, "write an array of functions, such as [{\"name\": …, \"parameters\": {…}}].");
+  return all.map((each, index) => {
+    const { name, description, parameters, input_schema: schema = parameters } = each?.function ?? each ?? {};
+    if (typeof name !== "string" || !name) throw new InvalidField(field, `the function at [${index}] needs a "name".`);
+    if (schema !== undefined && !isObject(schema)) throw new InvalidField(field, `"parameters" of "${name}" must be a JSON schema, which is an object.`);
+    return { name, ...(description && { description }), ...(schema && { parameters: schema }) };
+  });
+}
+
+function schema(field) {
+  const value = json(field);
+  if (value !== undefined && !isObject(value)) throw new InvalidField(field, "a JSON schema is an object.");
+  return value;
+}
+
+function parameters(protocol) {
+  const all = {};
+  for (const [id, name] of Object.entries(protocol.parameters)) {
+    const field = find(id);
+    if (!field.validity.valid) throw new InvalidField(field, field.validationMessage);
+    if (field.value === "") continue;
+    all[name] = id === "stop_sequences" ? field.value.split("\n").filter(Boolean) : Number(field.value);
+  }
+  return all;
+}
+
+// Raises `InvalidField`.
+function bodyFor(protocol, model) {
+  const has = (name) => protocol.takes.includes(name);
+  return protocol.body({
+    model,
+    system: has("system") ? find("system").value : "",
+    messages: [...find("messages").children].map((each) => ({
+      role: each.querySelector("select").value,
+      content: each.querySelector("textarea").value,
+    })),
+    parameters: parameters(protocol),
+    tools: has("tools") ? tools(find("tools")) : undefined,
+    schema: has("schema") ? schema(find("schema")) : undefined,
+  });
+}
+
+function showInvalid(error) {
+  form.querySelector("[aria-invalid]")?.removeAttribute("aria-invalid");
+  find("invalid").hidden = !error;
+  find("invalid").textContent = error?.message ?? "";
+  error?.field.setAttribute("aria-invalid", "true");
+}
+
+// Hides the fields that the protocol has no place for, and gives the others its names.
+function showFields() {
+  const protocol = PROTOCOLS[find("protocol").value];
+  find("dialect").closest(".field").hidden = !protocol.dialects.length;
+  for (const field of form.querySelectorAll("[data-parameter]")) {
+    const name = protocol.parameters[field.id];
+    field.closest(".field").hidden = !name;
+    if (!name) continue;
+    field.dataset.name = name;
+    form.querySelector(`label[for=${field.id}] span`).textContent = name;
+  }
+  for (const id of ["system", "tools", "schema"]) find(id).closest("[data-optional]").hidden = !protocol.takes.includes(id);
+}
+
+// ---- the same request as code
+
+async function showCode() {
+  let body;
+  try {
+    body = bodyFor(PROTOCOLS[find("protocol").value], find("model").value);
+    showInvalid(null);
+  } catch (error) {
+    if (!(error instanceof InvalidField)) throw error;
+    showInvalid(error);
+    return;
+  }
+  codeAsked?.abort();
+  codeAsked = new AbortController();
+  const sent = new FormData();
+  sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
+  sent.set("protocol", find("protocol").value);
+  sent.set("dialect", find("dialect").value);
+  sent.set("body", JSON.stringify(body));
+  const answer = await fetch(form.dataset.codeUrl, { method: "POST", body: sent, signal: codeAsked.signal }).catch(() => null);
+  if (!answer?.ok || answer.redirected) return;
+  for (const [client, text] of Object.entries(await answer.json())) find(client).textContent = text;
+}
+
+function showCodeSoon() {
+  clearTimeout(codeTimer);
+  codeTimer = setTimeout(showCode, CODE_WAIT_MS);
 }
 
 // ---- the key
 
-async function secretOf(project, signal) {
+async function newSecret(project) {
+  const sent = new FormData();
+  sent.set("project", project);
+  sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
+  const answer = await fetch(form.dataset.keyUrl, { method: "POST", body: sent });
+  if (!answer.ok || answer.redirected) throw new Error("No key for this project: reload the page and sign in again.");
+  return (await answer.json()).key;
+}
+
+// Returns a promise that both columns share: each new secret ends the one before.
+function secretOf(project) {
   if (!secrets.has(project)) {
-    const sent = new FormData();
-    sent.set("project", project);
-    sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
-    const answer = await fetch(form.dataset.keyUrl, { method: "POST", body: sent, signal });
-    if (!answer.ok || answer.redirected) throw new Error("No key for this project: reload the page and sign in again.");
-    secrets.set(project, (await answer.json()).key);
+    const secret = newSecret(project);
+    secrets.set(project, secret);
+    secret.catch(() => secrets.delete(project));
   }
   return secrets.get(project);
 }
 
-async function ask(path, project, options = {}) {
-  const send = async () => fetch(path, {
+async function ask(path, options = {}) {
+  const project = find("project").value;
+  const send = async () => fetch(form.dataset.root + path.slice(1), {
     ...options,
-    headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project, options.signal)}` },
+    headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project)}` },
   });
+  const used = secretOf(project);
   const answer = await send();
   if (answer.status !== 401) return answer;
-  secrets.delete(project); // It has expired, or another tab has a newer one.
+  // It has expired, or another tab has a newer one. The other column may have a new one already.
+  if (secrets.get(project) === used) secrets.delete(project);
   return send();
 }
 
-// ---- the stream
-
-async function* frames(stream) {
-  let rest = "";
-  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
-  for (let read = await reader.read(); !read.done; read = await reader.read()) {
-    const parts = (rest + read.value).split("\n\n");
-    rest = parts.pop();
-    yield parts;
-  }
-}
-
-function write(parts, shown) {
-  shown.count += parts.length;
-  const room = MAX_FRAME_CHARS - find("frames").textContent.length;
-  if (room > 0) find("frames").append(`${parts.join("\n\n")}\n\n`.slice(0, room));
-  find("frames-count").textContent = `${shown.count} frames`;
-  for (const part of parts) {
-    if (!part.startsWith("data: {")) continue;
-    const chunk = JSON.parse(part.slice("data: ".length));
-    const delta = chunk.choices?.[0]?.delta;
-    if (delta?.content) find("answer").append(delta.content);
-    if (delta?.tool_calls) find("answer").append(JSON.stringify(delta.tool_calls));
-    if (chunk.error) fail(chunk.error.message);
-    if (chunk.usage) find("usage").textContent = JSON.stringify(chunk, null, 2);
-  }
-}
-
-function clear() {
-  for (const id of ["answer", "frames", "frames-count", "usage", "amount", "ended"]) find(id).textContent = "";
-  for (const id of ["failure", "cost", "continue"]) find(id).hidden = true;
-}
-
-function fail(text) {
-  find("failure").textContent = text;
-  find("failure").hidden = false;
-}
-
-async function run() {
-  const project = find("project").value;
-  let id;
-  clear();
-  try {
-    const answer = await ask("/openai/v1/chat/completions", project, {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(body()),
-      signal: stopping.signal,
-    });
-    id = answer.headers.get("x-generation-id");
-    if (!answer.ok) {
-      fail((await answer.json()).error.message);
-      return;
-    }
-    const shown = { count: 0 };
-    for await (const parts of frames(answer.body)) write(parts, shown);
-    find("continue").hidden = !find("answer").textContent;
-    announce("The answer is complete.");
-  } catch (error) {
-    if (error.name !== "AbortError") fail(error.message);
-    else announce("Stopped.");
-  }
-  if (id) await showReceipt(id, project);
-}
-
-async function showReceipt(id, project) {
-  find("cost").hidden = false;
-  find("receipt").href = form.dataset.receiptUrl.replace("ID", id);
-  for (let tries = 0; tries < SETTLED_TRIES; tries += 1) {
-    const answer = await ask(`/openai/v1/generations/${id}`, project).catch(() => null);
-    const receipt = answer?.ok ? await answer.json() : {};
-    if (receipt.state === "settled") {
-      const { prompt_tokens: input, completion_tokens: output } = receipt.usage;
-      find("amount").textContent = `$${receipt.net_usd}`;
-      find("ended").textContent = `${receipt.outcome.replaceAll("_", " ")}: ${input} tokens in, ${output} out.`;
-      return;
-    }
-    await new Promise((resolve) => { setTimeout(resolve, SETTLED_WAIT_MS); });
-  }
-  find("ended").textContent = "It is not settled yet; the receipt will have its cost.";
-}
-
 // ---- the page
+
+const columns = [];
+
+function showColumns() {
+  const wanted = find("second").value ? 2 : 1;
+  while (columns.length < wanted) {
+    const root = find("column").content.firstElementChild.cloneNode(true);
+    const number = columns.length + 1;
+    for (const part of root.querySelectorAll("[aria-label]")) part.setAttribute("aria-label", `${part.getAttribute("aria-label")} ${number}`);
+    find("columns").append(root);
+    columns.push(new AnswerColumn(root, ask, form.dataset.receiptUrl));
+  }
+  while (columns.length > wanted) columns.pop().root.remove();
+  find("columns").classList.toggle("two", wanted === 2);
+}
+
+async function send() {
+  const protocol = PROTOCOLS[find("protocol").value];
+  const chosen = [find("model"), find("second")].slice(0, columns.length).map((select) => select.selectedOptions[0]);
+  const bodies = chosen.map((option) => bodyFor(protocol, option.value));
+  const path = protocol.path(find("dialect").value);
+  const { signal } = stopping;
+  const run = (column, index) => column.run(protocol, path, bodies[index], { price: Number(chosen[index].dataset.price), signal });
+  await Promise.all(columns.map(run));
+}
 
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (stopping) return;
   stopping = new AbortController();
-  find("send").disabled = true;
+  for (const id of ["send", "second"]) find(id).disabled = true;
   find("stop").disabled = false;
   find("stop").focus();
+  let failed = null;
   try {
-    await run();
+    showInvalid(null);
+    await send();
+  } catch (error) {
+    failed = error;
   } finally {
     const hadFocus = document.activeElement === find("stop") || document.activeElement === document.body;
     stopping = null;
-    find("send").disabled = false;
+    for (const id of ["send", "second"]) find(id).disabled = false;
     find("stop").disabled = true;
     if (hadFocus) find("send").focus();
+  }
+  if (failed instanceof InvalidField) {
+    showInvalid(failed);
+    const details = failed.field.closest("details");
+    if (details) details.open = true;
+    failed.field.focus();
+  } else if (failed && failed.name !== "AbortError") {
+    columns[0].fail(failed.message);
   }
 });
 form?.addEventListener("click", (event) => {
   const remove = event.target.closest("[data-removes]");
   if (event.target.id === "stop") stopping?.abort();
   if (event.target.id === "add") addMessage("user", "").focus();
-  if (event.target.id === "continue") {
-    addMessage("assistant", find("answer").textContent);
+  if (event.target.dataset.part === "continue") {
+    addMessage("assistant", columns.find((each) => each.root.contains(event.target)).part("answer").textContent);
     event.target.hidden = true;
     addMessage("user", "").focus();
   }
@@ -188,12 +240,18 @@ form?.addEventListener("click", (event) => {
     remove.closest(".message").remove();
     find("add").focus();
   }
-  showCode();
+  showCodeSoon();
 });
-form?.addEventListener("input", showCode);
+form?.addEventListener("input", (event) => {
+  if (event.target.id === "protocol") showFields();
+  if (event.target.id === "second") showColumns();
+  showCodeSoon();
+});
 form?.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit(); });
 
 if (form) {
   addMessage("user", "Say hello.");
+  showFields();
+  showColumns();
   showCode();
 }

@@ -25,8 +25,8 @@ PROTOCOLS: dict[str, Protocol] = {
     )
 }
 _DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialects if name}
-# The first segment behind `/v1/`, which clients may have left out.
-_FIRST_SEGMENT = re.compile(rf"/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?(?:v1/)?([^/?]+)")
+# The first segment behind `/v1/`, which clients may have left out; a proxy's prefix may be in front of it.
+_FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?)([^/?]+)")
 
 
 def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:

@@ -1,0 +1,173 @@
+"""The console's playground: every protocol, two models, tools and schemas, and the same request as code."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.browser.conftest import sign_in
+from tests.clients import programs
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
+
+SCHEMA = """{"type": "object", "properties": {"seats": {"type": "integer"}}, "required": ["seats"],
+"additionalProperties": false}"""
+TOOLS = '[{"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}]'
+
+
+@pytest.fixture
+def page(visitor: Page) -> Page:
+    """Return a page without a session."""
+    return visitor
+
+
+def open_playground(page: Page, installation: Installation, ids: dict[str, int], model: str) -> None:
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/playground?model={model}")
+
+
+def part(page: Page, name: str, column: int = 0) -> Locator:
+    """Return a part of one of the playground's answers."""
+    return page.locator(f"[data-part={name}]").nth(column)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "dialect", "end"),
+    [
+        ("chat", "openai", "data: [DONE]"),
+        ("chat", "bitseek", '"finish_reason":"stop"'),
+        ("responses", "", "event: response.completed"),
+        ("messages", "", "event: message_stop"),
+        ("completions", "llama", "data: [DONE]"),
+    ],
+)
+def test_the_playground_streams_and_its_request_is_charged_like_any_other(
+    page: Page,
+    installation: Installation,
+    ids: dict[str, int],
+    protocol: str,
+    dialect: str,
+    end: str,
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    if dialect:
+        page.get_by_label("Dialect").select_option(dialect)
+    page.get_by_label("Text of the message").fill("hello [sandbox tokens=12]")
+    page.get_by_text("Parameters", exact=True).click()
+    page.get_by_label("temperature").fill("0.5")
+    expect(page.locator("#curl")).to_contain_text('"temperature": 0.5')
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    usage = json.loads(part(page, "usage").inner_text())["usage"]
+    assert (usage.get("completion_tokens") or usage["output_tokens"]) == 12
+    assert end in part(page, "frames").inner_text()
+    assert part(page, "answer").inner_text().strip()
+    amount = part(page, "amount").inner_text()
+    page.get_by_role("link", name="Receipt").click()
+    expect(page.locator(".sum")).to_contain_text(amount)
+    expect(page.get_by_text("playground (ck_live_")).to_be_visible()
+
+
+def test_the_playground_stops_two_models_at_once(
+    page: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Second model").select_option("sandbox")
+    page.get_by_label("Text of the message").fill("hello [sandbox tokens=900 delay_ms=50]")
+    page.get_by_role("button", name="Send").click()
+    for column in (0, 1):
+        expect(part(page, "amount", column)).to_contain_text("≥ $0.0000", timeout=15_000)
+    page.get_by_role("button", name="Stop").click()
+    for column in (0, 1):
+        expect(part(page, "ended", column)).to_contain_text("client cancelled", timeout=15_000)
+    expect(page.get_by_role("button", name="Send")).to_be_focused()
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_the_playground_sends_tools_and_schemas_and_names_the_field_that_is_wrong(
+    page: Page, installation: Installation, ids: dict[str, int], protocol: str
+) -> None:
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Protocol").select_option(protocol)
+    page.get_by_label("Text of the message").fill("[sandbox tool_calls=1]")
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("tools").fill('[{"parameters": {}}]')
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#invalid")).to_contain_text('tools: the function at [0] needs a "name"')
+    expect(page.get_by_label("tools")).to_be_focused()
+    page.get_by_label("tools").fill(TOOLS)
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    assert re.search(r'weather \{.*"city"', part(page, "answer").inner_text())
+    page.get_by_label("tools").fill("")
+    page.get_by_text("JSON schema", exact=True).click()
+    page.get_by_label("schema of the answer").fill(SCHEMA)
+    page.get_by_label("Text of the message").fill("How many?")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "answer")).to_contain_text('"seats"', timeout=15_000)
+
+
+ECHO = """
+[[models]]
+id = "sandbox-echo"
+context_window = 8192
+max_output_tokens = 1024
+price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
+deployments = [{ name = "sandbox", engine = "sandbox" }]
+"""
+
+
+@pytest.fixture
+def echo(installation: Installation) -> str:
+    """Serve a model that repeats the last message."""
+    catalog = installation.folder / "echo.toml"
+    catalog.write_text(ECHO)
+    done = installation.manage("loadcatalog", str(catalog))
+    assert done.returncode == 0, done.stderr
+    return "sandbox-echo"
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_the_playgrounds_code_sends_the_same_request(
+    page: Page, installation: Installation, ids: dict[str, int], echo: str, protocol: str
+) -> None:
+    """Quotes, line breaks and backslashes come back as typed."""
+    open_playground(page, installation, ids, echo)
+    page.get_by_label("Protocol").select_option(protocol)
+    prompt = 'it\'s "quoted" \\ and\nin $two `lines` {é}'
+    page.get_by_label("Text of the message").fill(prompt)
+    page.get_by_text("Parameters", exact=True).click()
+    page.get_by_label("temperature").fill("0.25")
+    expect(page.locator("#python")).to_contain_text("0.25")
+    key = installation.keys["live"]
+    code = {
+        language: (page.locator(f"#{language}").text_content() or "").replace("YOUR_KEY", key)
+        for language in ("curl", "python", "node")
+    }
+    commands: dict[str, programs.Command] = {
+        "curl": ["sh", "-c", code["curl"].replace("curl ", "curl --silent --fail-with-body ", 1)],
+        "python": [sys.executable, "-c", code["python"]],
+        "node": [programs.NODE, "--input-type=module", "--eval", code["node"]],
+    }
+    package = "anthropic_node" if protocol == "messages" else "openai_node"
+    for language, command in commands.items():
+        folder = programs.node_packages(package) if language == "node" else None
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout if language != "curl" else _said(done.stdout)
+        assert prompt in said
+
+
+def _said(stream: str) -> str:
+    """Return the text of a stream's events, in any of the three protocols."""
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    deltas = [each["choices"][0]["delta"] for each in events if each.get("choices")]
+    deltas += [each["delta"] for each in events if each.get("type") == "content_block_delta"]
+    pieces = [each.get("content") or each.get("text") or "" for each in deltas]
+    pieces += [each["delta"] for each in events if each.get("type") == "response.output_text.delta"]
+    return "".join(pieces)
