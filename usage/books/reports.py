@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Min, QuerySet
 
 from accounts import access
 from usage.database.clock import database_now
@@ -59,11 +59,9 @@ def open_by_organization() -> dict[int, int]:
 def longest_waits() -> dict[int, int]:
     """Return for how many ms the oldest unclaimed generation waits, of each organization that has any."""
     now = database_now()
-    waiting = Generation.objects.filter(OPEN, state=State.ADMITTED).order_by()
-    oldest: dict[int, datetime] = {}
-    for organization_id, admitted_at in waiting.values_list("organization_id", "admitted_at"):
-        oldest[organization_id] = min(admitted_at, oldest.get(organization_id, admitted_at))
-    return {each: (now - admitted_at) // timedelta(milliseconds=1) for each, admitted_at in oldest.items()}
+    waiting = Generation.objects.filter(OPEN, state=State.ADMITTED).order_by().values_list("organization_id")
+    oldest = waiting.annotate(Min("admitted_at"))
+    return {each: (now - admitted_at) // timedelta(milliseconds=1) for each, admitted_at in oldest}
 
 
 @dataclass(frozen=True, slots=True)
