@@ -51,6 +51,7 @@ MAX = {
     "HEARTBEAT_MS": WEEK_MS,
     "REAPER_MS": WEEK_MS,
     "QUEUE_TTL_MS": WEEK_MS,
+    "MAX_QUEUE_AGE_MS": WEEK_MS,
     "PING_MS": WEEK_MS,
     "TICKET_TTL_MS": WEEK_MS,
     "REFUSED_BODY_BYTES_PER_MINUTE": 1024 * 1024 * 1024 * 1024,
@@ -62,6 +63,7 @@ MAX = {
 }
 # The smallest values that are not 1.
 MIN = {
+    "MAX_QUEUE_AGE_MS": 0,
     "PING_MS": 0,
     "LAME_DUCK_MS": 0,
     "FAILED_AUTHENTICATIONS_PER_MINUTE": 0,
