@@ -24,7 +24,7 @@ from accounts import keys
 from accounts.models import EndUser, Project
 from bench.insights_reads import BOUND_MS, Read, admission_terms, get, timed
 from chatapi import identity
-from usage.books import budgets, ledger
+from usage.books import ledger
 from usage.database.clock import database_now
 from usage.insights.end_user_ranking import MAX_ROWS
 from usage.models import BudgetLimit, HourlyUsage, Period, Scope
@@ -96,12 +96,8 @@ def fill(project: Project, end_users: int) -> None:
         today = database_now().date()
         for day in range(DAYS):
             _use(cursor, project, newest, day, today - timedelta(days=day))
-        for period, start in (
-            (Period.DAY, today),
-            (Period.MONTH, today.replace(day=1)),
-            (Period.EVER, budgets.EVER),
-        ):
-            _spend(cursor, project, newest, period, start)
+        for period in Period:
+            _spend(cursor, project, newest, period, period.start(today))
         _use_by_hour(cursor, project)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE")

@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db import Error, InterfaceError, OperationalError
 
 if TYPE_CHECKING:
-    from usage.models.budgets import BudgetKey
+    from usage.models.budget_keys import BudgetKey
 
 
 class UsageError(Exception):

@@ -14,7 +14,7 @@ from accounts.models import APIKey, RateLimit
 from usage.books import spending
 from usage.books.spending import Spending
 from usage.insights.keys import DAYS, key_activity
-from usage.models import BudgetLimit, Scope
+from usage.models import Scope
 from usage.pages.gauges import Fullness, draw_sparkline, fullness
 from usage.rollups import refused_requests
 
@@ -85,12 +85,6 @@ def rate_limits(row: APIKey) -> Iterator[LimitRow]:
 def budgets(row: APIKey) -> Iterator[BudgetRow]:
     """Yield the key's budgets, then its project's and its organization's."""
     organization = row.project.organization
-    scopes = {Scope.ORGANIZATION: organization.pk, Scope.PROJECT: row.project_id, Scope.API_KEY: row.pk}
-    wanted = Q()
-    for scope, scope_id in scopes.items():
-        wanted |= Q(scope=scope, scope_id=scope_id)
-    # One row for each of them: `wanted` has one owner for each scope.
-    limits = {(limit.scope, limit.period): limit.pk for limit in BudgetLimit.objects.filter(wanted)}
     known = spending.now(
         organization_id=organization.pk,
         project_id=row.project_id,
@@ -98,6 +92,5 @@ def budgets(row: APIKey) -> Iterator[BudgetRow]:
         time_zone=organization.time_zone,
     )
     for each in sorted(known, key=lambda each: list(reversed(_OWNERS)).index(Scope(each.scope))):
-        limit_id = limits.get((each.scope, each.period))
-        url = reverse("admin:usage_budgetlimit_change", args=[limit_id]) if limit_id else ""
+        url = reverse("admin:usage_budgetlimit_change", args=[each.limit_id]) if each.limit_id else ""
         yield BudgetRow(_OWNERS[Scope(each.scope)], each, url)

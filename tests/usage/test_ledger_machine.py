@@ -29,14 +29,14 @@ from accounts.models import APIKey, Organization, Project
 from chatapi import identity
 from tests.usage.conftest import NOW, PRICE, limit
 from usage import pricing
-from usage.books import budgets, corrections, credit, idempotency, ledger
+from usage.books import corrections, credit, idempotency, ledger
 from usage.books.credit import Note
 from usage.books.idempotency import Idempotency
 from usage.books.settlement import MAY_FARE_BETTER
 from usage.database.clock import local_day
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
 from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
-from usage.models.budgets import BudgetOwners
+from usage.models.budget_keys import BudgetOwners
 from usage.pricing import FREE, Price, Tokens
 from usage.verification import seals, verify
 
@@ -134,7 +134,7 @@ class Ledger(RuleBasedStateMachine):
         wish = self._admission(self.keys[key], size, price, sent)
         day = local_day(self.now, wish.time_zone)
         owners = BudgetOwners(self.organization.pk, self.keys[key].project_id, self.keys[key].pk)
-        ids = budgets.ids_for(owners, day)
+        ids = owners.budget_ids(day)
         known = self._known(wish)
         (result,) = ledger.admit(self.now, [wish])
         if known is not None and sent is not None:

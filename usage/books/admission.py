@@ -19,7 +19,7 @@ from usage.database.clock import local_day
 from usage.database.sql import insert
 from usage.errors import AlreadyAdmitted, BudgetExceeded
 from usage.failpoints import failpoint
-from usage.models.budgets import BudgetOwners
+from usage.models.budget_keys import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, Price
 
 
@@ -145,8 +145,7 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
 
 
 def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
-    owners = BudgetOwners(item.organization_id, item.project_id, item.api_key_id, item.end_user_id)
-    return budgets.ids_for(owners, local_day(now, item.time_zone))
+    return BudgetOwners.of(item).budget_ids(local_day(now, item.time_zone))
 
 
 _COLUMNS = (

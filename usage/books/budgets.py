@@ -6,69 +6,23 @@ Rows are always locked in id order, which rules out deadlocks.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
-from functools import lru_cache
+from datetime import datetime
 
 from django.db import connection
 
+from usage.books.budget_limits import limit_of
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.errors import BudgetExceeded
-from usage.models import Budget, Period, Scope
-from usage.models.budgets import BudgetKey, BudgetOwners
+from usage.models import Budget
+from usage.models.budget_keys import BudgetKey
+from usage.models.budgets import CREDIT_BUDGET
 
-EVER = date(1970, 1, 1)
 # The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
 # floating point and PostgreSQL fail.
 MAX_NANODOLLARS = 2**63 - 1
-
-
-def ids_for(owners: BudgetOwners, day: date) -> tuple[str, ...]:
-    """Return the nine budgets in which a request that is admitted on that day counts, and the three of its
-    end user, if the project counts them.
-    """
-    end_user_id = owners.end_user_id
-    # Cached without the end user: a key has few owners, and any number of end users.
-    own = _of_key(owners if end_user_id is None else owners._replace(end_user_id=None), day)
-    return own if end_user_id is None else own + _of(Scope.END_USER, end_user_id, day)
-
-
-# Each admission and each settlement asks for the same ids; building nine strings costs more than a look-up.
-@lru_cache(maxsize=4_096)
-def _of_key(owners: BudgetOwners, day: date) -> tuple[str, ...]:
-    scopes = (
-        (Scope.ORGANIZATION, owners.organization_id),
-        (Scope.PROJECT, owners.project_id),
-        (Scope.API_KEY, owners.api_key_id),
-    )
-    return tuple(budget_id for scope, scope_id in scopes for budget_id in _of(scope, scope_id, day))
-
-
-def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
-    periods = ((Period.DAY, day), (Period.MONTH, day.replace(day=1)), (Period.EVER, EVER))
-    return tuple(str(BudgetKey(scope.value, scope_id, period.value, start)) for period, start in periods)
-
-
-# Whether `l` is the owner's own limit of the budget `b`: `LimitKey` in SQL.
-IS_OWN_LIMIT = "l.scope = b.scope AND l.scope_id = b.scope_id AND l.period = b.period"
-# Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
-_OWN_LIMIT = f"FROM usage_budgetlimit AS l WHERE {IS_OWN_LIMIT}"
-_NEAREST_LIMIT = """FROM (
-        SELECT n.limit_nanodollars, n.soft_limit_nanodollars FROM usage_budgetlimit AS n
-        WHERE n.period = b.period AND (n.scope = b.scope AND n.scope_id = b.scope_id
-            OR b.scope = 'end_user' AND n.scope = 'project_user' AND n.scope_id = (
-                SELECT u.project_id FROM accounts_enduser AS u WHERE u.id = b.scope_id)
-            OR b.scope = 'end_user' AND n.scope = 'org_user' AND n.scope_id = (
-                SELECT p.organization_id FROM accounts_enduser AS u
-                JOIN accounts_project AS p ON p.id = u.project_id WHERE u.id = b.scope_id))
-        ORDER BY CASE n.scope WHEN 'org_user' THEN 2 WHEN 'project_user' THEN 1 ELSE 0 END LIMIT 1) AS l
-    WHERE 1 = 1"""
-
-
-def _limit_of(ids: Iterable[str]) -> str:
-    """Return the part of a query that finds the limit `l` of each budget `b`: an end user's is its own, its
-    project's or its organization's.
-    """
-    return _NEAREST_LIMIT if any(each.startswith(Scope.END_USER.value) for each in ids) else _OWN_LIMIT
+# Whether the budget `b` may not exceed the credit `c`.
+_OF_CREDIT = " AND ".join(f"b.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
+_IS_REQUIRED_CREDIT = f"{_OF_CREDIT} AND c.organization_id = b.scope_id AND c.is_required"
 
 
 def hold(amounts: Mapping[str, int]) -> bool:
@@ -89,12 +43,10 @@ def hold(amounts: Mapping[str, int]) -> bool:
         WHERE b.id = hold.target
         AND b.posted_nanodollars + b.pending_nanodollars <= {MAX_NANODOLLARS} - hold.amount
         AND NOT EXISTS (
-            SELECT 1 {_limit_of(amounts)}
+            SELECT 1 {limit_of(amounts)}
             AND b.posted_nanodollars + b.pending_nanodollars > l.limit_nanodollars - hold.amount)
         AND NOT EXISTS (
-            SELECT 1 FROM usage_credit AS c
-            WHERE b.scope = 'organization' AND b.period = 'ever'
-            AND c.organization_id = b.scope_id AND c.is_required
+            SELECT 1 FROM usage_credit AS c WHERE {_IS_REQUIRED_CREDIT}
             AND b.posted_nanodollars + b.pending_nanodollars > c.credited_nanodollars - hold.amount)
         RETURNING id""",  # noqa: S608  the text is ours, the values are parameters
         parameters,
@@ -150,11 +102,9 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     rows = fetch_all(
         f"""SELECT
             b.id, b.posted_nanodollars, b.pending_nanodollars,
-            (SELECT l.limit_nanodollars {_limit_of(ids)}), c.credited_nanodollars
+            (SELECT l.limit_nanodollars {limit_of(ids)}), c.credited_nanodollars
         FROM usage_budget AS b
-        LEFT JOIN usage_credit AS c
-            ON b.scope = 'organization' AND b.period = 'ever'
-            AND c.organization_id = b.scope_id AND c.is_required
+        LEFT JOIN usage_credit AS c ON {_IS_REQUIRED_CREDIT}
         WHERE b.id IN ({placeholders})""",  # noqa: S608  the text is ours, the values are parameters
         list(ids),
     )
@@ -206,7 +156,7 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
         SET pending_nanodollars = b.pending_nanodollars - change.released,
         posted_nanodollars = b.posted_nanodollars + change.amount,
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
-            SELECT 1 {_limit_of(changes)}
+            SELECT 1 {limit_of(changes)}
             AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
         FROM change WHERE b.id = change.target""",  # noqa: S608
         [*parameters, db_value(now)],

@@ -20,7 +20,7 @@ from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
 from usage.models import CHARGED, Generation, Kind, LedgerEntry
-from usage.models.budgets import BudgetOwners
+from usage.models.budget_keys import BudgetOwners
 from usage.pricing import TOKEN_COLUMNS
 from usage.rollups import Entry
 
@@ -90,8 +90,7 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
     # Added up first: one statement must change each budget once, or only one of its changes would apply.
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in rows:
-        owners = BudgetOwners(row.organization_id, row.project_id, row.api_key_id, row.end_user_id)
-        for budget_id in budgets.ids_for(owners, row.budget_day):
+        for budget_id in BudgetOwners.of(row).budget_ids(row.budget_day):
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)

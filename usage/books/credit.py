@@ -15,8 +15,7 @@ from usage.books import budgets
 from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.formatting import usd
-from usage.models import Budget, Credit, Kind, LedgerEntry, Period, Scope
-from usage.models.budgets import BudgetKey
+from usage.models import Budget, Credit, Kind, LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def require(organization: Organization, is_required: bool = True) -> None:
 
 def balance(organization: Organization) -> Balance:
     credit = Credit.objects.filter(organization=organization).first() or Credit(organization=organization)
-    spent = Budget.objects.filter(id=_budget_id(organization)).first() or Budget()
+    spent = Budget.objects.filter(id=credit.budget_id).first() or Budget()
     return Balance(
         credit.is_required, credit.credited_nanodollars, spent.posted_nanodollars, spent.pending_nanodollars
     )
@@ -115,8 +114,8 @@ def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: N
         return Booking(known, is_new=False)
     if kind == Kind.REFUND:
         # Requests that are being admitted wait for the budget's lock, and then see the lower credit.
-        budgets.ensure([_budget_id(organization)])
-        Budget.objects.select_for_update().get(id=_budget_id(organization))
+        budgets.ensure([credit.budget_id])
+        Budget.objects.select_for_update().get(id=credit.budget_id)
         available = balance(organization).available_nanodollars
         if nanodollars > available:
             raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
@@ -139,7 +138,3 @@ def _entry(organization: Organization, kind: Kind, owed_nanodollars: int, note: 
         recorded_by=note.recorded_by,
         reference=note.reference,
     )
-
-
-def _budget_id(organization: Organization) -> str:
-    return str(BudgetKey(Scope.ORGANIZATION.value, organization.pk, Period.EVER.value, budgets.EVER))

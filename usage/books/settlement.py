@@ -28,7 +28,7 @@ from usage.database.sql import (
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
-from usage.models.budgets import BudgetOwners
+from usage.models.budget_keys import BudgetOwners
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import Entry
 
@@ -141,8 +141,7 @@ class _Open(NamedTuple):
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
-        owners = BudgetOwners(self.organization_id, self.project_id, self.api_key_id, self.end_user_id)
-        return budgets.ids_for(owners, self.budget_day)
+        return BudgetOwners.of(self).budget_ids(self.budget_day)
 
 
 # The public part of the key, for the log.

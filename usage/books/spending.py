@@ -3,21 +3,20 @@
 from dataclasses import dataclass
 from datetime import date
 
-from django.db.models import Q
-
-from usage.books import budgets
+from usage.books.budget_limits import own_limits
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Scope
-from usage.models.budgets import BudgetKey, BudgetOwners, LimitKey
+from usage.models.budget_keys import BudgetKey, BudgetOwners, LimitKey
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """One budget in its current period; `limit_nanodollars` is None without a limit."""
+    """One budget in its current period; both values of the limit are None without one."""
 
     scope: str
     period: str
     period_start: date
+    limit_id: int | None
     limit_nanodollars: int | None
     posted_nanodollars: int
     pending_nanodollars: int
@@ -31,31 +30,25 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
     owners = BudgetOwners(organization_id, project_id, api_key_id)
     # The day of the database's clock, as in admissions: the process may run on a machine whose clock is
     # off.
-    ids = budgets.ids_for(owners, local_day(database_now(), time_zone))
+    ids = owners.budget_ids(local_day(database_now(), time_zone))
+    keys = {budget_id: BudgetKey.parse(budget_id) for budget_id in ids}
     # A budget has a row from its first request on; without a row it is at zero.
-    known = Budget.objects.in_bulk(ids)
-    limits = _limits(owners)
-    found = [_spending(budget_id, known.get(budget_id), limits) for budget_id in ids]
+    rows = Budget.objects.in_bulk(ids)
+    limits = own_limits(LimitKey.of(key) for key in keys.values())
+    found = [
+        _spending(key, rows.get(budget_id) or Budget(), limits.get(LimitKey.of(key)))
+        for budget_id, key in keys.items()
+    ]
     return [each for each in found if each.scope == Scope.API_KEY or each.limit_nanodollars is not None]
 
 
-def _limits(owners: BudgetOwners) -> dict[LimitKey, int]:
-    rows = BudgetLimit.objects.filter(
-        Q(scope=Scope.ORGANIZATION, scope_id=owners.organization_id)
-        | Q(scope=Scope.PROJECT, scope_id=owners.project_id)
-        | Q(scope=Scope.API_KEY, scope_id=owners.api_key_id)
-    )
-    return {row.key: row.limit_nanodollars for row in rows if row.limit_nanodollars is not None}
-
-
-def _spending(budget_id: str, row: Budget | None, limits: dict[LimitKey, int]) -> Spending:
-    key = BudgetKey.parse(budget_id)
+def _spending(key: BudgetKey, row: Budget, limit: BudgetLimit | None) -> Spending:
     return Spending(
         scope=key.scope,
         period=key.period,
         period_start=key.period_start,
-        # A limit belongs to an owner and a kind of period; the start of the period is not a part of it.
-        limit_nanodollars=limits.get(key.limit_key),
-        posted_nanodollars=row.posted_nanodollars if row else 0,
-        pending_nanodollars=row.pending_nanodollars if row else 0,
+        limit_id=limit.pk if limit else None,
+        limit_nanodollars=limit.limit_nanodollars if limit else None,
+        posted_nanodollars=row.posted_nanodollars,
+        pending_nanodollars=row.pending_nanodollars,
     )

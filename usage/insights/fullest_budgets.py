@@ -6,7 +6,7 @@ from datetime import date, timedelta
 from typing import NamedTuple
 
 from accounts.models import APIKey, EndUser, Organization, Project
-from usage.books import budgets
+from usage.books import budget_limits
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
 from usage.database.time_limit import time_limit
@@ -59,7 +59,7 @@ def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> lis
     found: list[BudgetUse] = []
     for row in rows:
         label, time_zone = owners[Scope(row.scope)].get(row.scope_id, ("", ""))
-        if label and row.period_start == _period_start(row.period, local_day(now, time_zone)):
+        if label and row.period_start == Period(row.period).start(local_day(now, time_zone)):
             found.append(row.named(label, time_zone))
     return found[:n]
 
@@ -85,7 +85,7 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
     current = sorted(
-        {(period.value, _period_start(period, local_day(now, zone))) for zone in zones for period in Period}
+        {(period.value, period.start(local_day(now, zone))) for zone in zones for period in Period}
     )
     if not current:
         return []
@@ -95,23 +95,13 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
         f"""SELECT b.scope, b.scope_id, b.period, b.period_start,
             b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
         FROM usage_budgetlimit AS l
-        JOIN usage_budget AS b ON {budgets.IS_OWN_LIMIT}
+        JOIN usage_budget AS b ON {budget_limits.IS_OWN}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
         ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id
         LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours
         [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
     )
     return [_Candidate(*row)._replace(period_start=to_date(row[3])) for row in rows]
-
-
-def _period_start(period: str, day: date) -> date:
-    match Period(period):
-        case Period.DAY:
-            return day
-        case Period.MONTH:
-            return day.replace(day=1)
-        case Period.EVER:
-            return budgets.EVER
 
 
 def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:

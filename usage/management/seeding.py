@@ -22,7 +22,7 @@ from usage.books import prices
 from usage.books.settlement import Attempt
 from usage.database.sql import execute, fetch_all
 from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
-from usage.models.budgets import BudgetKey
+from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.statements import itemizing
 from usage.verification import sums
@@ -317,18 +317,13 @@ def _fill_budgets(plan: Plan) -> None:
 
 def _limit(months: Sequence[Budget]) -> None:
     """Give each organization, project and key a monthly limit that it has not reached; some are close."""
-    most: dict[tuple[str, int], int] = {}
+    most: dict[LimitKey, int] = {}
     for row in months:
-        owner = (row.scope, row.scope_id)
-        most[owner] = max(most.get(owner, 0), row.posted_nanodollars)
+        key = LimitKey.of(row)
+        most[key] = max(most.get(key, 0), row.posted_nanodollars)
     BudgetLimit.objects.bulk_create(
-        BudgetLimit(
-            scope=scope,
-            scope_id=scope_id,
-            period=Period.MONTH,
-            limit_nanodollars=amount * (21 + at % 20) // 20,
-        )
-        for at, ((scope, scope_id), amount) in enumerate(most.items())
+        BudgetLimit(**key._asdict(), limit_nanodollars=amount * (21 + at % 20) // 20)
+        for at, (key, amount) in enumerate(most.items())
     )
 
 

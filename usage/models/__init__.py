@@ -4,7 +4,8 @@ Amounts are integer nanodollars; prices are nanodollars per million tokens. Time
 Rows keep names and prices as values, so that history survives renames and price changes.
 """
 
-from usage.models.budgets import Budget, BudgetLimit, Credit, Period, Scope
+from usage.models.budget_keys import Period, Scope
+from usage.models.budgets import Budget, BudgetLimit, Credit
 from usage.models.generations import (
     ANY_ERROR,
     FAILED,

@@ -1,12 +1,13 @@
 """Prepaid credit, budget limits, and the amounts that each budget has spent and holds."""
 
-from datetime import date
-from typing import NamedTuple
-
 from django.db import models
 from django.db.models import Q
 
 from accounts.models import APIKey, EndUser, Organization, Project
+from usage.models.budget_keys import EVER, BudgetKey, LimitKey, Period, Scope
+
+# An organization's budget whose spending its credit pays: the columns beside the organization's id.
+CREDIT_BUDGET = {"scope": Scope.ORGANIZATION.value, "period": Period.EVER.value}
 
 
 class Credit(models.Model):
@@ -29,28 +30,10 @@ class Credit(models.Model):
     def __str__(self) -> str:
         return str(self.organization)
 
-
-class Scope(models.TextChoices):
-    """Kind of owner of a budget or, the last two, of a limit that each of their end users has."""
-
-    ORGANIZATION = "organization"
-    PROJECT = "project"
-    API_KEY = "key"
-    END_USER = "end_user"
-    PROJECT_END_USERS = "project_user", "each end user of a project"
-    ORGANIZATION_END_USERS = "org_user", "each end user of an organization"
-
-
-class Period(models.TextChoices):
-    """Length of time that one budget counts."""
-
-    DAY = "day"
-    MONTH = "month"
-    EVER = "ever"
-
-
-# What identifies a limit: scope, scope_id and period.
-LimitKey = tuple[str, int, str]
+    @property
+    def budget_id(self) -> str:
+        """Return the id of the budget that has the organization's spending."""
+        return str(BudgetKey.at(Scope.ORGANIZATION, self.organization_id, Period.EVER, EVER))
 
 
 class BudgetLimit(models.Model):
@@ -68,9 +51,7 @@ class BudgetLimit(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["scope", "scope_id", "period"], name="one_limit_per_scope_and_period"
-            ),
+            models.UniqueConstraint(fields=LimitKey._fields, name="one_limit_per_scope_and_period"),
             models.CheckConstraint(condition=Q(limit_nanodollars__gte=0), name="limit_not_negative"),
             models.CheckConstraint(
                 condition=Q(soft_limit_nanodollars__gte=0), name="soft_limit_not_negative"
@@ -82,8 +63,7 @@ class BudgetLimit(models.Model):
 
     @property
     def key(self) -> LimitKey:
-        """What `BudgetKey.limit_key` is for the budgets that it limits."""
-        return self.scope, self.scope_id, self.period
+        return LimitKey.of(self)
 
     @property
     def owner_name(self) -> str:
@@ -106,41 +86,6 @@ _OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
 }
 
 
-class BudgetOwners(NamedTuple):
-    """Those in whose budgets a request counts."""
-
-    organization_id: int
-    project_id: int
-    api_key_id: int
-    end_user_id: int | None = None
-    """None if the project does not count its end users."""
-
-
-class BudgetKey(NamedTuple):
-    """What identifies a budget: whose money, and which period. Its text is the row's id."""
-
-    scope: str
-    scope_id: int
-    period: str
-    period_start: date
-
-    def __str__(self) -> str:
-        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
-
-    @property
-    def limit_key(self) -> LimitKey:
-        """The key of the owner's own limit of this period."""
-        return self.scope, self.scope_id, self.period
-
-    @classmethod
-    def parse(cls, budget_id: str) -> "BudgetKey":
-        """Return the key of a budget's id."""
-        # From both ends: only the middle part may come to hold a name with a slash.
-        scope, _, rest = budget_id.partition("/")
-        scope_id, period, start = rest.rsplit("/", 2)
-        return cls(scope, int(scope_id), period, date.fromisoformat(start))
-
-
 class Budget(models.Model):
     """The amounts that one organization, project, key or end user has spent (`posted`) and holds (`pending`)
     in one period.
@@ -160,9 +105,7 @@ class Budget(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["scope", "scope_id", "period", "period_start"], name="one_budget_per_scope_and_period"
-            ),
+            models.UniqueConstraint(fields=BudgetKey._fields, name="one_budget_per_scope_and_period"),
             models.CheckConstraint(condition=Q(pending_nanodollars__gte=0), name="pending_not_negative"),
         ]
         # The order of their list without end users, of whom there may be very many, and of one scope. The
@@ -178,3 +121,8 @@ class Budget(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def key(self) -> BudgetKey:
+        """Return the key of its columns; its text must be the id."""
+        return BudgetKey.of(self)

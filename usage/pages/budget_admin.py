@@ -20,7 +20,9 @@ from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import ChoosesRows, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
-from usage.models import Budget, BudgetLimit, Credit, Discount, Period, Scope
+from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
+from usage.models.budget_keys import LimitKey
+from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
@@ -177,9 +179,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         """Return the budgets with their names and limits."""
-        same = BudgetLimit.objects.filter(
-            scope=OuterRef("scope"), scope_id=OuterRef("scope_id"), period=OuterRef("period")
-        )
+        same = BudgetLimit.objects.filter(**{name: OuterRef(name) for name in LimitKey._fields})
         limit = Subquery(same.values("limit_nanodollars"))
         rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(
             limit_nanodollars=limit
@@ -265,9 +265,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
         return changelist
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
-        ever = Budget.objects.filter(
-            scope=Scope.ORGANIZATION, scope_id=OuterRef("organization_id"), period=Period.EVER
-        )
+        ever = Budget.objects.filter(**CREDIT_BUDGET, scope_id=OuterRef("organization_id"))
         spent, held = (
             Subquery(ever.values("posted_nanodollars")),
             Subquery(ever.values("pending_nanodollars")),

@@ -16,6 +16,7 @@ from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import RowSelect
 from usage import pricing
 from usage.models import BudgetLimit, Generation, Scope
+from usage.models.budget_keys import LimitKey
 
 SOFT = "Only a warning: requests still pass."
 END_USERS = (
@@ -145,7 +146,8 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
             raise ValidationError("Choose one: an organization, a project or an API key.")
         scope, scope_id = self._of_end_users(*chosen[0])
         self.instance.scope, self.instance.scope_id = scope, scope_id
-        if BudgetLimit.objects.filter(scope=scope, scope_id=scope_id, period=data.get("period")).exists():
+        key = LimitKey(scope, scope_id, data.get("period", ""))
+        if BudgetLimit.objects.filter(**key._asdict()).exists():
             raise ValidationError("There is a limit for this period already: change that one.")
         return data
 

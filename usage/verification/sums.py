@@ -7,7 +7,6 @@ from operator import add
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncMonth
 
-from usage.books import budgets
 from usage.database.clock import TruncUTC
 from usage.models import (
     SPENT,
@@ -25,7 +24,7 @@ from usage.models import (
     MonthlyEndUserUsage,
     State,
 )
-from usage.models.budgets import BudgetKey, BudgetOwners
+from usage.models.budget_keys import BudgetOwners
 from usage.models.generations import FAILED
 from usage.rollups import Group, closed_days, hour_of
 from usage.verification.invariants import Difference
@@ -54,14 +53,12 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
         )
         found = (budget.posted_nanodollars, budget.pending_nanodollars)
         if expected != found:
-            told = ("posted {} pending {}".format(*amounts) for amounts in (expected, found))
-            yield Difference("I2 conservation", budget.id, *told)
+            amounts = ("posted {} pending {}".format(*each) for each in (expected, found))
+            yield Difference("I2 conservation", budget.id, *amounts)
         # Limits are found by these columns, sums by the id.
-        key = BudgetKey(budget.scope, budget.scope_id, budget.period, budget.period_start)
-        if budget.id != str(key):
-            yield Difference(
-                "I2 conservation", budget.id, "the budget that its id says", f"{key}, whose limit it has"
-            )
+        if budget.id != str(budget.key):
+            told = f"{budget.key}, whose limit it has"
+            yield Difference("I2 conservation", budget.id, "the budget that its id says", told)
     # Entries of a day also count in its month and in "ever", which began earlier and are not checked here.
     older = Budget.objects.filter(period_start__lt=first_day) if first_day else Budget.objects.none()
     for budget_id in sorted((posted.keys() | pending.keys()) - set(older.values_list("id", flat=True))):
@@ -176,7 +173,7 @@ def over_limit() -> Iterator[str]:
     This is no mistake: a limit was lowered, a charge was raised, or an upstream exceeded its cap.
     """
     for limit in BudgetLimit.objects.filter(limit_nanodollars__isnull=False):
-        same = Budget.objects.filter(scope=limit.scope, scope_id=limit.scope_id, period=limit.period)
+        same = Budget.objects.filter(**limit.key._asdict())
         for budget in same.filter(posted_nanodollars__gt=limit.limit_nanodollars).order_by("id"):
             spent = f"{budget.id} has spent {budget.posted_nanodollars} n$"
             yield f"{spent}, its limit is {limit.limit_nanodollars} n$"
@@ -186,7 +183,7 @@ def by_budget(rows: "QuerySet[LedgerEntry] | QuerySet[Generation]", amount: str)
     """Return the sum of the column `amount` for each budget id in which the rows count."""
     sums: dict[str, int] = {}
     for *owners, day, total in rows.order_by().values_list(*_GROUP).annotate(total=Sum(amount)):
-        for budget_id in budgets.ids_for(BudgetOwners(*owners), day):
+        for budget_id in BudgetOwners(*owners).budget_ids(day):
             sums[budget_id] = sums.get(budget_id, 0) + total
     return sums
 

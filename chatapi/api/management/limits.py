@@ -23,7 +23,7 @@ from chatapi.api.views import caller_of
 from chatapi.models import ServedModel
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Period, Scope
-from usage.models.budgets import BudgetKey
+from usage.models.budget_keys import BudgetKey, LimitKey
 
 # Our columns by the members of OpenAI's object; the last two are not OpenAI's.
 _NUMBERS = {
@@ -135,8 +135,8 @@ class ProjectSpendLimit(ManagementRoute):
     def post(self, request: Request, project_id: str) -> Response:
         """Save the limit."""
         project, sent = self.project(request, project_id), self.body(request)
-        known = {"scope": Scope.PROJECT, "scope_id": project.pk, "period": Period.MONTH}
-        row = BudgetLimit.objects.filter(**known).first() or BudgetLimit(**known)
+        columns = _monthly(Scope.PROJECT, project.pk)._asdict()
+        row = BudgetLimit.objects.filter(**columns).first() or BudgetLimit(**columns)
         row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
         row.full_clean()
         row.save()
@@ -227,8 +227,12 @@ def _rate_limit(model: str, row: RateLimit | None) -> objects.ProjectRateLimit:
     return objects.ProjectRateLimit(id=f"{_PREFIX}{shown}", model=shown, **numbers)
 
 
+def _monthly(scope: Scope, scope_id: int) -> LimitKey:
+    return LimitKey(scope.value, scope_id, Period.MONTH.value)
+
+
 def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
-    rows = BudgetLimit.objects.filter(scope=scope, scope_id=scope_id, period=Period.MONTH)
+    rows = BudgetLimit.objects.filter(**_monthly(scope, scope_id)._asdict())
     row = rows.filter(limit_nanodollars__isnull=False).first()
     if row is None:
         raise errors.object_not_found("spend limit", f"{scope.value}_id")
@@ -238,8 +242,9 @@ def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
 def _limit_members(row: BudgetLimit, owner: Organization) -> dict[str, Any]:
     """Return the limit in whole cents, rounded down, and whether it is reached in this month."""
     most = row.limit_nanodollars or 0
-    month = local_day(database_now(), owner.time_zone).replace(day=1)
-    budget = Budget.objects.filter(pk=str(BudgetKey(row.scope, row.scope_id, row.period, month))).first()
+    day = local_day(database_now(), owner.time_zone)
+    key = BudgetKey.at(Scope(row.scope), row.scope_id, Period.MONTH, day)
+    budget = Budget.objects.filter(pk=str(key)).first()
     used = budget.posted_nanodollars + budget.pending_nanodollars if budget else 0
     return {
         "threshold_amount": most // NANODOLLARS_PER_CENT,

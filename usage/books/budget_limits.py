@@ -1,0 +1,44 @@
+"""Which limit a budget has: its owner's, or the nearest of an end user: its own, its project's for each end
+user, or its organization's.
+"""
+
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+
+from django.db.models import Q
+
+from usage.models import BudgetLimit, Scope
+from usage.models.budget_keys import LimitKey
+
+
+def _equal(limit: str, columns: Iterable[str]) -> str:
+    return " AND ".join(f"{limit}.{name} = b.{name}" for name in columns)
+
+
+# Whether `l` is the own limit of the budget `b`, in SQL.
+IS_OWN = _equal("l", LimitKey._fields)
+# Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
+_OWN = f"FROM usage_budgetlimit AS l WHERE {IS_OWN}"
+_KIND = [name for name in LimitKey._fields if name not in ("scope", "scope_id")]
+_NEAREST = f"""FROM (
+        SELECT n.limit_nanodollars, n.soft_limit_nanodollars FROM usage_budgetlimit AS n
+        WHERE {_equal("n", _KIND)} AND (n.scope = b.scope AND n.scope_id = b.scope_id
+            OR b.scope = 'end_user' AND n.scope = 'project_user' AND n.scope_id = (
+                SELECT u.project_id FROM accounts_enduser AS u WHERE u.id = b.scope_id)
+            OR b.scope = 'end_user' AND n.scope = 'org_user' AND n.scope_id = (
+                SELECT p.organization_id FROM accounts_enduser AS u
+                JOIN accounts_project AS p ON p.id = u.project_id WHERE u.id = b.scope_id))
+        ORDER BY CASE n.scope WHEN 'org_user' THEN 2 WHEN 'project_user' THEN 1 ELSE 0 END LIMIT 1) AS l
+    WHERE 1 = 1"""  # noqa: S608  the text is ours
+
+
+def limit_of(ids: Iterable[str]) -> str:
+    """Return the part of a query that finds the limit `l` of each budget `b` with one of these ids."""
+    return _NEAREST if any(each.startswith(Scope.END_USER.value) for each in ids) else _OWN
+
+
+def own_limits(keys: Iterable[LimitKey]) -> dict[LimitKey, BudgetLimit]:
+    """Return the limits with these keys, of which there is at least one."""
+    rows = BudgetLimit.objects.filter(reduce(or_, (Q(**key._asdict()) for key in keys)))
+    return {row.key: row for row in rows}

@@ -1,0 +1,132 @@
+"""What identifies a budget and a limit, and in which budgets a request counts.
+
+Tables, statements and forms take the columns of both keys from here. A budget of another kind, such as one
+for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budget's id, and a column.
+"""
+
+from datetime import date
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple, Self
+
+from django.db import models
+
+# The first day of every budget without an end.
+EVER = date(1970, 1, 1)
+
+
+class Scope(models.TextChoices):
+    """Kind of owner of a budget or, the last two, of a limit that each of their end users has."""
+
+    ORGANIZATION = "organization"
+    PROJECT = "project"
+    API_KEY = "key"
+    END_USER = "end_user"
+    PROJECT_END_USERS = "project_user", "each end user of a project"
+    ORGANIZATION_END_USERS = "org_user", "each end user of an organization"
+
+
+class Period(models.TextChoices):
+    """Length of time that one budget counts."""
+
+    DAY = "day"
+    MONTH = "month"
+    EVER = "ever"
+
+    def start(self, day: date) -> date:
+        """Return the first day of the period that contains the day."""
+        match self:
+            case Period.DAY:
+                return day
+            case Period.MONTH:
+                return day.replace(day=1)
+            case Period.EVER:
+                return EVER
+
+
+class LimitKey(NamedTuple):
+    """What identifies a limit: its owner, and the budgets of the owner that it limits."""
+
+    scope: str
+    scope_id: int
+    period: str
+
+    @classmethod
+    def of(cls, row: object) -> Self:
+        """Return the key of a limit, or of the own limit of a budget or of its key."""
+        return cls._make(_limit_columns(row))
+
+
+class BudgetKey(NamedTuple):
+    """What identifies a budget: whose money, and which period. Its text is the row's id."""
+
+    scope: str
+    scope_id: int
+    period: str
+    period_start: date
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+
+    @classmethod
+    def at(cls, scope: Scope, scope_id: int, period: Period, day: date) -> Self:
+        """Return the key of the owner's budget on that day."""
+        return cls(scope.value, scope_id, period.value, period.start(day))
+
+    @classmethod
+    def of(cls, row: object) -> Self:
+        """Return the key of a budget's columns."""
+        return cls._make(_budget_columns(row))
+
+    @classmethod
+    def parse(cls, budget_id: str) -> Self:
+        """Return the key of a budget's id."""
+        # From both ends: only the middle part may come to hold a name with a slash.
+        scope, _, rest = budget_id.partition("/")
+        scope_id, period, start = rest.rsplit("/", 2)
+        return cls(scope, int(scope_id), period, date.fromisoformat(start))
+
+
+_limit_columns = attrgetter(*LimitKey._fields)
+_budget_columns = attrgetter(*BudgetKey._fields)
+
+
+class BudgetOwners(NamedTuple):
+    """Those in whose budgets a request counts: columns of generations and of ledger entries."""
+
+    organization_id: int
+    project_id: int
+    api_key_id: int
+    end_user_id: int | None = None
+    """None if the project does not count its end users."""
+
+    @classmethod
+    def of(cls, row: object) -> Self:
+        """Return the owners of an admission, a generation or an entry."""
+        return cls._make(_owner_columns(row))
+
+    def budget_ids(self, day: date) -> tuple[str, ...]:
+        """Return the nine budgets in which a request that is admitted on that day counts, and the three of
+        its end user, if the project counts them.
+        """
+        if self.end_user_id is None:
+            return _of_key(self, day)
+        # Cached without the end user: a key has few owners, and any number of end users.
+        return _of_key(self._replace(end_user_id=None), day) + _of(Scope.END_USER, self.end_user_id, day)
+
+
+_owner_columns = attrgetter(*BudgetOwners._fields)
+
+
+# Each admission and each settlement asks for the same ids; building nine strings costs more than a look-up.
+@lru_cache(maxsize=4_096)
+def _of_key(owners: BudgetOwners, day: date) -> tuple[str, ...]:
+    return (
+        *_of(Scope.ORGANIZATION, owners.organization_id, day),
+        *_of(Scope.PROJECT, owners.project_id, day),
+        *_of(Scope.API_KEY, owners.api_key_id, day),
+    )
+
+
+def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
+    return tuple(str(BudgetKey.at(scope, scope_id, period, day)) for period in Period)
