@@ -23,9 +23,10 @@ from chatapi.delta_stream.entries import (
     LogEntry,
     Rest,
     Sealed,
-    StreamUnavailable,
 )
+from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
+from chatapi.delta_stream.presence import Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.delta_stream.stream import DeltaStream
 
@@ -44,5 +45,8 @@ __all__ = [
     "LogEntry",
     "Rest",
     "Sealed",
+    "Signs",
+    "StreamLost",
     "StreamUnavailable",
+    "in_time",
 ]

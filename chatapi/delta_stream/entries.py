@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from chatapi.delta_stream.errors import StreamLost
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Failed
 
@@ -54,10 +55,6 @@ class Frame(NamedTuple):
 LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 
-class StreamUnavailable(Exception):
-    """Redis can't be reached, or has lost what should be there."""
-
-
 class Batch(NamedTuple):
     """Consecutive deltas, and the number of the first one."""
 
@@ -99,23 +96,23 @@ def frames_of(data: bytes) -> list[Frame]:
 
 
 def batches_of(entries: Sequence[LogEntry]) -> list[Batch]:
-    """Decode the entries, without seals. Raises `StreamUnavailable` for a batch of another version."""
+    """Decode the entries, without seals. Raises `StreamLost` for a batch of another version."""
     try:
         return [
             Batch(_first_seq(name), deltas.decode(fields[b"d"])) for name, fields in entries if fields[b"d"]
         ]
     except msgspec.DecodeError as error:
-        raise StreamUnavailable(f"the log can't be read: {error}") from error
+        raise StreamLost(f"the log can't be read: {error}") from error
 
 
 def deltas_behind(seq: int, held: Sequence[Batch]) -> Rest:
-    """Return the deltas after that number, in order; raises `StreamUnavailable` when some are lost."""
+    """Return the deltas after that number, in order; raises `StreamLost` when some are lost."""
     found: list[AnyDelta] = []
     for batch in held:
         # Right before a failure some may be missing: deltas that a worker could not publish cost nothing, and
         # the failure is their end. It keeps its number: a client may have the missing ones.
         if batch.first_seq > seq + 1 and not isinstance(batch.deltas[0], Failed):
-            raise StreamUnavailable("Redis has lost a part of the log")
+            raise StreamLost("Redis has lost a part of the log")
         found += batch.deltas[max(0, seq + 1 - batch.first_seq) :]
         seq = max(seq, batch.last_seq)
     return Rest(found, seq)

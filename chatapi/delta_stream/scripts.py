@@ -2,7 +2,7 @@
 
 import hashlib
 
-from chatapi.presence import INBOX_TTL_MS
+from chatapi.delta_stream.presence import INBOX_TTL_MS
 
 # How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
 RUN_TTL_MS = 26 * 3_600_000

@@ -1,4 +1,4 @@
-"""The Redis side of all generations: one method for each thing that a process does with a stream."""
+"""The transport of all generations, on Redis: one method for each thing that a process does with a stream."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -9,9 +9,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from accounts.redis_time_limit import in_time
-from chatapi import presence
-from chatapi.delta_stream import scripts
+from chatapi.delta_stream import presence, scripts
 from chatapi.delta_stream.entries import (
     Batch,
     Entry,
@@ -19,15 +17,15 @@ from chatapi.delta_stream.entries import (
     LogEntry,
     Rest,
     Sealed,
-    StreamUnavailable,
     batches_of,
     deltas_behind,
     frames_of,
     last_seq_of,
 )
+from chatapi.delta_stream.errors import StreamLost, in_time, redis_errors
 from chatapi.delta_stream.jobs import Cancellation, Job
+from chatapi.delta_stream.presence import Presence, Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
-from chatapi.presence import Presence, Signs
 from chatapi.redis_client import Command, DedicatedConnection
 
 log = logging.getLogger(__name__)
@@ -42,7 +40,10 @@ STORING_MS = 2_000
 
 
 class DeltaStream:
-    """The Redis side of all generations of a process."""
+    """The Redis side of all generations of a process.
+
+    Each method raises `StreamUnavailable` if it can't reach Redis.
+    """
 
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
         """`ttl_ms`: how long a log outlives its generation's end, for clients that resume."""
@@ -72,7 +73,7 @@ class DeltaStream:
         return "SET", self.key("job", generation_id.hex), self._job_encoder.encode(job), "PX", RUN_TTL_MS
 
     async def keep_again(self, generation_id: UUID, job: Job) -> bool:
-        """Keep the job if Redis has none; return whether it had none. Raises `RedisError`."""
+        """Keep the job if Redis has none; return whether it had none."""
         command, key, encoded, *ttl = self.keeping(generation_id, job)
         async with in_time():
             kept = await cast(Any, self._redis).execute_command(command, key, encoded, *ttl, "NX")
@@ -81,7 +82,8 @@ class DeltaStream:
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
         """Return each generation's job (None: Redis has lost it) and its cancellation, if any."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
-        found = await self._asking.call("MGET", *keys)
+        with redis_errors():
+            found = await self._asking.call("MGET", *keys)
         jobs = [self._job(data) for data in found[: len(ids)]]
         return [
             (job, None if flag is None else Cancellation(flag))
@@ -141,18 +143,21 @@ class DeltaStream:
         # One argument for all frames: redis-py's cost is by the argument.
         arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
         command = "EVALSHA", scripts.PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
-        try:
-            refused = await self._publishing.call(*command)
-        except NoScriptError:
-            await self._publishing.call("SCRIPT", "LOAD", scripts.PUBLISH)
-            refused = await self._publishing.call(*command)
+        with redis_errors():
+            try:
+                refused = await self._publishing.call(*command)
+            except NoScriptError:
+                await self._publishing.call("SCRIPT", "LOAD", scripts.PUBLISH)
+                refused = await self._publishing.call(*command)
         return {UUID(id_hex.decode()) for id_hex in refused}
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         """Return names and frames of the inbox's entries behind `after`; wait for the first."""
-        found = await self._reading.call(
-            "XREAD", "COUNT", INBOX_ENTRIES, "BLOCK", block_ms, "STREAMS", self.key("inbox", name), after
-        )
+        key = self.key("inbox", name)
+        with redis_errors():
+            found = await self._reading.call(
+                "XREAD", "COUNT", INBOX_ENTRIES, "BLOCK", block_ms, "STREAMS", key, after
+            )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
 
@@ -163,7 +168,7 @@ class DeltaStream:
         return Presence(url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
 
     async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
-        """Return the signs of life of the processes that read these inboxes; raises `RedisError`."""
+        """Return the signs of life of the processes that read these inboxes."""
         return await presence.signs(self._redis, self._prefix, inboxes)
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
@@ -178,14 +183,14 @@ class DeltaStream:
         entries = [entry async for page in self._pages(generation_id) for entry in page]
         try:
             held = batches_of(entries)
-        except StreamUnavailable as error:  # the generation has to be closed all the same
+        except StreamLost as error:  # the generation has to be closed all the same
             log.error("%s: %s", generation_id.hex, error)
             return Sealed([], is_whole=False)
         found = [delta for batch in held for delta in batch.deltas]
         return Sealed(found, is_whole=bool(held) and held[0].first_seq == 1)
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
-        """Return the deltas that the log holds after `after_seq`; raises `StreamUnavailable` when some of
+        """Return the deltas that the log holds after `after_seq`; raises `StreamLost` when some of
         them are lost, or the log ends before `after_seq`.
         """
         batches: list[Batch] = []
@@ -195,7 +200,7 @@ class DeltaStream:
             if batches and batches[0].first_seq <= after_seq + 1:
                 break
         if (batches[-1].last_seq if batches else 0) < after_seq:
-            raise StreamUnavailable("Redis has lost a part of the log")
+            raise StreamLost("Redis has lost a part of the log")
         return deltas_behind(after_seq, batches)
 
     async def tail(
@@ -204,7 +209,7 @@ class DeltaStream:
         """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
         deltas up to `seq`.
 
-        Returns the name of the last entry read and the new deltas. Raises `StreamUnavailable` when some are
+        Returns the name of the last entry read and the new deltas. Raises `StreamLost` when some are
         lost.
         """
         key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
@@ -289,13 +294,14 @@ class DeltaStream:
         }
 
     async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
-        """Yield generations as they are cancelled; raises `RedisError` when the connection is lost."""
+        """Yield generations as they are cancelled, until the connection is lost."""
         # The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
         # the process dies.
-        async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
-            await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
-            async for message in channel.listen():
-                yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
+        with redis_errors():
+            async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+                await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
+                async for message in channel.listen():
+                    yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
 
     async def connected_workers(self) -> set[str]:
         """Return the names of all workers that listen for cancellations."""

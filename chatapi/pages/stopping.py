@@ -9,12 +9,11 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
-from redis.exceptions import RedisError
 
 from accounts import access
 from accounts.audit import recorder
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
 from chatapi.redis_client import connect
 from usage.models import Generation, State
 
@@ -52,7 +51,7 @@ def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
     try:
         # A view runs in a thread without an event loop.
         asyncio.run(_cancel(row))
-    except RedisError as error:
+    except StreamUnavailable as error:
         log.warning("could not stop %s: %r", row, error)
         return False
     recorder.record("asked to stop", row)

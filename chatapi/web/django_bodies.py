@@ -20,10 +20,10 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import HttpRequest
-from redis.exceptions import RedisError
 
 from accounts import access
 from chatapi import errors, identity
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.errors import APIError
 from chatapi.fair_room import NoRoom, Room
 from chatapi.web.body_room import LARGE_BYTES
@@ -94,7 +94,7 @@ class _Body:
             room = (await Services.get()).room
             # Parties are ids of organizations; a negative number is none of them.
             self.room = await room.acquire(-person_id, self._announced_bytes or settings.MAX_BODY_BYTES)
-        except (NoRoom, RedisError) as error:
+        except (NoRoom, StreamUnavailable) as error:
             raise errors.unavailable("The service can't take large requests right now.") from error
 
     async def _signed_in(self) -> int | None:

@@ -7,7 +7,7 @@ from redis.exceptions import RedisError
 
 from accounts.errors import RateLimited
 from chatapi import errors, identity
-from chatapi.delta_stream import StreamUnavailable
+from chatapi.delta_stream import StreamLost, StreamUnavailable
 from chatapi.fair_room import NoRoom
 from chatapi.web.body_parser import ParserUnavailable
 from chatapi.web.exchange import Exchange
@@ -20,6 +20,7 @@ from usage.rollups.refused_requests import Refusal, refused_requests
 log = logging.getLogger(__name__)
 
 _AWAY: Final[dict[type[Exception], str]] = {
+    StreamLost: "The service can't reach its workers right now.",
     StreamUnavailable: "The service can't reach its workers right now.",
     RedisError: "The service can't reach its workers right now.",
     DatabaseUnavailable: "The service can't reach its books right now.",

@@ -6,11 +6,8 @@ from collections.abc import Awaitable
 from typing import ClassVar, Self, TypeVar
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
 from accounts import loop_clock
-from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
-from chatapi.delta_stream import DeltaStream, Rest, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, Rest, StreamLost, StreamUnavailable, in_time
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.deltas import AnyDelta
 
@@ -56,7 +53,7 @@ class Follower:
         """Return the deltas that have come since the last call, a part of them if they are many; nothing
         after `tick_s` of silence.
 
-        Raises `StreamUnavailable` when deltas are lost or Redis stays away, `RedisError` when the next call
+        Raises `StreamLost` when deltas are lost or Redis stays away, `StreamUnavailable` when the next call
         may succeed.
         """
         raise NotImplementedError
@@ -87,18 +84,18 @@ class Follower:
         return found
 
     async def _answer(self, reading: Awaitable[Answer]) -> Answer:
-        """Return what Redis answers. Raises `RedisError`, and after `LOST_AFTER_S` of failures
-        `StreamUnavailable`.
+        """Return what Redis answers. Raises `StreamUnavailable`, and after `LOST_AFTER_S` of failures
+        `StreamLost`.
         """
         began = loop_clock.monotonic()
         try:
-            async with in_time(REPLY_TIMEOUT_S if self._failing_since is None else PROBE_S):
+            async with in_time(None if self._failing_since is None else PROBE_S):
                 answer = await reading
-        except RedisError as error:
+        except StreamUnavailable as error:
             if self._failing_since is None:
                 self._failing_since = began
             if loop_clock.monotonic() - self._failing_since > self.LOST_AFTER_S:
-                raise StreamUnavailable(str(error)) from error
+                raise StreamLost(str(error)) from error
             await asyncio.sleep(POLL_S)
             raise
         self._failing_since = None

@@ -6,12 +6,9 @@ from contextlib import suppress
 from itertools import accumulate
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
 from accounts import loop_clock
-from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
 from chatapi.concurrency import supervise
-from chatapi.delta_stream import DeltaStream, Frame, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, Frame, StreamLost, StreamUnavailable, in_time
 from chatapi.fair_turns import FairTurns
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
@@ -77,7 +74,7 @@ class InboxFollower(Follower):
             if missed := await self._next_page():
                 return missed
             # A frame is in the log before it is in the inbox.
-            raise StreamUnavailable("Redis has lost a part of the log")
+            raise StreamLost("Redis has lost a part of the log")
         part = self._take_part()
         units = len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
         if not self._turns.try_take(units):
@@ -149,17 +146,17 @@ class Inbox:
         self._followers.pop(follower.id.hex.encode(), None)
 
     def check(self, follower: InboxFollower) -> None:
-        """Raise `StreamUnavailable` when Redis has been out of reach for some seconds, all of which this
+        """Raise `StreamLost` when Redis has been out of reach for some seconds, all of which this
         follower has waited.
         """
         # A request that has come meanwhile has reached a Redis that is back: that this reader has not noticed
         # yet must not end it.
         waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
-            raise StreamUnavailable("Redis is out of reach")
+            raise StreamLost("Redis is out of reach")
 
     async def start(self) -> None:
-        """Announce this process and begin to read; raises `RedisError` when Redis is not there."""
+        """Announce this process and begin to read; raises `StreamUnavailable` when Redis is not there."""
         await self._presence.start()
         self._tasks = [asyncio.create_task(supervise(loop)) for loop in (self._read, self._keep_time)]
 
@@ -174,14 +171,14 @@ class Inbox:
         while True:
             is_failing = self._failing_s > 0
             # After an error the first answer is to come at once: until then new requests are refused.
-            block_ms, reply_s = (1, PROBE_S) if is_failing else (1_000, REPLY_TIMEOUT_S)
+            block_ms, reply_s = (1, PROBE_S) if is_failing else (1_000, None)
             began = loop_clock.monotonic()
             try:
                 async with in_time(reply_s):
                     entries = await self.stream.read_inbox(
                         self.name, after=self._read_up_to, block_ms=block_ms
                     )
-            except RedisError as error:
+            except StreamUnavailable as error:
                 log.warning("inbox: %r", error)
                 took_s = loop_clock.monotonic() - began
                 self._failing_s += max(0.0, took_s - block_ms / 1_000) + self.RETRY_S

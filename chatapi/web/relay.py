@@ -10,13 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
-from redis.exceptions import RedisError
-
 from accounts import loop_clock
 from accounts.errors import AccountsError
-from accounts.redis_time_limit import in_time
 from chatapi import errors
-from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST, StreamUnavailable
+from chatapi.delta_stream import CANCELLED, NOT_STARTED, WORKER_LOST, StreamLost, StreamUnavailable, in_time
 from chatapi.web.follower import Follower
 from chatapi.web.services import Services
 from chatapi.web.silence import Finding, Watch
@@ -109,14 +106,14 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
         batch = await follower.next()
         if not batch and (finding := watch.take()) is not None:
             batch = await _end_after(services, follower, finding)
-    except StreamUnavailable:
+    except StreamLost:
         # The log is lost or out of reach; the row may have the end.
         end = None
         with suppress(DatabaseUnavailable, TimeoutError):
             async with loop_clock.timeout(LAST_LOOK_S):
                 end = await services.commits.read(reports.end_of, follower.id)
         batch = _give_up(services, follower, LOST) if end is None else _end_of_broken(end)
-    except (RedisError, DatabaseUnavailable):
+    except (StreamUnavailable, DatabaseUnavailable):
         batch = []
     if services.is_closing and not (batch and isinstance(batch[-1], TERMINAL)):
         return [*batch, *_give_up(services, follower, CLOSING)]
@@ -126,7 +123,7 @@ async def _next(services: Services, follower: Follower, watch: Watch) -> list[An
 async def _end_after(services: Services, follower: Follower, finding: Finding) -> list[AnyDelta]:
     """Return the end of a stream that `silence.py` has looked into; nothing while it may still be published.
 
-    Raises `StreamUnavailable`, `RedisError` or `DatabaseUnavailable`.
+    Raises `StreamLost`, `StreamUnavailable` or `DatabaseUnavailable`.
     """
     if finding is Finding.SETTLED:
         async with in_time(LAST_LOOK_S):
@@ -135,7 +132,7 @@ async def _end_after(services: Services, follower: Follower, finding: Finding) -
         return [NOT_STARTED] if await services.expire(follower.id) else []
     if finding is Finding.WORKER_LOST:
         missed: list[AnyDelta] = []
-        with suppress(StreamUnavailable, RedisError):
+        with suppress(StreamLost, StreamUnavailable):
             async with in_time(LAST_LOOK_S):
                 missed = await follower.catch_up()
         has_ended = bool(missed) and isinstance(missed[-1], TERMINAL)

@@ -49,7 +49,7 @@ def position(text: str, param: str) -> Position:
 
 
 async def check_reached(services: Services, generation_id: UUID, after: Position) -> None:
-    """Raise `InvalidRequest` for a position that the stream has not reached, `RedisError` without
+    """Raise `InvalidRequest` for a position that the stream has not reached, `StreamUnavailable` without
     Redis.
     """
     if not after.seq:
@@ -66,7 +66,7 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
 
 async def is_kept(services: Services, row: Generation) -> bool:
     """Return whether the stream can be read again: while it is open, and some minutes after its end. Raises
-    `RedisError`.
+    `StreamUnavailable`.
     """
     if row.state != State.SETTLED:
         return True

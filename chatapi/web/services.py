@@ -22,7 +22,7 @@ from chatapi import catalog, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
-from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job
+from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job, StreamUnavailable
 from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
@@ -136,7 +136,7 @@ class Services:
 
     @classmethod
     async def get(cls) -> "Services":
-        """Return the process's services, started; raises `RedisError` while Redis is away."""
+        """Return the process's services, started; raises `StreamUnavailable` while Redis is away."""
         if cls._instance is None:
             # All callers share one attempt, which the cancellation of one does not end.
             cls._starting = cls._starting or asyncio.create_task(cls._start())
@@ -148,7 +148,7 @@ class Services:
         services = cls()
         try:
             await services.inbox.start()
-        except RedisError:
+        except StreamUnavailable:
             # The next request makes everything anew, so that nothing half started stays.
             await services.commits.close()
             raise
@@ -236,7 +236,7 @@ class Services:
     async def enqueue_again(self, entry: Entry, job: Job) -> None:
         """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
-        Raises `RedisError` or `DatabaseUnavailable`.
+        Raises `StreamUnavailable`, `RedisError` (by the queue) or `DatabaseUnavailable`.
         """
         generation_id = UUID(entry.generation_id)
         was_lost = await self.stream.keep_again(generation_id, job)
@@ -275,7 +275,7 @@ class Services:
         self.in_background(self._forget_stream(generation_id))
 
     async def cancel(self, generation_id: UUID) -> None:
-        """Tell the worker to stop the generation, before this call returns. Raises `RedisError`."""
+        """Tell the worker to stop the generation, before this call returns. Raises `StreamUnavailable`."""
         await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
@@ -289,7 +289,8 @@ class Services:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         # Errors of these kinds are told to the client by the request that waits for the task.
-        if error is not None and not isinstance(error, AccountsError | UsageError | RedisError):
+        expected = AccountsError | UsageError | StreamUnavailable | RedisError
+        if error is not None and not isinstance(error, expected):
             log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
@@ -332,6 +333,6 @@ class Services:
 
 async def _retry(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
     try:
-        await retry(attempt, RETRY_S, (RedisError,))
-    except RedisError as error:
+        await retry(attempt, RETRY_S, (StreamUnavailable,))
+    except StreamUnavailable as error:
         log.warning("%s: %s", consequence, error)

@@ -21,10 +21,9 @@ from uuid import UUID
 from weakref import WeakSet
 
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from accounts import loop_clock
-from chatapi.delta_stream import DeltaStream
+from chatapi.delta_stream import DeltaStream, StreamUnavailable
 from usage.books import reports
 from usage.books.ledger import CLAIM_FENCE
 from usage.books.reports import GenerationStatus
@@ -134,7 +133,7 @@ class Silence:
         while True:
             try:
                 self._workers.look(await self._stream.connected_workers())
-            except RedisError as error:
+            except StreamUnavailable as error:
                 log.warning("connected workers: %r", error)
                 self._workers.start_again()
             await asyncio.sleep(LOOK_S)

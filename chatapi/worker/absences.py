@@ -5,7 +5,7 @@ from collections.abc import Collection
 from django.conf import settings
 
 from accounts import loop_clock
-from chatapi.presence import Signs
+from chatapi.delta_stream import Signs
 
 # How long a web process may be missing from Redis: longer than it needs to announce itself again after Redis
 # has lost its data.

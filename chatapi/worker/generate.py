@@ -17,11 +17,10 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from chatapi import process_metrics
 from chatapi.concurrency import retry, shield_until_done
-from chatapi.delta_stream import Cancellation, Job
+from chatapi.delta_stream import Cancellation, Job, StreamUnavailable
 from chatapi.end_log import log_end
 from chatapi.wire import requests
 from chatapi.wire.deltas import Failed, Usage
@@ -123,7 +122,7 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
     """Return the job, and the reason if it is cancelled; neither if Redis is away."""
     try:
         return await services.jobs(generation_id)
-    except RedisError as error:
+    except StreamUnavailable as error:
         log.warning("the job of %s can't be read: %r", generation_id.hex, error)
         return None, None
 

@@ -10,11 +10,10 @@ from functools import partial
 from uuid import UUID
 
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import Batch, CachedValue, supervise
-from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
 from chatapi.process_metrics import publish_for_ever
@@ -174,7 +173,7 @@ class Services:
                             await self._turn_to_stop(run)
                             run.stop(End(Ending.FAILED, KEY_REVOKED))
                 await self._cancel_for_dead_web(list(self.running.values()))
-            except (RedisError, UsageError) as error:
+            except (StreamUnavailable, UsageError) as error:
                 log.warning("sweep: %r", error)
 
     async def _cancel_for_dead_web(self, runs: list[Run]) -> None:
@@ -182,7 +181,7 @@ class Services:
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
             found = await self.stream.signs_of_life(sorted(inboxes))
-        except RedisError:
+        except StreamUnavailable:
             # A process that was missing may have been back meanwhile: the count begins anew.
             self._absences.forget()
             raise
@@ -198,7 +197,7 @@ class Services:
             try:
                 async for generation_id, why in self.stream.cancellations(self.name):
                     await self._cancel(generation_id, why)
-            except RedisError as error:
+            except StreamUnavailable as error:
                 log.warning("cancellations: %r", error)
             await asyncio.sleep(0.2)
 

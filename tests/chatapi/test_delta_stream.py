@@ -10,13 +10,21 @@ from uuid import UUID, uuid4
 import msgspec
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream, Entry, Frame, Job, Rest, StreamUnavailable
+from chatapi.delta_stream import (
+    Cancellation,
+    DeltaStream,
+    Entry,
+    Frame,
+    Job,
+    Rest,
+    StreamLost,
+    StreamUnavailable,
+)
+from chatapi.delta_stream.presence import Presence
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
-from chatapi.presence import Presence
 from chatapi.redis_client import connect
 from chatapi.web import inbox as module
 from chatapi.web.follower import Follower, LogFollower
@@ -172,7 +180,7 @@ async def test_what_was_too_much_and_is_lost_in_the_log_is_an_error(
     for seq in range(1, 10):
         slow_follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
     await stream.publish([entry(slow_follower.id, 5, texts(5, 9), inbox="")])
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(StreamLost):
         await slow_follower.next()
 
 
@@ -215,9 +223,9 @@ async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(
     assert await follower.next() == texts(1, 2)
     await redis.delete(stream.key("log", follower.id.hex))
     await stream.publish([entry(follower.id, 5, texts(5, 6))])
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(StreamLost):
         await follower.next()
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(StreamLost):
         await stream.replay(uuid4(), 3)
 
 
@@ -266,7 +274,7 @@ async def test_what_arrived_behind_a_gap_that_nobody_can_fill_is_not_taken_for_h
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
     follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
     assert await follower.next() == texts(1, 2)
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(StreamLost):
         await follower.next()
     await redis.delete(stream.key("log", follower.id.hex))
     await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
@@ -281,7 +289,7 @@ async def test_what_arrived_before_a_gap_is_handed_out_and_what_fills_it_later_f
     follower.feed(Frame(b"", 1, deltas.encode(texts(1, 2))))
     follower.feed(Frame(b"", 5, deltas.encode(texts(5, 6))))
     assert await follower.next() == texts(1, 2)
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(StreamLost):
         await follower.next()
     await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
     assert await follower.next() == texts(3, 6)
@@ -306,7 +314,7 @@ async def test_what_a_full_valkey_refuses_is_an_error_and_written_later(
     await stream.publish([entry(generation_id, 1, texts(1, 3))])
     valkey.client.config_set("maxmemory", 1)
     for batch in (entry(generation_id, 4, texts(4, 5)), entry(identity.new_id(), 1, texts(1, 1))):
-        with pytest.raises(RedisError):
+        with pytest.raises(StreamUnavailable):
             await stream.publish([batch])
     valkey.client.config_set("maxmemory", 0)
     assert await stream.publish([entry(generation_id, 4, texts(4, 5))]) == set()
@@ -410,7 +418,7 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
     assert (await stream.tail(follower.id, b"", 0))[1] == ([*texts(1, 2), lost], 5)
     headless = identity.new_id()
     await stream.publish([entry(headless, 3, texts(3, 4)), entry(headless, 5, [lost])])
-    with pytest.raises(StreamUnavailable):
+    with pytest.raises(StreamLost):
         await stream.replay(headless)
 
 
@@ -434,7 +442,7 @@ async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream:
     generation_id = identity.new_id()
     await stream.publish([Entry(generation_id, 1, 1, msgspec.msgpack.encode([[99, "of a newer version"]]))])
     for reading in (stream.replay(generation_id), stream.tail(generation_id, b"", 0)):
-        with pytest.raises(StreamUnavailable):
+        with pytest.raises(StreamLost):
             await reading
 
 
@@ -495,7 +503,7 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     assert await follower.next() == texts(1, 2)
     valkey.stop()
-    with pytest.raises(RedisError):
+    with pytest.raises(StreamUnavailable):
         await stream.publish([entry(follower.id, 3, texts(3, 3))])
     valkey.start()
     await stream.publish([entry(follower.id, 3, texts(3, 3))])
@@ -532,7 +540,7 @@ async def test_the_inbox_says_when_valkey_stays_away(
     async def is_well() -> bool:
         try:
             inbox.check(follower)
-        except StreamUnavailable:
+        except StreamLost:
             return False
         return True
 

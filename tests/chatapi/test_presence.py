@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
-from chatapi.presence import Presence, Signs, signs
+from chatapi.delta_stream import StreamUnavailable
+from chatapi.delta_stream.presence import Presence, Signs, signs
 from chatapi.redis_client import connect
 from chatapi.worker.absences import PRESUMED_DEAD_S, Absences
 from tests.chatapi.worker.processes import Valkey
@@ -22,7 +22,7 @@ NAME = "web"
 ALIVE, LATE, DEAD = Signs({NAME}, {NAME}), Signs(set(), {NAME}), Signs(set(), set())
 PROCESS = """
 import asyncio, sys
-from chatapi.presence import Presence
+from chatapi.delta_stream.presence import Presence
 async def live():
     presence = Presence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
     await presence.start()
@@ -127,7 +127,7 @@ async def test_a_full_valkey_that_has_forgotten_it_still_has_its_connection(
 
 async def test_without_valkey_it_does_not_start(url: str, valkey: Valkey) -> None:
     valkey.stop()
-    with pytest.raises(RedisError):
+    with pytest.raises(StreamUnavailable):
         await presence_of(url).start()
 
 

@@ -184,7 +184,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the last words stay in an inbox that was read",
-        "chatapi/presence.py",
+        "chatapi/delta_stream/presence.py",
         "                pipe.xdel(self._inbox, read_up_to)\n",
         "",
         ("tests/chatapi/test_delta_stream.py::test_nothing_stays_in_an_inbox_that_has_been_read",),

@@ -7,9 +7,8 @@ import asyncio
 import logging
 
 from django.conf import settings
-from redis.exceptions import RedisError
 
-from chatapi.delta_stream import DeltaStream
+from chatapi.delta_stream import DeltaStream, StreamUnavailable
 from usage.books import reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
@@ -28,7 +27,7 @@ async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
     while True:
         try:
             await delete_settled(commits, stream)
-        except (UsageError, RedisError) as error:
+        except (UsageError, StreamUnavailable) as error:
             log.warning("garbage collection: %r", error)
         await asyncio.sleep(_pause_s())
 
@@ -36,7 +35,7 @@ async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
 async def delete_settled(commits: GroupCommit, stream: DeltaStream) -> None:
     """Delete the jobs of settled generations, and let their logs expire `STREAM_TTL_MS` after the settlement.
 
-    Raises `UsageError` or `RedisError` when the books or Redis are away.
+    Raises `UsageError` or `StreamUnavailable` when the books or Redis are away.
     """
     async for ids in stream.lasting():
         settled_ms_ago = await commits.read(reports.settled_ms_ago, ids) if ids else {}

@@ -13,10 +13,18 @@ from datetime import datetime, timedelta
 
 import msgspec
 from django.conf import settings
-from redis.exceptions import RedisError
 
 from chatapi.concurrency import shield_until_done
-from chatapi.delta_stream import MAX_SEQ, NOT_STARTED, WORKER_LOST, DeltaStream, Entry, Job, Sealed
+from chatapi.delta_stream import (
+    MAX_SEQ,
+    NOT_STARTED,
+    WORKER_LOST,
+    DeltaStream,
+    Entry,
+    Job,
+    Sealed,
+    StreamUnavailable,
+)
 from chatapi.end_log import log_end
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
@@ -103,7 +111,7 @@ class Reaper:
             await self._settle(orphan, sealed, job)
         except AlreadyResolved:
             return
-        except (UsageError, RedisError) as error:
+        except (UsageError, StreamUnavailable) as error:
             log.warning("%s is not closed, or its end is not published: %r", orphan.id.hex, error)
         except Exception:
             # An orphan that can't be read must not keep the others open.
@@ -114,7 +122,7 @@ class Reaper:
         try:
             sealed = await self._stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
             ((job, _),) = await self._stream.jobs([orphan.id])
-        except RedisError:
+        except StreamUnavailable:
             if orphan.was_started:
                 raise
             return NOTHING, None

@@ -8,10 +8,8 @@ import asyncio
 import logging
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
 from chatapi import response_store
-from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, StreamLost, StreamUnavailable
 from chatapi.response_store import MAX_RESPONSE_BYTES, Content
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL
@@ -33,7 +31,7 @@ async def store_responses(commits: GroupCommit, stream: DeltaStream) -> None:
         try:
             while await store_settled(commits, stream) == BATCH:
                 pass
-        except (UsageError, RedisError) as error:
+        except (UsageError, StreamUnavailable) as error:
             log.warning("responses are not stored: %r", error)
         await asyncio.sleep(EVERY_S)
 
@@ -45,14 +43,14 @@ async def store_settled(commits: GroupCommit, stream: DeltaStream) -> int:
     for generation_id, age_ms in settled_ms_ago.items():
         try:
             await _store(commits, stream, generation_id, age_ms)
-        except StreamUnavailable as error:
+        except StreamLost as error:
             log.error("the response %s is not stored: %s", generation_id.hex, error)
             await stream.forget_to_store(generation_id)
     return len(ids)
 
 
 async def _store(commits: GroupCommit, stream: DeltaStream, generation_id: UUID, age_ms: int) -> None:
-    """Store a settled response; raises `StreamUnavailable` if its log is not whole, or too large."""
+    """Store a settled response; raises `StreamLost` if its log is not whole, or too large."""
     state = await stream.state(generation_id)
     if state is None:  # it was deleted
         await stream.forget_to_store(generation_id)
@@ -80,5 +78,5 @@ async def _log(stream: DeltaStream, generation_id: UUID) -> tuple[list[bytes], b
         has_ended = isinstance(found[-1], TERMINAL)
         n_bytes += len(batches[-1])
         if n_bytes > MAX_RESPONSE_BYTES:
-            raise StreamUnavailable(f"it has more than {MAX_RESPONSE_BYTES} bytes")
+            raise StreamLost(f"it has more than {MAX_RESPONSE_BYTES} bytes")
     return batches, has_ended

@@ -10,11 +10,8 @@ from itertools import zip_longest
 from typing import Protocol
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
 from accounts import loop_clock
-from accounts.redis_time_limit import in_time
-from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.delta_stream import DeltaStream, Entry, StreamUnavailable, in_time
 from chatapi.wire import deltas
 from chatapi.wire.deltas import (
     TERMINAL,
@@ -189,7 +186,7 @@ class Publisher:
                 async with in_time(ATTEMPT_S):
                     refused = await self._stream.publish(entries)
                 break
-            except RedisError as error:
+            except StreamUnavailable as error:
                 log.warning("could not publish the deltas of %d generations: %r", len(entries), error)
                 if loop_clock.monotonic() > give_up_at:
                     self._lose(list(self._writing))

@@ -9,10 +9,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job
+from chatapi.delta_stream import DeltaStream, Entry, Job, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web import relay as module
@@ -101,7 +100,7 @@ async def test_missing_deltas_come_when_valkey_answers_again(
     services: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "SILENT_S", 60.0)
-    tail, failures = services.stream.tail, [RedisConnectionError("away")] * 3
+    tail, failures = services.stream.tail, [StreamUnavailable("away")] * 3
 
     async def unreliable(*arguments: Any, **named: Any) -> Any:
         if failures:

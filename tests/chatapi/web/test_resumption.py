@@ -8,11 +8,10 @@ from typing import Any, ParamSpec, TypeVar
 from uuid import UUID
 
 import pytest
-from redis.exceptions import RedisError
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job, Rest
+from chatapi.delta_stream import DeltaStream, Entry, Job, Rest, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web import relay, resumption, silence
@@ -67,7 +66,7 @@ class Stream(DeltaStream):
         """Read the log."""
         try:
             return await super().tail(generation_id, after, seq, most_entries=most_entries)
-        except RedisError:
+        except StreamUnavailable:
             self.failures += 1
             raise
 

@@ -6,10 +6,9 @@ from typing import cast
 from uuid import UUID
 
 import pytest
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry
+from chatapi.delta_stream import DeltaStream, Entry, StreamUnavailable
 from chatapi.wire import deltas
 from chatapi.wire.deltas import Annotations, AnyDelta, Text, Usage
 from chatapi.worker.runs import publisher as publisher_module
@@ -54,7 +53,7 @@ class Writes:
         await self.is_open.wait()
         if self.failures:
             self.failures -= 1
-            raise RedisConnectionError("away")
+            raise StreamUnavailable("away")
         return self.refused & {entry.id for entry in entries}
 
 

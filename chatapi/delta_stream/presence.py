@@ -23,7 +23,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.client import PubSub
 from redis.exceptions import RedisError, ResponseError
 
-from accounts.redis_time_limit import in_time
+from chatapi.delta_stream.errors import StreamUnavailable, in_time
 from chatapi.redis_client import connect_from_thread
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Signs(NamedTuple):
 
 
 async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:
-    """Return the signs of life of these processes; raises `RedisError`."""
+    """Return the signs of life of these processes; raises `StreamUnavailable`."""
     if not names:
         return Signs(set(), set())
     async with in_time(), redis.pipeline(transaction=False) as pipe:
@@ -87,7 +87,7 @@ class Presence:
         self._begun: Future[None] = Future()
 
     async def start(self) -> None:
-        """Return when Redis knows this process; raises `RedisError` when Redis is not there."""
+        """Return when Redis knows this process; raises `StreamUnavailable` when Redis is not there."""
         threading.Thread(target=self._run, name="presence", daemon=True).start()
         await asyncio.wrap_future(self._begun)
 
@@ -106,7 +106,8 @@ class Presence:
                     self._keep_renewing(redis, channel)
             except Exception as error:
                 if not self._begun.done():
-                    self._begun.set_exception(error)
+                    is_away = isinstance(error, RedisError)
+                    self._begun.set_exception(StreamUnavailable(str(error)) if is_away else error)
                     return
                 if isinstance(error, RedisError):
                     log.warning("presence: %s", error)
