@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 import msgspec
@@ -103,7 +103,7 @@ class ManagementRoute(ClientRoute):
         return project
 
 
-def find(caller: Caller, rows: QuerySet[_Row], row_id: str, what: str) -> _Row:
+def find(caller: Caller, rows: QuerySet[_Row], row_id: str, noun: str) -> _Row:
     """Return the row of the caller's organization, locked in a transaction; or raise a 404, the same for
     another's row and for an unknown id.
     """
@@ -112,18 +112,23 @@ def find(caller: Caller, rows: QuerySet[_Row], row_id: str, what: str) -> _Row:
         own = own.select_for_update(of=("self",))
     row = own.filter(pk=int(row_id)).first() if _ID.fullmatch(row_id) else None
     if row is None:
-        raise errors.object_not_found(what, f"{what.replace(' ', '_')}_id")
+        raise errors.object_not_found(noun, f"{noun.replace(' ', '_')}_id")
     return row
 
 
-def refuse_more(rows: QuerySet[Any], what: str) -> None:
+def refuse(message: str, param: str) -> NoReturn:
+    """Raise `InvalidRequest` that names the parameter."""
+    raise InvalidRequest(f"Invalid value for '{param}': {message}", param)
+
+
+def refuse_more(rows: QuerySet[Any], noun: str) -> None:
     """Raise `InvalidRequest` if there are as many rows already as there may be."""
     if rows.count() >= _MOST_ROWS:
-        raise InvalidRequest(f"There can be {_MOST_ROWS} {what} at most.", None, "too_many_objects")
+        raise InvalidRequest(f"There can be {_MOST_ROWS} {noun} at most.", None, "too_many_objects")
 
 
-def expiry(expires_in_seconds: int | None) -> Any:
-    """Return the time in so many seconds; None for None."""
+def expiry(expires_in_seconds: int | None) -> datetime | None:
+    """Return the time that is that many seconds from now; None if the client has sent none."""
     return None if expires_in_seconds is None else timezone.now() + timedelta(seconds=expires_in_seconds)
 
 
@@ -157,8 +162,3 @@ def _explained(error: ValidationError) -> InvalidRequest:
     if field == NON_FIELD_ERRORS:
         return InvalidRequest(messages[0])
     return InvalidRequest(f"Invalid value for '{field}': {messages[0]}", field)
-
-
-def refuse(message: str, param: str) -> NoReturn:
-    """Raise `InvalidRequest` that names the parameter."""
-    raise InvalidRequest(f"Invalid value for '{param}': {message}", param)
