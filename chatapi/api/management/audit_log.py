@@ -33,7 +33,7 @@ _KINDS = {
 }
 _OBJECT_TYPES = {kind: object_type for object_type, kind in _KINDS.items()}
 _ACTIONS = {"created": "created", "changed": "updated", "deleted": "deleted"}
-# What OpenAI has other words for.
+# The events that OpenAI names by another verb than their action.
 _ADDED, _REVOKED, _ARCHIVED = "user.added", "api_key.deleted", "project.archived"
 _IS_REVOCATION = Q(object_type="accounts.apikey", action="changed", changes__has_key="revoked_at")
 # `has_key`, because the negation of a comparison with nothing would be neither true nor false.
@@ -69,13 +69,14 @@ class AuditLogs(ManagementRoute):
         rows = entries.filter(_matching(query, members))
         found: list[AuditEntry] = []
 
-        def shown(entries: list[AuditEntry]) -> list[objects.AuditLog]:
+        def logs_of(entries: list[AuditEntry]) -> list[objects.AuditLog]:
             found.extend(entries)
             actors = members.filter(user__in={entry.actor_id for entry in entries} - {None})
             emails = dict(actors.values_list("user", "user__email"))
             return [_log(entry, emails) for entry in entries]
 
-        page = msgspec.to_builtins(page_of_rows(rows, query, shown, newest_first=True))
+        page = msgspec.to_builtins(page_of_rows(rows, query, logs_of, newest_first=True))
+        # In OpenAI's object, the member with the details has the name of the event's type.
         for log, entry in zip(page["data"], found, strict=True):
             log[log["type"]] = _details(entry)
         return Response(page)

@@ -1,4 +1,4 @@
-"""What the OpenAPI document and the base class know of each operation of the management API."""
+"""The operations of the management API, as the base of its routes and the OpenAPI document read them."""
 
 from dataclasses import dataclass
 from typing import Any
