@@ -1,4 +1,4 @@
-"""Sets up a first tenant, API key, administrator and the sandbox's models: something to try."""
+"""Sets up the tenant of a first start: an organization, an API key, an administrator, the sandbox's models."""
 
 import secrets
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Credentials:
 
 @transaction.atomic
 def set_up() -> Credentials | None:
-    """Set everything up if no organization exists yet; returns None if one does."""
+    """Set up a tenant if there is no organization yet, and return its secrets; None if there is one."""
     if Organization.objects.exists():
         return None
     # Imported here, because it loads the engines, which no later start of this process needs.
@@ -35,7 +35,8 @@ def set_up() -> Credentials | None:
     loading.load(file.read(SANDBOX_CATALOG))
     project = keys.get_or_create_project(ORGANIZATION, "default")
     _, api_key = keys.create_key(project, name="demo", is_admin=True)
-    users, password = get_user_model().objects, None
+    users = get_user_model().objects
+    password = None
     if not users.filter(username=ADMINISTRATOR).exists():
         password = secrets.token_urlsafe(12)
         users.create_superuser(ADMINISTRATOR, password=password)
