@@ -1,4 +1,4 @@
-"""Sets up the tenant of a first start: an organization, an API key, an administrator, the sandbox's models."""
+"""Sets up what a first start needs: a tenant, an API key, an administrator and the models of the sandbox."""
 
 import secrets
 from dataclasses import dataclass
