@@ -102,8 +102,6 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
-    "drf_spectacular",
-    "drf_spectacular_sidecar",
     "accounts",
     "accounts.apps.AuditConfig",
     "usage",
@@ -204,15 +202,6 @@ REST_FRAMEWORK = {
 }
 # Writes the ids of requests as clients know them (`usage/models/generations.py`).
 PUBLIC_ID = "chatapi.identity.public_id"
-SPECTACULAR_SETTINGS = {
-    # Only the page /docs is drf-spectacular's; the document is chatapi.api.openapi's.
-    "SERVE_AUTHENTICATION": [],
-    "ENABLE_DJANGO_DEPLOY_CHECK": False,
-    # Load everything from this server: the sidecar package's assets, and no validator badge.
-    "SWAGGER_UI_DIST": "SIDECAR",
-    "SWAGGER_UI_FAVICON_HREF": f"{STATIC_URL}chatapi/icon.svg",
-    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None, "persistAuthorization": False},
-}
 UNFOLD = THEME
 LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
 

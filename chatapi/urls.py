@@ -10,8 +10,9 @@ from django.urls import include, path
 
 from accounts.audit import recorder
 from accounts.models import ServiceAccount
-from chatapi.api import error_pages, front, metrics, openapi, organization, statements, views
+from chatapi.api import error_pages, metrics, openapi, organization, statements, views
 from chatapi.api.management import routes as management
+from chatapi.docs.views import front_page
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
 
@@ -32,10 +33,9 @@ recorder.watch([ServiceAccount])  # which has no page
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [
-    path("", front.front_page, name="front"),
+    path("", front_page, name="front"),
     path("metrics", metrics.metrics),
-    path("docs", front.Docs.as_view(), name="docs"),
-    path("docs/sandbox.md", front.sandbox_manual, name="sandbox_manual"),
+    path("", include("chatapi.docs.urls")),
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),
     path("console/", include("chatapi.console.urls")),

@@ -1,4 +1,4 @@
-"""The shell examples of README and docs/ are run as they stand, against a real installation.
+"""The shell and Python examples of README and docs/ are run as they stand, against a real installation.
 
 In a `console` block the lines after `$ ` are run, the others are output; `sh` blocks are run whole. What a
 reader would have differently is put in: the port, the key, the interpreter, and the id that the example
@@ -84,3 +84,16 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         assert "invalid_request_error" not in done.stdout, f"{command}\n{done.stdout}"
         shown = done.stdout
+
+
+@pytest.mark.parametrize("document", ["quickstart", "messages"])
+def test_the_python_example_works(service: Installation, document: str) -> None:
+    code = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / f"{document}.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    here = code[0].replace("http://127.0.0.1:8000", service.url).replace("ck_live_…", service.keys["live"])
+    done = subprocess.run(
+        [sys.executable, "-c", here], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()

@@ -40,6 +40,11 @@ def is_console_page(path: str) -> bool:
     return path.startswith("/console/")
 
 
+def is_docs_page(path: str) -> bool:
+    """Return whether the path is one of the documentation's, known or not."""
+    return path == "/docs" or path.startswith("/docs/")
+
+
 def _with_version(path: str) -> str | None:
     """Return the path with the `/v1` that its client has left out, or None if that would be no route."""
     found = _WITHOUT_VERSION.fullmatch(path)

@@ -4,32 +4,37 @@ import logging
 import time
 
 from django.conf import settings
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
 from accounts import client_ip
 from chatapi import identity
-from chatapi.api.error_pages import is_client_route, is_console_page
+from chatapi.api.error_pages import is_client_route, is_console_page, is_docs_page
 from chatapi.log_formats import fields
 from chatapi.wire.protocols import protocol_of
 
 access_log = logging.getLogger("chatapi.access")
 
-# Pages outside the API that open no session and make no links.
-WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json", "/docs", "/docs/sandbox.md"})
+# Pages outside the API that open no session.
+WITHOUT_SESSION = frozenset({"/metrics", "/openapi.json"})
 
 
 class AnyHostMiddleware(MiddlewareMixin):
     """Lets the API's routes answer under any host name, as the hot routes do: a scraper's, a container's.
 
     A foreign name does harm where a browser has a session, or where a link is made of it. Pages of that kind
-    check `ALLOWED_HOSTS`; the others never see the name that was sent.
+    check `ALLOWED_HOSTS`; the others see an allowed name instead of a foreign one.
     """
 
     def process_request(self, request: HttpRequest) -> None:
         """Give the request an allowed name, before `CommonMiddleware` asks for it."""
-        if request.path_info in WITHOUT_SESSION or is_client_route(request.path_info):
-            request.get_host = lambda: "localhost"  # type: ignore[method-assign]
+        path = request.path_info
+        if path in WITHOUT_SESSION or is_docs_page(path) or is_client_route(path):
+            try:
+                request.get_host()
+            except DisallowedHost:
+                request.get_host = lambda: "localhost"  # type: ignore[method-assign]
 
 
 class ForwardedProtoMiddleware(MiddlewareMixin):
@@ -74,14 +79,15 @@ class PagePolicyMiddleware(MiddlewareMixin):
     """
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-        """Widen the policy of the admin's pages, and narrow the console's; django-csp's decorators set the
+        """Widen the policy of the admin's pages, and narrow the console's and the
+        documentation's; django-csp's decorators set the
         same attributes.
         """
         if not response.get("content-type", "").startswith("text/html"):
             return response
         if request.path_info.startswith("/admin/"):
             response._csp_update = {"script-src": ["'unsafe-eval'"]}  # type: ignore[attr-defined]
-        elif is_console_page(request.path_info):
+        elif is_console_page(request.path_info) or is_docs_page(request.path_info):
             own = ["script-src", "style-src", "img-src", "connect-src"]
             response._csp_replace = {  # type: ignore[attr-defined]
                 "default-src": ["'none'"],

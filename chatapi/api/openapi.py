@@ -1,6 +1,7 @@
 """`GET /openapi.json`: the OpenAPI document, from the `openapi_*` modules beside this one."""
 
 from functools import cache
+from typing import Any
 
 import msgspec
 from django.conf import settings
@@ -36,17 +37,21 @@ def document(request: HttpRequest) -> HttpResponse:
 
 @cache
 def _document() -> bytes:
+    return msgspec.json.encode(content())
+
+
+@cache
+def content() -> dict[str, Any]:
+    """Return the document, which is shared: read it only."""
     about_key = {"description": "An API key: `ck_live_…` or `ck_test_…`."}
     keys = {
         "APIKey": {"type": "http", "scheme": "bearer", **about_key},
         "APIKeyHeader": {"type": "apiKey", "in": "header", "name": "x-api-key", **about_key},
     }
-    return msgspec.json.encode(
-        {
-            "openapi": "3.1.0",
-            "servers": [{"url": settings.PATH_PREFIX or "/"}],
-            "info": {"title": "chatapi", "version": "1", "description": DESCRIPTION},
-            "paths": paths(),
-            "components": {"securitySchemes": keys, "schemas": all_schemas()},
-        }
-    )
+    return {
+        "openapi": "3.1.0",
+        "servers": [{"url": settings.PATH_PREFIX or "/"}],
+        "info": {"title": "chatapi", "version": "1", "description": DESCRIPTION},
+        "paths": paths(),
+        "components": {"securitySchemes": keys, "schemas": all_schemas()},
+    }

@@ -22,7 +22,7 @@ _DIALECT = new_parameter(
     "header",
     "X-ChatAPI-Dialect",
     {"enum": list(DIALECTS), **_TEXT},
-    "The dialect of the answer; stronger than the prefix and the key's default.",
+    "The dialect of the answer; it overrides the URL prefix and the key's default.",
 )
 _IDEMPOTENCY_KEY = new_parameter(
     "header",

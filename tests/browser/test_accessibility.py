@@ -52,6 +52,23 @@ def test_axe_finds_nothing_serious(page: Page, installation: Installation, gener
     assert {path: complaints for path, complaints in found.items() if complaints} == {}
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axe_finds_nothing_serious_in_the_documentation(
+    page: Page, installation: Installation, width: int
+) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    paths = (
+        "",
+        "/quickstart",
+        "/errors",
+        "/reference",
+        "/reference/createChatCompletion",
+        "/reference/schemas/Usage",
+    )
+    found = {path: _look(page, f"{installation.url}/docs{path}") for path in paths}
+    assert {path: complaints for path, complaints in found.items() if complaints} == {}
+
+
 def test_axe_finds_nothing_serious_on_a_phone(
     page: Page, installation: Installation, generation_id: str
 ) -> None:

@@ -136,7 +136,7 @@ def test_its_patterns_are_ecmascripts(document: dict[str, Any]) -> None:
 # ---- pages
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/docs?script", "/docs/sandbox.md"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs/errors", "/docs/reference", "/docs/sandbox.md"])
 def test_a_page_needs_no_key_and_nothing_from_elsewhere(path: str) -> None:
     response = Client().get(path)
     assert response.status_code == 200
@@ -168,7 +168,7 @@ def test_a_page_that_there_is_not_is_a_small_page() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
 @pytest.mark.parametrize(
-    "path", ["/", "/docs", "/docs?script", "/docs/sandbox.md", "/openapi.json", "/metrics"]
+    "path", ["/", "/docs", "/docs/errors", "/docs/reference", "/docs/sandbox.md", "/openapi.json", "/metrics"]
 )
 def test_what_is_only_read_says_so_whatever_else_it_is_asked(
     path: str, method: str, caplog: pytest.LogCaptureFixture

@@ -1,0 +1,107 @@
+"""The guides and the reference at /docs."""
+
+import re
+from typing import Any
+from urllib.parse import urljoin
+
+import pytest
+from django.test import Client
+
+from chatapi.docs import guides
+
+HREF = re.compile(r'href="([^"#]*)(?:#([^"]+))?"')
+MAX_BYTES = 150_000
+
+
+def page(path: str, **headers: str) -> str:
+    response = Client().get(path, headers=headers)
+    assert response.status_code == 200, path
+    assert len(response.content) < MAX_BYTES, path
+    return response.content.decode()
+
+
+@pytest.fixture(scope="module")
+def openapi() -> dict[str, Any]:
+    document: dict[str, Any] = Client().get("/openapi.json").json()
+    return document
+
+
+def test_each_guide_is_in_the_menu_and_links_only_to_places_that_exist() -> None:
+    slugs = guides.menu()
+    assert len(slugs) >= 14, "every guide is installed here"
+    pages = {f"/docs/{slug}": page(f"/docs/{slug}") for slug in slugs}
+    for path, html in pages.items():
+        for href, fragment in HREF.findall(html):
+            if href.startswith(("http", "/static", "/console")):
+                continue
+            target = urljoin(path, href) if href else path
+            found = pages.get(target) or page(target)
+            assert not fragment or f'id="{fragment}"' in found, (path, href, fragment)
+
+
+def test_examples_have_the_readers_base_url() -> None:
+    html = page("/docs/quickstart", host="127.0.0.1:9000")
+    assert "http://127.0.0.1:9000/openai/v1/chat/completions" in html
+    assert guides.WRITTEN_BASE_URL not in html
+    assert (
+        "https://localhost/openai/v1"
+        in Client().get("/docs", secure=True, headers={"host": "localhost"}).text
+    )
+
+
+def test_a_copied_example_is_the_command_without_prompt_and_output() -> None:
+    copied = re.search(r'<span id="example-[^"]+">(.*?)</span>', page("/docs/errors"), re.DOTALL)
+    assert copied is not None
+    assert copied[1].startswith("curl -s ")
+    assert "rate limited" not in copied[1]
+
+
+@pytest.mark.parametrize("path", ["/docs/messages", "/docs/messages.md"])
+def test_the_part_for_operators_is_left_out(path: str) -> None:
+    text = page(path)
+    assert "Claude Code" in text
+    assert "For operators" not in text
+    assert "Anthropic as the upstream" not in text
+
+
+def test_the_reference_has_every_operation_and_type(openapi: dict[str, Any]) -> None:
+    index = page("/docs/reference")
+    for path, item in openapi["paths"].items():
+        for method, operation in item.items():
+            assert f'href="/docs/reference/{operation["operationId"]}"' in index
+            html = page(f"/docs/reference/{operation['operationId']}")
+            assert method.upper() in html
+            assert path in html
+            assert all(f">{status}<" in html for status in operation["responses"])
+    for name, schema in openapi["components"]["schemas"].items():
+        html = page(f"/docs/reference/schemas/{name}")
+        assert all(f"<code>{member}</code>" in html for member in schema.get("properties", {}))
+        linked = set(re.findall(r'href="/docs/reference/schemas/(\w+)"', html))
+        assert linked <= set(openapi["components"]["schemas"])
+
+
+def test_types_are_in_words() -> None:
+    html = re.sub(r"<[^>]+>", "", page("/docs/reference/schemas/ChatRequest"))
+    assert "integer (1 to 128) or null" in html
+    assert "number (0 to 2) or null" in html
+    assert re.search(r"array of DeveloperMessage or .* or FunctionMessage \(1 to 2,048 items\)", html)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docs/nothing",
+        "/docs/architecture",
+        "/docs/nothing.md",
+        "/docs/reference/x",
+        "/docs/reference/schemas/x",
+    ],
+)
+def test_what_there_is_not_is_a_404(path: str) -> None:
+    assert Client().get(path).status_code == 404
+
+
+def test_a_page_loads_only_files_of_this_server() -> None:
+    policy = Client().get("/docs/errors").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
