@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections
+from tests.faults.soak_report import print_report
 from tests.faults.soak_verdict import MAX_SILENCE_S, Verdict
 from tests.faults.soak_visits import Visit
 from tests.installation import Installation, wait_for
@@ -142,27 +142,10 @@ def main() -> int:
         soak.stop()
     arguments = f"--seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}"
     print(f"python -m tests.faults.soak {arguments}\n")
-    asked = {
-        "faults": soak.chaos.faults,
-        "visits": Counter(f"{visit.protocol} {visit.act}" for visit in soak.visits),
-    }
-    for title, counts in (asked | verdict.tables).items():
-        _print_table(title, counts)
-    for title, waits in verdict.waits.items():
-        print(f"{title:<34}{waits}")
-    for violation in verdict.violations[:50]:
-        print(f"VIOLATION  {violation}")
-    conclusion = f"the logs stay in {folder}" if verdict.violations else "all is well"
-    print(f"\n{len(verdict.violations)} violations; {conclusion}.")
+    print_report(verdict, soak.chaos.faults, soak.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0
-
-
-def _print_table(title: str, counts: "Counter[str]") -> None:
-    print(f"{title} ({counts.total()})")
-    for name, count in counts.most_common():
-        print(f"  {name or '-':<32}{count:>8}")
 
 
 if __name__ == "__main__":
