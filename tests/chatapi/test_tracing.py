@@ -247,7 +247,7 @@ def test_no_span_has_content_keys_or_names_of_end_users(
 @pytest.mark.parametrize(
     ("sampler", "argument", "flags", "samples"),
     [
-        ("traceidratio", "0", "01", False),
+        ("traceidratio", "0.000001", "01", False),
         ("always_off", "", "01", False),
         ("parentbased_always_off", "", "01", True),
         ("parentbased_always_on", "", "00", False),
