@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.chatapi.worker.processes import Valkey
 from tests.faults.soak_growth import BOUNDS, Curve, Growth, grown
 from tests.installation import Installation, wait_for
 
@@ -26,17 +25,15 @@ def test_samples_are_taken_of_each_process_and_of_valkey(
 ) -> None:
     monkeypatch.setattr("tests.faults.soak_growth.SAMPLE_S", 0.01)
     installation = Installation(tmp_path)
-    with Valkey(tmp_path):
+    try:
+        installation.start_valkey()
         installation.run("web", ["sleep", "60"])
         growth = Growth(installation)
         growth.watch()
-        wait_for(lambda: len(growth._samples["web", "memory MB"]) > 3, "samples")
+        wait_for(lambda: len(growth._samples["valkey", "keys"]) > 3, "samples")
         curves = growth.stop()
-    installation.stop()
-    assert set(curves) == {
-        ("web", "memory MB"),
-        ("web", "descriptors"),
-        ("valkey", "connections"),
-        ("valkey", "keys"),
-    }
+    finally:
+        installation.stop()
+    of_processes = {(name, figure) for name in ("web", "valkey") for figure in ("memory MB", "descriptors")}
+    assert set(curves) == {*of_processes, ("valkey", "connections"), ("valkey", "keys")}
     assert curves["web", "memory MB"].most > 0
