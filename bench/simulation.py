@@ -18,9 +18,9 @@ from functools import partial
 
 from bench.report import median_of
 
-WEB_START_S, CLAIM_S, END_S = 0.0010, 0.0011, 0.0005
+WEB_START_S, CLAIM_S, END_S = 0.0007, 0.0006, 0.0003
 """CPU of a request in a web process, and of its claim and its settlement in a worker."""
-WEB_TOKEN_S, WORKER_TOKEN_S = 50e-6, 56e-6
+WEB_TOKEN_S, WORKER_TOKEN_S = 31e-6, 44e-6
 """CPU of a token that comes alone."""
 MOST_FOR_TOKENS = 0.5
 """The share of a late process that its tokens take: then they come in batches, which cost less."""
