@@ -20,10 +20,8 @@ WEB_START_S, CLAIM_S, END_S = 0.0007, 0.0006, 0.0003
 """CPU of a request in a web process, and of its claim and its settlement in a worker."""
 WEB_TOKEN_S, WORKER_TOKEN_S = 31e-6, 44e-6
 """CPU of a token that comes alone."""
-MOST_FOR_TOKENS = 0.5
-"""The share of a late process that its tokens take: then they come in batches, which cost less."""
-BASE_S = 0.006
-"""What a first token takes in a service without load: commits, hand-overs, a tick of the publisher."""
+MOST_FOR_TOKENS = 0.5  # of a late process: then they come in batches, which cost less
+BASE_S = 0.006  # what a first token takes without load: commits, hand-overs, a tick of the publisher
 LEASE_S, ABSENCE_S, RETRY_S = 6.0, 3.0, (0.5, 1.5)
 """When streams of a dead worker end, when runs for a dead web process do, and when clients come back."""
 SETTLING_S = 30.0  # from the last start to a machine's loss
@@ -58,6 +56,8 @@ class Simulation:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.now = options, 0.0
+        self._cores: float = options.cores
+        self._tokens_per_second: float = options.tokens_per_second
         self.first_token_s: list[float] = []
         self.queued_s: list[float] = []
         self.running = self.ended_early = self._goal = 0
@@ -171,10 +171,10 @@ class Simulation:
         """Return the part of a core that starts and ends of this process get now."""
         beside = [each for each in [*self.webs, *self.workers] if each.machine == process.machine]
         wanted = sum(1.0 if each.is_busy else self._for_tokens(each) for each in beside)
-        return min(1.0, self.options.cores / max(wanted, 1e-9)) * (1 - self._for_tokens(process))
+        return min(1.0, self._cores / max(wanted, 1e-9)) * (1 - self._for_tokens(process))
 
     def _for_tokens(self, process: Process) -> float:
-        return min(MOST_FOR_TOKENS, len(process.streams) * self.options.tokens_per_second * process.token_s)
+        return min(MOST_FOR_TOKENS, len(process.streams) * self._tokens_per_second * process.token_s)
 
 
 def main() -> None:
