@@ -22,7 +22,7 @@ import msgspec
 
 from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, mortal, running, wait_until_ready
 from bench.measurement import Measurement
-from bench.report import GOALS, UPSTREAM, Results, against_previous, table
+from bench.report import COMPARISONS, GOALS, UPSTREAM, Results, against, table
 from bench.scenarios import SCENARIOS, Scenario
 from bench.targets import DATABASE_URL_VARIABLE, TARGETS, Target
 
@@ -141,8 +141,10 @@ def print_verdicts(all_results: list[Results], names: list[str]) -> None:
     ]
     if lines:
         print("### Targets\n", *lines, "", sep="\n", flush=True)
-    if changes := list(filter(None, map(against_previous, all_results))):
-        print("### This release / the previous one\n", *changes, "", sep="\n", flush=True)
+    for title, (target, reference) in COMPARISONS.items():
+        ratios = [against(results, target, reference) for results in all_results]
+        if any(ratios):
+            print(f"### {title}\n", *filter(None, ratios), "", sep="\n", flush=True)
 
 
 def print_ledgers(targets: list[Target]) -> bool:

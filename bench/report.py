@@ -20,6 +20,11 @@ BASELINE = "passthrough-starlette"
 UPSTREAM = "upstream"
 OURS = "chatapi"
 PREVIOUS = "previous"
+TRACED = "chatapi-traced"
+COMPARISONS = {
+    "This release / the previous one": (OURS, PREVIOUS),
+    "With traces / without": (TRACED, OURS),
+}
 
 Figure = Callable[[Measurement], float | None]
 
@@ -218,10 +223,8 @@ def row(results: Results, target: str) -> list[str]:
     ]
 
 
-def against_previous(results: Results) -> str:
-    """Return what this release changes: the ratio of each figure to the previous release's, median and range
-    of the rounds.
-    """
+def against(results: Results, target: str, reference: str) -> str:
+    """Return the ratio of each figure of one chatapi to another's, median and range of the rounds."""
     figures: dict[str, Figure] = {
         "answers/s": answers_per_second,
         "CPU ms per request": cpu_ms_per_request,
@@ -230,7 +233,7 @@ def against_previous(results: Results) -> str:
     }
     lines = []
     for words, figure in figures.items():
-        if ratios := results.ratios(OURS, PREVIOUS, figure):
+        if ratios := results.ratios(target, reference, figure):
             lines.append(
                 f"- {results.scenario.name}: {words}: **{median(ratios):.3f}** "
                 f"({min(ratios):.3f} to {max(ratios):.3f})"

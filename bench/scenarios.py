@@ -60,6 +60,15 @@ SCENARIOS = {
             warmup_requests=8,
         ),
         Scenario(
+            "crowd",
+            "1,000 streams at 20 tokens/s, started in 3 s",
+            "tok100-d50",
+            1000,
+            requests=1000,
+            ramp_seconds=3,
+            warmup_requests=8,
+        ),
+        Scenario(
             "non-stream",
             "64-token answers that are not streamed, 32 concurrent",
             "tok64-d0",

@@ -137,6 +137,14 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 
 @contextmanager
+def chatapi_traced(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Run chatapi with a trace of each request; the upstream is the collector, and drops them."""
+    traces = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{upstream_url}/traces"}
+    with served_chatapi("chatapi-traced", upstream_url, folder, traces) as target:
+        yield target
+
+
+@contextmanager
 def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
     """Run a checkout of another release like `chatapi`: `git worktree add` makes one. It uses this checkout's
     virtual environment.
@@ -150,12 +158,12 @@ def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def served_chatapi(
-    name: str, upstream_url: str, folder: Path, database: Mapping[str, str], checkout: Path = PROJECT_FOLDER
+    name: str, upstream_url: str, folder: Path, settings: Mapping[str, str], checkout: Path = PROJECT_FOLDER
 ) -> Iterator[Target]:
     """Make a new state folder, a catalog and a key, and run `serve`."""
     state = folder / name
     state.mkdir()
-    environment = {**own_environment(state), **database}
+    environment = {**own_environment(state), **settings}
     catalog = state / "catalog.toml"
     models = dict.fromkeys(scenario.model for scenario in SCENARIOS.values())
     catalog.write_text(
@@ -167,7 +175,7 @@ def served_chatapi(
         manage(environment, "createkey", "--organization", "Bench", "--json", checkout=checkout)
     )["key"]
     port = free_port()
-    postgresql = postgresql_roots(database["DATABASE_URL"]) if database else {}
+    postgresql = postgresql_roots(settings["DATABASE_URL"]) if "DATABASE_URL" in settings else {}
     with running(
         name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment, checkout
     ) as child:
@@ -249,5 +257,6 @@ TARGETS: dict[str, Start] = {
     "passthrough-aiohttp-parsed": passthrough_aiohttp_parsed,
     "chatapi": chatapi,
     "chatapi-postgresql": chatapi_postgresql,
+    "chatapi-traced": chatapi_traced,
     "previous": previous,
 }

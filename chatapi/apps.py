@@ -15,12 +15,14 @@ E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secr
 E013  CHATAPI_ALLOWED_HOSTS has a value that is not a host name
 E014  a rediss:// URL turns the verification of the server's certificate off
 E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
+E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -84,6 +86,13 @@ OWN_SEGMENTS = {"admin", "console", "docs", "static", "v1", *DIALECTS}
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+COLLECTOR = re.compile(r"https?://[^/\s]")
+SAMPLERS = tuple(
+    f"{parent}{name}"
+    for parent in ("", "parentbased_")
+    for name in ("always_on", "always_off", "traceidratio")
+)
+RATIO = re.compile(r"0?\.[0-9]+|0|1(\.0+)?")
 REDIS_URLS = {
     "REDIS_URL": "REDIS_URL",
     "BROKER_URL": "CHATAPI_BROKER_URL",
@@ -276,6 +285,38 @@ def check_path_prefix(**_: Any) -> Sequence[checks.CheckMessage]:
     reserved = ", ".join(f"/{name}" for name in sorted(OWN_SEGMENTS))
     hint = f"Use a path such as /llm, without a slash at its end, that does not begin with {reserved}."
     return _wrong_values("CHATAPI_PATH_PREFIX", [] if is_good else [prefix], "no prefix", hint, "E015")
+
+
+@checks.register(CHECK_TAG)
+def check_traces(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check the variables of OpenTelemetry that its SDK would replace by defaults, and that it is there."""
+    if not settings.EXPORTS_TRACES:
+        return []
+    name, argument = settings.TRACES_SAMPLER, settings.TRACES_SAMPLER_ARG
+    is_ratio = name.endswith("traceidratio")
+    mistakes = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT must be an http:// or https:// URL.": not COLLECTOR.match(
+            settings.TRACES_ENDPOINT
+        ),
+        "OTEL_EXPORTER_OTLP_PROTOCOL must be http/protobuf.": settings.TRACES_PROTOCOL != "http/protobuf",
+        f"OTEL_TRACES_SAMPLER={name!r} must be one of {', '.join(SAMPLERS)}.": name not in SAMPLERS,
+        f"OTEL_TRACES_SAMPLER_ARG={argument!r} must be a number from 0 to 1.": is_ratio
+        and not RATIO.fullmatch(argument),
+        "OTEL_EXPORTER_OTLP_ENDPOINT is set, but OpenTelemetry is not installed.": not _has_opentelemetry(),
+    }
+    hint = "docs/tracing.md shows how to set it up; without an endpoint there are no traces."
+    return [
+        checks.Error(mistake, hint=hint, id="chatapi.E017")
+        for mistake, is_made in mistakes.items()
+        if is_made
+    ]
+
+
+def _has_opentelemetry() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @checks.register(CHECK_TAG)

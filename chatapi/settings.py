@@ -89,6 +89,23 @@ LAME_DUCK_MS = env.int("CHATAPI_LAME_DUCK_MS", default=5_000)
 DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
 HUNG_MS = env.int("CHATAPI_HUNG_MS", default=60_000)
 
+# ---- traces, by OpenTelemetry's own variables; its SDK reads the others (docs/tracing.md)
+TRACES_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default="") or env.str(
+    "OTEL_EXPORTER_OTLP_ENDPOINT", default=""
+)
+TRACES_PROTOCOL = (
+    env.str("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", default="")
+    or env.str("OTEL_EXPORTER_OTLP_PROTOCOL", default="")
+    or "http/protobuf"
+)
+TRACES_SAMPLER = env.str("OTEL_TRACES_SAMPLER", default="") or "parentbased_always_on"
+TRACES_SAMPLER_ARG = env.str("OTEL_TRACES_SAMPLER_ARG", default="") or "1.0"
+EXPORTS_TRACES = (
+    bool(TRACES_ENDPOINT)
+    and env.str("OTEL_TRACES_EXPORTER", default="") != "none"
+    and env.str("OTEL_SDK_DISABLED", default="").lower() != "true"
+)
+
 # ---- tests
 FAILPOINTS = env.str("CHATAPI_FAILPOINTS", default="")
 

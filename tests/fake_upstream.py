@@ -157,13 +157,13 @@ class Upstream:
 
 
 @asynccontextmanager
-async def serve(port: int = 0) -> AsyncIterator[Upstream]:
-    """Run the upstream in this event loop, on 127.0.0.1."""
+async def serve(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[Upstream]:
+    """Run the upstream in this event loop."""
     upstream = Upstream()
     runner = web.AppRunner(upstream.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, backlog=4096).start()
-    upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    await web.TCPSite(runner, host, port, backlog=4096).start()
+    upstream.url = f"http://{host}:{runner.addresses[0][1]}/v1"
     try:
         yield upstream
     finally:
@@ -331,8 +331,8 @@ class _Stream:
         transport.close()
 
 
-async def _run(port: int) -> None:
-    async with serve(port) as upstream:
+async def _run(host: str, port: int) -> None:
+    async with serve(port, host) as upstream:
         print(json.dumps({"port": int(upstream.url.rsplit(":", 1)[1].split("/")[0])}), flush=True)
         await asyncio.Event().wait()
 
@@ -343,8 +343,10 @@ def main() -> None:
         prog="tests.fake_upstream", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--host", default="127.0.0.1")
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    asyncio.run(_run(parser.parse_args().port))
+    options = parser.parse_args()
+    asyncio.run(_run(options.host, options.port))
 
 
 if __name__ == "__main__":

@@ -199,7 +199,7 @@ class Installation:
     def get(self, path: str, key: str | None = None) -> tuple[int, Any]:
         """GET: status and JSON body (or text); 0 when nobody answers."""
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        return _fetch(urllib.request.Request(self.url + path, headers=headers))
+        return fetch(urllib.request.Request(self.url + path, headers=headers))
 
     def receipt(self, generation_id: str) -> dict[str, Any]:
         """Return the receipt of the generation, once it is settled."""
@@ -216,14 +216,14 @@ class Installation:
     def script(self, model: str, **script: Any) -> None:
         """Say how the upstream behaves for that model."""
         body = json.dumps({"name": model, "script": script}).encode()
-        status, answer = _fetch(
+        status, answer = fetch(
             urllib.request.Request(self.upstream_url + "/script", body, {"Content-Type": "application/json"})
         )
         assert status in {200, 201, 204}, answer
 
     def calls(self, model: str) -> list[dict[str, Any]]:
         """Return the upstream's records of calls for that model, oldest first."""
-        _, answer = _fetch(urllib.request.Request(self.upstream_url + "/stats"))
+        _, answer = fetch(urllib.request.Request(self.upstream_url + "/stats"))
         return [call for call in answer["calls"] if call["body"].get("model") == model]
 
     def log(self, name: str) -> str:
@@ -312,7 +312,8 @@ def answers(path: Path) -> bool:
         return probe.recv(64).startswith(b"+PONG")
 
 
-def _fetch(request: urllib.request.Request) -> tuple[int, Any]:
+def fetch(request: urllib.request.Request) -> tuple[int, Any]:
+    """Return the status and the JSON body, or its text; 0 when nobody answers."""
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             status, body = answer.status, answer.read()

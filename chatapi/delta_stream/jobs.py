@@ -50,3 +50,5 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     """The generation is finished even if its client leaves: a client will come back for the answer."""
     is_not_kept: object = None
     """True: there was no room for the request's state. Other values, of earlier releases, mean nothing."""
+    trace_headers: dict[str, str] = {}
+    """The headers of the request's span (`chatapi/tracing/`)."""

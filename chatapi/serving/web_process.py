@@ -6,6 +6,7 @@ from django.conf import settings
 from django.urls import reverse
 
 from accounts.loop_clock import clock
+from chatapi import tracing
 from chatapi.asgi import application
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
@@ -47,7 +48,7 @@ def run(listener: socket.socket, *, is_shared: bool = False) -> int:
     reverse("admin:index")
     tune_process()
     clock.start(loop)
-    with watched():
+    with watched(), tracing.exporting("web"):
         serve(
             application,
             listener=listener,

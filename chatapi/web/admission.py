@@ -47,7 +47,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inbox.name
-        admitting = services.in_background(_admit(services, request, admission, inbox, exchange.began_at))
+        admitting = services.in_background(_admit(exchange, services, request, admission, inbox))
         usage: Usage | None = None
         try:
             if is_later:
@@ -67,7 +67,8 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     if row.state == State.ADMITTED:
         # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
         await services.enqueue_again(
-            Entry(row.id.hex, row.organization_id), Job("", request.content, runs_on=True)
+            Entry(row.id.hex, row.organization_id),
+            Job("", request.content, runs_on=True, trace_headers=exchange.span.headers),
         )
     request.content = request.state = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
@@ -148,11 +149,11 @@ async def end_user_limits(services: Services, caller: Caller, end_user: str | No
 
 
 async def _admit(
+    exchange: Exchange,
     services: Services,
     request: ValidatedRequest,
     admission: ledger.Admission,
     inbox: str,
-    began_at: float,
 ) -> None:
     """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
@@ -170,13 +171,14 @@ async def _admit(
             raise
         failpoint("admit.after_commit")
         runs_on = admission.idempotency is not None or not inbox
-        job = Job(inbox, request.content, runs_on, is_not_kept=request.is_not_kept)
+        job = Job(inbox, request.content, runs_on, request.is_not_kept, exchange.span.headers)
         stores_response = bool(request.caller.stores_responses_days)
         entry = Entry(admission.id.hex, admission.organization_id, is_flex=request.summary.is_flex)
         await services.enqueue(entry, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
         if not admission.is_test:
-            ADMISSION.observe(monotonic() - began_at)
+            ADMISSION.observe(monotonic() - exchange.began_at)
+        exchange.span.add_event("enqueued")
         failpoint("enqueue.after")
     finally:
         if request.room is not None:

@@ -14,8 +14,9 @@ from accounts.authentication import Caller, KeyHeaders
 from accounts.errors import RateLimited
 from accounts.models import KeyScope
 from accounts.rate_limits import Reservation
-from chatapi import errors, identity
+from chatapi import errors, identity, tracing
 from chatapi.fair_room import Room
+from chatapi.tracing import NO_SPAN, Span
 from chatapi.web.body_room import LARGE_BYTES
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
@@ -64,7 +65,11 @@ class Exchange:
         self.response_headers = [OPENAI_VERSION]
         """Headers that every response has, errors too."""
         self.caller: Caller | None = None
-        """Set once the key is known to be valid; its scopes may still refuse the request."""
+        """Set by `belongs_to`, once the key is known to be valid; its scopes may still refuse the request."""
+        self.span: Span = NO_SPAN
+        """Of a request with a valid key: strangers cause no traces."""
+        self.error_code = ""
+        """Of the failure that the client got."""
         self.protocol = PROTOCOLS[kind.protocol or CHAT.name]
         """Has the form of the response: the kind's protocol, or that of the generation in the URL."""
         self.dialect: Dialect | None = None
@@ -89,6 +94,12 @@ class Exchange:
         return round((time.monotonic() - self.began_at) * 1_000)
 
     # ---- the request
+
+    def belongs_to(self, caller: Caller) -> None:
+        """Note whose request it is, and begin its span."""
+        self.caller = caller
+        took_s = time.monotonic() - self.began_at
+        self.span = tracing.begin_request(self.method, self.kind.path, self.request_headers, took_s)
 
     @property
     def method(self) -> str:
@@ -185,6 +196,7 @@ class Exchange:
         """Begin the response with these headers and `response_headers`."""
         failpoint("view.before_first_byte")
         self.status = status
+        self.span.add_event("response")
         took_ms = (b"openai-processing-ms", b"%d" % self.took_ms)
         ids = ((name, self.request_id.encode()) for name in self.protocol.request_id_headers)
         await self._connection.send_headers(status, [*headers, *ids, *self.response_headers, took_ms])
@@ -199,8 +211,25 @@ class Exchange:
         await self.send_head(status, [*JSON_HEADERS, length, *headers])
         await self.send_body(body, more=False)
 
+    def note_failure(self, failure: Failed) -> None:
+        """Note the failure that the client gets, as an error or inside the stream."""
+        self.error_code = failure.code or failure.type
+
+    def end_span(self) -> None:
+        """End the span: a failed one if the server is at fault, or the stream ended with an error."""
+        attributes: dict[str, str | int | bool] = {"chatapi.generation.id": self.id.hex}
+        if self.status is not None:
+            attributes["http.response.status_code"] = self.status
+        if self.error_code:
+            attributes["error.type"] = self.error_code
+        if not self.is_complete:
+            attributes["chatapi.client_left"] = True
+        is_client_at_fault = self.status is not None and 400 <= self.status < 500
+        self.span.end(attributes, is_failed=bool(self.error_code) and not is_client_at_fault)
+
     async def send_error(self, failure: Failed, *, is_invalid_stream: bool = False) -> None:
         """Respond with the error in the protocol's envelope; see `protocol.Envelope`."""
+        self.note_failure(failure)
         dialect = self.dialect or self.protocol.dialect("")
         answer = dialect.envelope(failure, request_id=self.request_id, is_invalid_stream=is_invalid_stream)
         headers = [*answer.headers]
@@ -216,7 +245,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
     caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
-    exchange.caller = caller
+    exchange.belongs_to(caller)
     await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)
     return caller, exchange.choose_dialect(caller.default_dialect)

@@ -42,6 +42,7 @@ async def send_failure(exchange: Exchange, error: Exception) -> None:
     if not exchange.is_started:
         await _count_refusal(exchange, failure)
     if exchange.is_started and exchange.encoder is not None:
+        exchange.note_failure(failure)
         await exchange.send_body(exchange.encoder.failed(failure), more=False)
         return
     wants_stream = isinstance(error, InvalidRequest) and error.is_stream and not exchange.kind.is_ticket

@@ -58,6 +58,7 @@ async def serve(kind: Kind, connection: EventStreamConsumer) -> None:
     finally:
         for room in exchange.rooms:
             room.release()
+        exchange.end_span()
         if not exchange.is_admitted:  # those have a line when they are settled
             access_log.info(
                 kind.name,

@@ -177,8 +177,8 @@ async def _stream(
             await exchange.send_head(200, STREAM_HEADERS)
             has_begun = True
         is_last = bool(batch) and isinstance(batch[-1], TERMINAL)
-        if is_last and isinstance(batch[-1], Usage):
-            usage = batch[-1]
+        if is_last:
+            usage = _note_end(exchange, batch[-1])
         rest = batch
         if len(batch) > PIECE_DELTAS:
             last_start = (len(batch) - 1) // PIECE_DELTAS * PIECE_DELTAS
@@ -196,6 +196,13 @@ async def _stream(
         await exchange.send_body(frames, more=not is_last)
         del batch, rest, frames  # a thousand streams wait here for their next batch
     return usage, None
+
+
+def _note_end(exchange: Exchange, end: AnyDelta) -> Usage | None:
+    """Note how the stream ends, and return its usage if it ends well."""
+    if isinstance(end, Failed):
+        exchange.note_failure(end)
+    return end if isinstance(end, Usage) else None
 
 
 async def _collect(

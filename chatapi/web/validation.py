@@ -136,7 +136,8 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     ticket = await services.tickets.redeem(secret)
     if ticket is None:
         raise errors.invalid_ticket()
-    caller = exchange.caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
+    caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
+    exchange.belongs_to(caller)
     caller.require(exchange.kind.scope)
     dialect = exchange.choose_dialect(ticket.dialect)
     summary = ticket.summary

@@ -6,18 +6,23 @@
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
+from typing import Final
+from urllib.parse import urlsplit
 
 from chatapi.concurrency import MAX_AGE_S
 from chatapi.fair_room import NoRoom
+from chatapi.models import Engine
+from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.deployments import SANDBOX, Route, able
-from chatapi.worker.engines import Call, EngineError
+from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.routing.affinity import affinity_of
 from chatapi.worker.routing.retries import AttemptPlan, Step
 from chatapi.worker.routing.router import Place
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.run import Run
+from chatapi.worker.runs.run_spans import OPERATIONS
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
 from usage.errors import DatabaseUnavailable
@@ -29,6 +34,10 @@ BUSY = Failed(
 )
 NO_DEPLOYMENT = Failed("No deployment serves this model right now.", code="no_deployment", status=503)
 INTERNAL = Failed("The server had an error while processing your request.", code="internal_error", status=500)
+
+# OpenTelemetry's names of the APIs.
+PROVIDERS: Final = {Engine.OPENAI_COMPATIBLE.value: "openai", Engine.ANTHROPIC.value: "anthropic"}
+PORTS: Final = {"http": 80, "https": 443}
 
 # Waits between attempts to read the deployments while the database is away.
 ROUTES_RETRY_S = (0.1, 0.5, 1, 2)
@@ -106,6 +115,7 @@ async def _attempt(
     """Stream from one deployment; return the end, and the error if the deployment failed."""
     if (stopped := run.begin_on(route.target.name, route.on_disconnect)) is not None:
         return stopped, None
+    run.attempt_span = _begin_span(run, request, route.target)
     try:
         await _stream(services, run, request, route, place)
     except EngineError as error:
@@ -132,6 +142,26 @@ async def _attempt(
     return End(Ending.COMPLETED), None
 
 
+def _begin_span(run: Run, request: GenerationRequest, target: Target) -> Span:
+    """Begin the span of an attempt, by OpenTelemetry's conventions for generative AI."""
+    if run.span is NO_SPAN:
+        return NO_SPAN
+    operation = OPERATIONS[type(request.prompt)]
+    model = target.upstream_model or run.claimed.model
+    attributes: dict[str, str | int | bool] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": PROVIDERS.get(target.engine, target.engine),
+        "gen_ai.request.model": model,
+        "gen_ai.request.stream": target.is_streamed(request),
+        "chatapi.deployment": target.name,
+    }
+    url = urlsplit(target.base_url)
+    if url.hostname:
+        attributes["server.address"] = url.hostname
+        attributes["server.port"] = url.port or PORTS[url.scheme]
+    return run.span.begin_child(f"{operation} {model}", attributes)
+
+
 async def _stream(
     services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
 ) -> None:
@@ -144,6 +174,7 @@ async def _stream(
         claimed.max_output_tokens,
         run.request_bytes,
         claimed.max_prompt_tokens,
+        run.attempt_span.headers,
     )
     # Without `aclosing` the upstream's connection stays open until the garbage collector finds the generator.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:

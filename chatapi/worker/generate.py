@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 
-from chatapi import process_metrics
+from chatapi import process_metrics, tracing
 from chatapi.concurrency import retry, shield_until_done
 from chatapi.delta_stream import Cancellation, Job, StreamUnavailable
 from chatapi.end_log import log_end
@@ -26,7 +26,7 @@ from chatapi.wire import requests
 from chatapi.wire.deltas import Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.attempts import INTERNAL, produce
-from chatapi.worker.runs import heavy_work, run_usage
+from chatapi.worker.runs import heavy_work, run_spans, run_usage
 from chatapi.worker.runs.run import SHUTTING_DOWN, STREAM_LOST, Run
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
@@ -79,6 +79,7 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
 
     Only the run refers to the request, so that `Run.take_content` frees its memory.
     """
+    began_at = time.monotonic()
     (job, cancelled), claimed = await asyncio.gather(
         _job(services, generation_id), _claim(services, generation_id)
     )
@@ -93,6 +94,7 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
         # Without an inbox its stream may be read, whatever the request said.
         is_held=bool(job.inbox) and not claimed.is_stream,
     )
+    run.span = tracing.begin_run(job.trace_headers, time.monotonic() - began_at)
     return run, cancelled
 
 
@@ -162,9 +164,20 @@ async def _request(run: Run) -> GenerationRequest:
 
 
 async def _finish(services: Services, run: Run, request: GenerationRequest | None, end: End) -> None:
-    """Settle, then publish the terminal delta: a client never sees an end that the books do not have."""
-    if end.ending is Ending.FENCED_OFF:
-        return
+    """Settle and publish the end, unless another process does; then end the run's span."""
+    settlement = None
+    if end.ending is not Ending.FENCED_OFF:
+        settlement = await _settle_and_publish(services, run, request, end)
+    run_spans.end_run(run.span, run.claimed, settlement, request)
+
+
+async def _settle_and_publish(
+    services: Services, run: Run, request: GenerationRequest | None, end: End
+) -> ledger.Settlement | None:
+    """Settle, then publish the terminal delta: a client never sees an end that the books do not have.
+
+    Returns the settlement, or None if it is left to the reaper.
+    """
     ended_at = time.monotonic()
     # Content first: text that is in no log must not be charged.
     run.publish_held(services.publisher)
@@ -178,7 +191,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
         settled_at, charge = await _settle(services, settlement)
     except (AlreadyResolved, DatabaseUnavailable) as error:
         log.warning("%s is left to the reaper: %r", run.id.hex, error)
-        return
+        return None
     failpoint("settle.after_commit")
     terminal = run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at)
     run.publish(services.publisher, terminal)
@@ -186,6 +199,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
         log_end(charge, run.usage.total_ms)
         if not run.claimed.is_test:  # the sandbox would hide the times of upstreams
             _observe(charge, time.monotonic() - ended_at)
+    return settlement
 
 
 def _observe(charge: ledger.Charge, settling_s: float) -> None:

@@ -10,6 +10,7 @@ from celery.exceptions import SecurityWarning
 from django.conf import settings
 
 from accounts.loop_clock import clock
+from chatapi import tracing
 from chatapi.celery import app
 from chatapi.serving.liveness import alive
 from chatapi.serving.process_tuning import tune_process
@@ -35,4 +36,7 @@ def run() -> int:
     # Celery prints a message on each signal; the log says it already.
     celery.apps.worker.safe_say = lambda *_: None  # type: ignore[attr-defined]  # the stub lacks it
     app.conf.chatapi_worker_services = f"{__name__}:services"
-    return run_worker(app, concurrency=settings.WORKER_CONCURRENCY, drain_seconds=settings.DRAIN_MS / 1_000)
+    with tracing.exporting("worker"):
+        return run_worker(
+            app, concurrency=settings.WORKER_CONCURRENCY, drain_seconds=settings.DRAIN_MS / 1_000
+        )

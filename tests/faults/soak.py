@@ -2,6 +2,7 @@
 
 python -m tests.faults.soak --seconds 600 --seed 4         replay a run: the seed decides requests and faults
 python -m tests.faults.soak --seconds 600 --at-least 3000  fail with fewer generations (default: 5 a second)
+python -m tests.faults.soak --seconds 1800 --steady        nothing dies and half as many ask: nothing may grow
 
 With DATABASE_URL it runs on PostgreSQL, whose backends are killed as well.
 """
@@ -14,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +23,14 @@ from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections
+from tests.faults.soak_growth import Curve, Growth, grown
+from tests.faults.soak_report import print_report
 from tests.faults.soak_verdict import MAX_SILENCE_S, Verdict
 from tests.faults.soak_visits import Visit
 from tests.installation import Installation, wait_for
 
 GUESTS = 24
-"""How many ask at the same time."""
+"""How many ask at the same time; half of them in a steady run."""
 GENERATIONS_PER_SECOND = 5
 """What a run must reach unless it is told otherwise: 3,000 in ten minutes."""
 STREAM_TTL_MS = 60_000
@@ -54,25 +56,39 @@ class Soak:
         self.seed = seed
         self.visits: list[Visit] = []
         self.chaos = Chaos(self.installation, random.Random(f"{seed} chaos"))
+        self.curves: dict[tuple[str, str], Curve] = {}
         self._numbers = itertools.count()
         self._is_over = threading.Event()
 
-    def run(self, seconds: float) -> Verdict:
-        """Start everything, break things for so long, let it recover, and judge."""
+    def run(self, seconds: float, *, is_steady: bool = False) -> Verdict:
+        """Start everything, break things for so long unless the run is steady, let it recover, and judge."""
         installation = self.installation
         installation.start(MODELS | EMBEDDING_MODELS)
         done = installation.manage("shell", "--no-imports", "-c", POOR)
         assert done.returncode == 0, done.stderr
         installation.keys["poor"] = done.stdout.strip()
         self.chaos.complete()
-        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(GUESTS)]
+        count = GUESTS // 2 if is_steady else GUESTS
+        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(count)]
         for guest in guests:
             guest.start()
-        self.chaos.run(seconds)
+        if is_steady:
+            self._watch_growth(seconds)
+        else:
+            self.chaos.run(seconds)
         self._is_over.set()
         for guest in guests:
             guest.join()
         return self._judge()
+
+    def _watch_growth(self, seconds: float) -> None:
+        """Let the clients ask for so long; after a warm-up, when the first streams expire, take samples."""
+        ends_at = time.monotonic() + seconds
+        time.sleep(min(STREAM_TTL_MS / 1_000, seconds / 3))
+        growth = Growth(self.installation)
+        growth.watch()
+        time.sleep(max(0.0, ends_at - time.monotonic()))
+        self.curves = growth.stop()
 
     def stop(self) -> None:
         """End all processes."""
@@ -98,7 +114,8 @@ class Soak:
             verdict = Verdict.of(
                 self.visits, bookkeeper.rows(), bookkeeper.check(), calls, self.chaos.outages
             )
-            return replace(verdict, violations=[*verdict.violations, *self._traces()])
+            violations = [*verdict.violations, *self._traces(), *grown(self.curves)]
+            return replace(verdict, violations=violations)
         finally:
             bookkeeper.stop()
 
@@ -130,6 +147,11 @@ def main() -> int:
         default=MAX_SILENCE_S,
         help="a p99 of a silence above it is a violation (default: %(default)g)",
     )
+    parser.add_argument(
+        "--steady",
+        action="store_true",
+        help="no faults, and half as many clients: memory, descriptors, connections and keys must not grow",
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
     soak = Soak(folder, options.seed)
@@ -137,32 +159,19 @@ def main() -> int:
         round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
     )
     try:
-        verdict = soak.run(options.seconds).asking_at_least(at_least).bearing_silence(options.max_silence_s)
+        verdict = soak.run(options.seconds, is_steady=options.steady)
+        verdict = verdict.asking_at_least(at_least).bearing_silence(options.max_silence_s)
     finally:
         soak.stop()
     arguments = f"--seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}"
+    arguments += " --steady" * options.steady
     print(f"python -m tests.faults.soak {arguments}\n")
-    asked = {
-        "faults": soak.chaos.faults,
-        "visits": Counter(f"{visit.protocol} {visit.act}" for visit in soak.visits),
-    }
-    for title, counts in (asked | verdict.tables).items():
-        _print_table(title, counts)
-    for title, waits in verdict.waits.items():
-        print(f"{title:<34}{waits}")
-    for violation in verdict.violations[:50]:
-        print(f"VIOLATION  {violation}")
-    conclusion = f"the logs stay in {folder}" if verdict.violations else "all is well"
-    print(f"\n{len(verdict.violations)} violations; {conclusion}.")
+    for (owner, figure), curve in sorted(soak.curves.items()):
+        print(f"{owner + ' ' + figure:<22}{curve}")
+    print_report(verdict, soak.chaos.faults, soak.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
     return 1 if verdict.violations else 0
-
-
-def _print_table(title: str, counts: "Counter[str]") -> None:
-    print(f"{title} ({counts.total()})")
-    for name, count in counts.most_common():
-        print(f"  {name or '-':<32}{count:>8}")
 
 
 if __name__ == "__main__":

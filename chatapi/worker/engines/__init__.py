@@ -1,6 +1,6 @@
 """Engines, which produce the deltas of a generation. README.md says how to add one."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,6 +53,8 @@ class Call:
     """Of the request as JSON."""
     max_prompt_tokens: int | None = None
     """What the model's context has room for, if that is known."""
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
+    """What the upstream is told of the attempt's span."""
 
 
 class EngineError(Exception):

@@ -234,7 +234,11 @@ class _Exchange:
             return await self._session.post(
                 self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
-                headers={"Content-Type": self._kind.media_type} | _headers(self._api, self._call.target),
+                headers={
+                    "Content-Type": self._kind.media_type,
+                    **self._call.trace_headers,
+                    **_headers(self._api, self._call.target),
+                },
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._timeouts.connect_ms / 1000),
                 trace_request_ctx=self,
@@ -329,7 +333,7 @@ class _Exchange:
 
 
 def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
-    """Return all that the upstream gets beside the body: nothing of the client's own headers."""
+    """Return all that the upstream gets beside the body and the trace: nothing of the client's headers."""
     headers = {
         "Accept": "text/event-stream, application/json",
         "Accept-Encoding": "identity",

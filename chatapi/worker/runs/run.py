@@ -11,8 +11,10 @@ import msgspec
 
 from chatapi.delta_stream import CANCELLED, Cancellation
 from chatapi.models import OnDisconnect
+from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import AnyDelta, Failed, Started
 from chatapi.wire.upstream_errors import STOPPED
+from chatapi.worker.runs import run_spans
 from chatapi.worker.runs.held_answer import HeldAnswer
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run_usage import End, Ending, RunUsage
@@ -73,6 +75,9 @@ class Run:
         """What the answer repeats of the request."""
         self.prompt_tokens: int | None = None
         """The estimate with which the answer begins."""
+        self.span: Span = NO_SPAN
+        self.attempt_span: Span = NO_SPAN
+        """Of the open attempt."""
         self._held = HeldAnswer() if is_held else None
         self._release: asyncio.TimerHandle | None = None
         self._runs_on = runs_on
@@ -181,6 +186,8 @@ class Run:
             began_ms, self._attempt_began_ms = self._attempt_began_ms, None
             duration_ms = self.usage.total_ms - began_ms
             self._attempts.append(Attempt(self.deployment, error_code, duration_ms, began_ms))
+            run_spans.end_attempt(self.attempt_span, self.usage, error_code, began_ms)
+            self.attempt_span = NO_SPAN
 
     def ended(self, end: End) -> End:
         """Attach the attempts to the end, closing the open one without blaming its deployment."""

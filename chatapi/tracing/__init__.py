@@ -1,0 +1,93 @@
+"""Traces: what one request did in the web process, in the worker and at upstreams (docs/tracing.md).
+
+A trace consists of spans: one of the request, below it one of the run, and below that one of each attempt.
+Spans have names of the catalog, codes and numbers, and never content, keys or names of end users. `otlp.py`
+records and exports them; without a collector in the settings it is not imported, and `NO_SPAN` stands for
+every span.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Final, Protocol
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+
+Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
+
+
+class Span:
+    """A part of a trace. This class records nothing."""
+
+    __slots__ = ()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that make another process's spans children of this one: W3C's Trace Context."""
+        return {}
+
+    def begin_child(self, name: str, attributes: Attributes) -> "Span":
+        """Begin the span of a request to another server."""
+        return self
+
+    def add_event(self, name: str, at_ns: int | None = None) -> None:
+        """Add what happened in it, by default now."""
+
+    def end(self, attributes: Attributes, *, is_failed: bool = False) -> None:
+        """End it with these attributes; a failed one counts as an error."""
+
+
+NO_SPAN: Final = Span()
+
+
+class Tracer(Protocol):
+    """Records the spans of this process and exports them."""
+
+    def begin_request(
+        self, method: str, route: str, headers: Mapping[bytes, bytes], began_ns: int
+    ) -> Span: ...
+    def begin_run(self, headers: Mapping[str, str], began_ns: int) -> Span: ...
+    def close(self) -> None: ...
+
+
+_tracer: Tracer | None = None
+
+
+@contextmanager
+def exporting(role: str) -> Iterator[None]:
+    """Export this process's spans while the block runs, if the settings name a collector.
+
+    Raises `ImproperlyConfigured`.
+    """
+    global _tracer
+    if not settings.EXPORTS_TRACES:
+        yield
+        return
+    try:
+        tracer: Tracer = import_module("chatapi.tracing.otlp").OTLPTracer(role)
+    except ValueError as error:
+        raise ImproperlyConfigured(f"The traces' settings are not valid: {error}.") from None
+    _tracer = tracer
+    try:
+        yield
+    finally:
+        _tracer = None
+        tracer.close()
+
+
+def begin_request(method: str, route: str, headers: Mapping[bytes, bytes], took_s: float) -> Span:
+    """Begin the span of a client's request that came this long ago, as a child of the client's own span if
+    its headers name one. `route` is the regular expression behind `/v1/`.
+    """
+    if _tracer is None:
+        return NO_SPAN
+    return _tracer.begin_request(method, route, headers, time.time_ns() - round(took_s * 1e9))
+
+
+def begin_run(headers: Mapping[str, str], took_s: float) -> Span:
+    """Begin the span of a run that began this long ago, as a child of the request's span."""
+    if _tracer is None:
+        return NO_SPAN
+    return _tracer.begin_run(headers, time.time_ns() - round(took_s * 1e9))

@@ -1,0 +1,68 @@
+"""What the spans of a run and of its attempts say, by OpenTelemetry's conventions for generative AI."""
+
+import time
+from typing import Final
+
+from chatapi.tracing import NO_SPAN, Span
+from chatapi.wire.deltas import Usage
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
+from chatapi.worker.runs.run_usage import RunUsage
+from usage.books.ledger import Claimed, Settlement
+from usage.pricing import Tokens
+
+OPERATIONS: Final = {Messages: "chat", Texts: "text_completion", Inputs: "embeddings"}
+# The run's settlement is left to the reaper, or its generation is another process's.
+UNSETTLED: Final = "not_settled"
+
+
+def end_attempt(span: Span, usage: RunUsage, error_code: str, began_ms: int) -> None:
+    """End the span of an attempt that began `began_ms` after its run; an empty code: it has not failed."""
+    if span is NO_SPAN:
+        return
+    attributes: dict[str, str | int | float | list[str]] = {}
+    if usage.reported is not None:
+        attributes |= _tokens(usage.reported)
+    if usage.finished:
+        attributes["gen_ai.response.finish_reasons"] = [
+            usage.finished[index].finish_reason for index in sorted(usage.finished)
+        ]
+    if usage.first_token_ms is not None and usage.first_token_ms >= began_ms:
+        attributes["gen_ai.response.time_to_first_chunk"] = (usage.first_token_ms - began_ms) / 1_000
+        ago_ms = usage.total_ms - usage.first_token_ms
+        span.add_event("first_token", time.time_ns() - ago_ms * 1_000_000)
+    if error_code:
+        attributes["error.type"] = error_code
+    span.end(attributes, is_failed=bool(error_code))
+
+
+def end_run(
+    span: Span, claimed: Claimed, settlement: Settlement | None, request: GenerationRequest | None
+) -> None:
+    """End the span of a run."""
+    if span is NO_SPAN:
+        return
+    attributes: dict[str, str | int] = {
+        "chatapi.generation.id": claimed.id.hex,
+        "gen_ai.request.model": claimed.model,
+    }
+    if request is not None:
+        attributes["gen_ai.operation.name"] = OPERATIONS[type(request.prompt)]
+    error_code = UNSETTLED
+    if settlement is not None:
+        attributes |= _tokens(settlement.tokens) | {"chatapi.outcome": settlement.outcome.value}
+        error_code = settlement.error_code
+    if error_code:
+        attributes["error.type"] = error_code
+    span.end(attributes, is_failed=bool(error_code))
+
+
+def _tokens(used: Usage | Tokens) -> dict[str, int]:
+    """Return the attributes of the counts that are known."""
+    counts = {
+        "input_tokens": used.prompt_tokens,
+        "output_tokens": used.completion_tokens,
+        "cache_read.input_tokens": used.cached_tokens,
+        "cache_creation.input_tokens": used.cache_write_tokens,
+        "reasoning.output_tokens": used.reasoning_tokens,
+    }
+    return {f"gen_ai.usage.{name}": count for name, count in counts.items() if count is not None}

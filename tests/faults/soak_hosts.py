@@ -1,0 +1,237 @@
+"""Runs the soak's clients against four hosts, each with a web process and a worker, in network namespaces;
+exits 1 if the books are wrong in the end. It needs root, `ip` and PostgreSQL.
+
+python -m tests.faults.soak_hosts --seconds 180 --seed 4         the seed decides requests and faults
+
+Hosts are killed and started again, cut off, and added, and each of the two Valkeys dies.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from chatapi.celery import GENERATE_TASK, app
+from chatapi.task_queue import TaskQueue
+from tests import canaries
+from tests.chatapi.http_client import Exchange
+from tests.faults.bookkeeper import Bookkeeper
+from tests.faults.hosts import BROKER, INSIDE, STREAMS, Fleet, command_inside, why_not
+from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
+from tests.faults.soak_connections import Connections, KeepingClient
+from tests.faults.soak_report import print_report
+from tests.faults.soak_verdict import Outages, Verdict
+from tests.faults.soak_visits import Visit
+from tests.installation import wait_for
+
+HOSTS, MOST_HOSTS = 4, 6
+GUESTS = 24
+GENERATIONS_PER_SECOND = 3
+STREAM_TTL_MS = 30_000
+PAUSE_S = (2.0, 5.0)
+"""Between two faults."""
+CUT_S = (2.0, 6.0)
+
+
+class BalancedClient(KeepingClient):
+    """A client whose every request goes to the next host in turn."""
+
+    def __init__(self, fleet: Fleet, like: KeepingClient) -> None:
+        super().__init__(fleet.url, like.key, like._timeout_s, like._connections, closes=like._closes)
+        self._fleet = fleet
+
+    @contextmanager
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
+    ) -> Iterator[Exchange]:
+        """Send a request to the next host."""
+        self._address = urlsplit(self._fleet.url).netloc
+        with super().exchange(method, path, body, headers) as exchange:
+            yield exchange
+
+
+class Visitor(Guest):
+    """A guest of the whole fleet."""
+
+    def __init__(self, fleet: Fleet, number: int, chance: random.Random, connections: Connections) -> None:
+        super().__init__(fleet, number, chance, connections)
+        self._client = BalancedClient(fleet, self._client)
+
+    def _deliver_again(self, generation_id: str) -> None:
+        queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
+        message = queue.message(generation_id[-32:])
+        with suppress(RedisError), Redis.from_url(BROKER, socket_timeout=1) as redis:
+            redis.lpush(queue.key, message, message)
+
+
+class HostFaults:
+    """What breaks: each kind in turn, in an order by chance, so that a short run has all of them."""
+
+    def __init__(self, fleet: Fleet, chance: random.Random) -> None:
+        self.outages = Outages()
+        self.faults: Counter[str] = Counter()
+        self._fleet = fleet
+        self._chance = chance
+        self._kinds: list[Callable[[], None]] = [
+            self._kill_a_host,
+            self._cut_a_link,
+            self._add_a_host,
+            self._kill_the_broker,
+            self._kill_the_streams,
+        ]
+
+    def run(self, seconds: float) -> None:
+        """Break something now and then, for so long; in the end everything runs."""
+        ends_at = time.monotonic() + seconds
+        while True:
+            for fault in self._chance.sample(self._kinds, len(self._kinds)):
+                time.sleep(min(self._chance.uniform(*PAUSE_S), max(0.0, ends_at - time.monotonic())))
+                if time.monotonic() >= ends_at:
+                    return
+                fault()
+                self.faults[fault.__name__.strip("_").replace("_", " ")] += 1
+
+    @contextmanager
+    def _without_a_host(self) -> Iterator[str]:
+        began_at = time.monotonic()
+        yield self._chance.choice(self._fleet.served)
+        self.outages.web_kills.append((began_at, time.monotonic()))
+
+    def _kill_a_host(self) -> None:
+        with self._without_a_host() as host:
+            self._fleet.kill_host(host)
+            time.sleep(self._chance.uniform(*PAUSE_S))
+            self._fleet.run_host(host)
+
+    def _cut_a_link(self) -> None:
+        with self._without_a_host() as host:
+            self._fleet.cut(host)
+            time.sleep(self._chance.uniform(*CUT_S))
+            self._fleet.mend(host)
+
+    def _add_a_host(self) -> None:
+        if len(self._fleet.hosts) < MOST_HOSTS:
+            self._fleet.add()
+
+    def _kill_the_broker(self) -> None:
+        self._kill_a_store("broker")
+
+    def _kill_the_streams(self) -> None:
+        self.outages.valkey_losses.append(time.monotonic())
+        self._kill_a_store("streams")
+
+    def _kill_a_store(self, name: str) -> None:
+        self._fleet.end(name)
+        time.sleep(self._chance.uniform(0, 1))
+        self._fleet.start_store(name)
+
+
+class HostsSoak:
+    """One run."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.fleet = Fleet(
+            folder, HOSTS, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS)
+        )
+        self.faults = HostFaults(self.fleet, random.Random(f"{seed} faults"))
+        self.visits: list[Visit] = []
+        self._seed = seed
+        self._numbers = itertools.count()
+        self._is_over = threading.Event()
+
+    def run(self, seconds: float) -> Verdict:
+        """Start everything, break things for so long, let it recover, and judge."""
+        self.fleet.start(MODELS | EMBEDDING_MODELS)
+        self.fleet.keys["poor"] = self.fleet.keys["live"]
+        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(GUESTS)]
+        for guest in guests:
+            guest.start()
+        self.faults.run(seconds)
+        self._is_over.set()
+        for guest in guests:
+            guest.join()
+        return self._judge()
+
+    def _visit(self) -> None:
+        connections = Connections()
+        while not self._is_over.is_set():
+            number = next(self._numbers)
+            chance = random.Random(f"{self._seed} {number}")
+            self.visits.append(Visitor(self.fleet, number, chance, connections).visit())
+        connections.close()
+
+    def _judge(self) -> Verdict:
+        bookkeeper = Bookkeeper(self.fleet)
+        try:
+            bookkeeper.close_the_books(timeout_s=60)
+            calls = [call for model in MODELS | EMBEDDING_MODELS for call in self.fleet.calls(model)]
+            rows, report = bookkeeper.rows(), bookkeeper.check()
+        finally:
+            bookkeeper.stop()
+        verdict = Verdict.of(self.visits, rows, report, calls, self.faults.outages)
+        return replace(verdict, violations=[*verdict.violations, *self._traces()])
+
+    def _traces(self) -> list[str]:
+        """Return the places that still contain a message when no stream is stored any more."""
+        found = []
+        for url in (BROKER, STREAMS):
+            with Redis.from_url(url) as valkey:
+                valkey.config_set("rdbcompression", "no")
+                patience_s = STREAM_TTL_MS / 1_000 + 5
+                wait_for(lambda: canaries.is_forgotten(valkey), "all streams to be forgotten", patience_s, 1)
+                found += canaries.found([CANARY.encode()], self.fleet, valkey)
+        return found
+
+
+def main() -> int:
+    """Run, print the report, and answer the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="tests.faults.soak_hosts",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=180)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--at-least", type=int, help="generations (default: 3 a second)")
+    options = parser.parse_args()
+    if reason := why_not():
+        sys.exit(f"the fleet can't run here: {reason}.")
+    if not os.environ.get(INSIDE):
+        arguments = [f"--seconds={options.seconds}", f"--seed={options.seed}"]
+        if options.at_least is not None:
+            arguments.append(f"--at-least={options.at_least}")
+        module = [sys.executable, "-m", "tests.faults.soak_hosts", *arguments]
+        return subprocess.run(command_inside(module), check=False).returncode
+    at_least = options.at_least
+    if at_least is None:
+        at_least = round(options.seconds * GENERATIONS_PER_SECOND)
+    folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
+    soak = HostsSoak(folder, options.seed)
+    try:
+        verdict = soak.run(options.seconds).asking_at_least(at_least).bearing_silence()
+    finally:
+        soak.fleet.stop()
+    print(f"python -m tests.faults.soak_hosts --seconds {options.seconds:g} --seed {options.seed}\n")
+    print_report(verdict, soak.faults.faults, soak.visits, folder)
+    if not verdict.violations:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if verdict.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
