@@ -35,6 +35,7 @@ def _all_but(kept: bytes) -> bytes:
 
 
 _NO_BRACKET, _NO_SEPARATOR = _all_but(b'"{}[]'), _all_but(b'",{[')
+_NO_MARK, _NO_QUOTE = _all_but(b'",{}[]'), _all_but(b'"')
 _STEPS = bytes.maketrans(b"{[}]", b"\x01\x01\xff\xff")  # as signed bytes: one down, one up
 _ALL_ZEROS = bytes.maketrans(b"123456789E", b"000000000e")
 _LONG_EXPONENT = b"e000"
@@ -50,11 +51,15 @@ def decode(body: bytes) -> dict[str, Any]:
     Raises `InvalidRequest` (invalid_json, too_deep, duplicate_parameter, invalid_value for a NUL, 413
     request_too_large), and `msgspec.ValidationError` for a number that is out of range.
     """
+    # One pass over the body: to count one character of it takes longer.
+    marks = body.translate(None, _NO_MARK)
+    quotes = marks.count(b'"')
     if len(body) > MAX_VALUES:  # a value takes a byte at least
-        _check_size(body)
+        _check_size(body, quotes, len(marks) - quotes)
         _check_digits(body)
     _check_exponents(body)
-    _check_depth(body)
+    if marks.count(b"{") + marks.count(b"[") > MAX_DEPTH:
+        _check_depth(body)
     if _count_escapes(body, rb"\u0000"):
         raise InvalidRequest("Invalid body: NUL characters (\\u0000) are not allowed.")
     found = _decode(body)
@@ -62,7 +67,7 @@ def decode(body: bytes) -> dict[str, Any]:
         raise InvalidRequest("Invalid body: expected a JSON object.", code="invalid_json")
     # A key that came twice is decoded once, so written out again it lacks quotes. (\u0022 comes out as \",
     # one quote more.)
-    if body.count(b'"') + _count_escapes(body, rb"\u0022") != _encoder.encode(found).count(b'"'):
+    if quotes + _count_escapes(body, rb"\u0022") != len(_encoder.encode(found).translate(None, _NO_QUOTE)):
         raise _duplicate(body)
     return found
 
@@ -82,7 +87,9 @@ def as_object(text: str) -> msgspec.Raw | None:
 
 def _count_escapes(body: bytes, escape: bytes) -> int:
     r"""Count a \u escape; as text after an escaped backslash it does not count."""
-    return body.replace(rb"\\", b"__").count(escape) if escape in body else 0
+    if b"\\" not in body or escape not in body:  # the first takes a tenth of the second's time
+        return 0
+    return body.replace(rb"\\", b"__").count(escape)
 
 
 def _outside_strings(body: bytes, dropped: bytes) -> bytes:
@@ -98,17 +105,16 @@ def _outside_strings(body: bytes, dropped: bytes) -> bytes:
     return b"".join(marks.split(b'"')[::2])
 
 
-def _check_size(body: bytes) -> None:
+def _check_size(body: bytes, quotes: int, separators: int) -> None:
     """Refuse more than MAX_VALUES values: by a cheap upper bound, then by an exact count.
 
     A valid body within the cap has at most two strings for each value, a key and itself. That bounds what
     `_outside_strings` needs.
     """
-    is_small = sum(map(body.count, (b",", b"{", b"[", b"}", b"]"))) < MAX_VALUES
-    if is_small:
+    if separators < MAX_VALUES:
         return
     if (
-        body.count(b'"') - body.count(rb"\"") > 4 * MAX_VALUES
+        quotes - body.count(rb"\"") > 4 * MAX_VALUES
         or len(_outside_strings(body, _NO_SEPARATOR)) >= MAX_VALUES
     ):
         raise InvalidRequest(
@@ -146,8 +152,6 @@ def _has_long_number(text: bytes) -> bool:
 
 
 def _check_depth(body: bytes) -> None:
-    if body.count(b"{") + body.count(b"[") <= MAX_DEPTH:
-        return
     steps = array("b", _outside_strings(body, _NO_BRACKET).translate(_STEPS))
     if max(accumulate(steps), default=0) > MAX_DEPTH:
         raise InvalidRequest(f"The body is nested more than {MAX_DEPTH} levels deep.", code="too_deep")

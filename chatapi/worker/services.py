@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -52,6 +53,14 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     EngineName.ANTHROPIC.value: partial(OpenAICompatibleEngine, ANTHROPIC),
     EngineName.SANDBOX.value: SandboxEngine,
 }
+
+
+def slot_count() -> int:
+    """Return how many generations this process may run at once: each has a connection to its upstream."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    # The others are for idle connections, Redis, the database and files.
+    most: int = settings.WORKER_CONCURRENCY
+    return min(most, descriptors * 3 // 4)
 
 
 class Services:
@@ -128,8 +137,7 @@ class Services:
         await exchange_for_ever(self.router, self._streams, settings.REDIS_KEY_PREFIX, self.name)
 
     def _has_free_slot(self) -> bool:
-        slots: int = settings.WORKER_CONCURRENCY
-        return len(self.running) + len(self._awaited) < slots
+        return len(self.running) + len(self._awaited) < slot_count()
 
     def _held(self) -> Held:
         """Return the generations to prolong; called in the heartbeat's thread."""

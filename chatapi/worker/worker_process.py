@@ -17,6 +17,7 @@ from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
 from chatapi.worker import tasks
 from chatapi.worker.pool import run_worker
+from chatapi.worker.services import slot_count
 
 
 @asynccontextmanager
@@ -37,6 +38,4 @@ def run() -> int:
     celery.apps.worker.safe_say = lambda *_: None  # type: ignore[attr-defined]  # the stub lacks it
     app.conf.chatapi_worker_services = f"{__name__}:services"
     with tracing.exporting("worker"):
-        return run_worker(
-            app, concurrency=settings.WORKER_CONCURRENCY, drain_seconds=settings.DRAIN_MS / 1_000
-        )
+        return run_worker(app, concurrency=slot_count(), drain_seconds=settings.DRAIN_MS / 1_000)
