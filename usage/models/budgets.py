@@ -1,6 +1,6 @@
 """Prepaid credit, budget limits, and the amounts that each budget has spent and holds."""
 
-from datetime import date
+from datetime import date, timedelta
 from typing import NamedTuple
 
 from django.db import models
@@ -86,6 +86,11 @@ class BudgetLimit(models.Model):
         return self.scope, self.scope_id, self.period
 
     @property
+    def is_of_organization(self) -> bool:
+        """Return whether it limits an organization, whose people can't change that."""
+        return self.scope in (Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS)
+
+    @property
     def owner_name(self) -> str:
         """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
@@ -131,6 +136,17 @@ class BudgetKey(NamedTuple):
     def limit_key(self) -> LimitKey:
         """The key of the owner's own limit of this period."""
         return self.scope, self.scope_id, self.period
+
+    @property
+    def resets_on(self) -> date | None:
+        """Return the first day of the next period; None if there is none."""
+        match Period(self.period):
+            case Period.DAY:
+                return self.period_start + timedelta(days=1)
+            case Period.MONTH:
+                return (self.period_start + timedelta(days=31)).replace(day=1)
+            case Period.EVER:
+                return None
 
     @classmethod
     def parse(cls, budget_id: str) -> "BudgetKey":
