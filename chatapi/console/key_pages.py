@@ -14,8 +14,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from accounts import access, keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
+from chatapi.console.budget_forms import PERIODS
 from chatapi.console.offers import offers
-from chatapi.console.projects import PERIODS
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
@@ -164,6 +164,12 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
         "may_revoke": may_change and _may_revoke(console, row),
         "usage_url": console.url("overview", key=row.pk),
         "requests_url": console.url("requests", key=row.pk),
+        "new_budget_url": console.url("new_budget", key=row.pk)
+        if console.may("usage.add_budgetlimit")
+        else "",
+        "new_rate_limit_url": console.url("new_rate_limit", key=row.pk)
+        if console.may("accounts.add_ratelimit")
+        else "",
     }
     return render(request, console, "key.html", context)
 

@@ -59,7 +59,7 @@ def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> lis
     found: list[BudgetUse] = []
     for row in rows:
         label, time_zone = owners[Scope(row.scope)].get(row.scope_id, ("", ""))
-        if label and row.period_start == _period_start(row.period, local_day(now, time_zone)):
+        if label and row.period_start == period_start(row.period, local_day(now, time_zone)):
             found.append(row.named(label, time_zone))
     return found[:n]
 
@@ -85,7 +85,7 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
     current = sorted(
-        {(period.value, _period_start(period, local_day(now, zone))) for zone in zones for period in Period}
+        {(period.value, period_start(period, local_day(now, zone))) for zone in zones for period in Period}
     )
     if not current:
         return []
@@ -104,7 +104,8 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     return [_Candidate(*row)._replace(period_start=to_date(row[3])) for row in rows]
 
 
-def _period_start(period: str, day: date) -> date:
+def period_start(period: str, day: date) -> date:
+    """Return the first day of the period that has this day."""
     match Period(period):
         case Period.DAY:
             return day
