@@ -38,6 +38,7 @@ _PAGES = (
     _Page("Start", "start", "accounts.view_organization"),
     _Page("Overview", "overview", "usage.view_hourlyusage"),
     _Page("Requests", "requests", "usage.view_generation"),
+    _Page("Live", "live", "usage.view_generation"),
     _Page("API keys", "keys", "accounts.view_apikey"),
     _Page("Budgets and limits", "budgets", "usage.view_budgetlimit"),
     _Page("Models", "models", "accounts.view_organization"),
@@ -141,7 +142,7 @@ def _nav_link(path: str, console: Console, of: _Page) -> Link:
 
 
 # The pages that a project narrows; the switcher's links stay on them.
-_BY_PROJECT = {"overview", "requests", "keys", "budgets", "playground"}
+_BY_PROJECT = {"overview", "requests", "live", "keys", "budgets", "playground"}
 
 
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:

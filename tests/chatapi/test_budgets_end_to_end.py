@@ -77,7 +77,7 @@ def test_a_402_tells_when_the_budget_resets(
         ("/v1/responses", {"input": "hello"}),
         ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}),
         ("/v1/completions", {"prompt": "hello"}),
-        ("/litellm/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/openai/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
     ],
 )
 def test_each_protocol_tells_when_the_budget_resets(

@@ -34,6 +34,9 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "overview": ("viewer", NOBODY),
     "requests": ("viewer", NOBODY),
     "request": ("viewer", NOBODY),
+    "live": ("viewer", NOBODY),
+    "live_stop": (NOBODY, "admin"),
+    "live_stop_key": (NOBODY, "admin"),
     "keys": ("viewer", NOBODY),
     "key": ("viewer", NOBODY),
     "new_key": ("member", "member"),
@@ -63,8 +66,8 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "audit": ("owner", NOBODY),
 }
 OF_A_ROW = (
-    "request", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement", "budget",
-    "remove_budget", "rate_limit", "remove_rate_limit",
+    "request", "live_stop", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement",
+    "budget", "remove_budget", "rate_limit", "remove_rate_limit",
 )  # fmt: skip
 MAX_QUERIES, MAX_BYTES = 12, 150_000
 # A month that is not closed is added up when it is asked for; the file has one more, for the audit log.
@@ -103,7 +106,14 @@ class House:
         of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
         months = {"statement": (month,), "statement_file": (month, "csv")}
-        rows = {"request": str(request), "model": "small", "key": key, "revoke_key": key, **of_member}
+        rows = {
+            "request": str(request),
+            "live_stop": str(request),
+            "model": "small",
+            "key": key,
+            "revoke_key": key,
+            **of_member,
+        }
         rows |= {"budget": budget, "remove_budget": budget, "rate_limit": rate, "remove_rate_limit": rate}
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])
