@@ -107,21 +107,17 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
 
 def _unlimited(console: Console) -> list[LimitUse]:
     """Return what was spent this month by the organization and its projects that have no limit."""
-    projects = [console.project] if console.project else console.projects[:MAX_CHOICES]
-    names = {row.pk: row.name for row in projects}
-    free: list[BudgetLimit] = []
-    if not console.project and unlimited(Scope.ORGANIZATION, [console.organization.pk]):
-        free.append(BudgetLimit(scope=Scope.ORGANIZATION, scope_id=console.organization.pk))
-    free += [
-        BudgetLimit(scope=Scope.PROJECT, scope_id=row_id)
-        for row_id in sorted(unlimited(Scope.PROJECT, names), key=lambda row_id: names[row_id])
-    ]
-    for row in free:
-        row.period = Period.MONTH
-        row.subject_name = (
-            names.get(row.scope_id, "") if row.scope == Scope.PROJECT else str(console.organization)
-        )  # type: ignore[attr-defined]  # as `with_subject` does
-    return uses(console.organization, free)
+    organization, projects = console.organization, console.projects[:MAX_CHOICES]
+    names = {row.pk: row.name for row in ([console.project] if console.project else projects)}
+    found = [(Scope.PROJECT, row_id, names[row_id]) for row_id in unlimited(Scope.PROJECT, names)]
+    found.sort(key=lambda each: each[2])
+    if not console.project and unlimited(Scope.ORGANIZATION, [organization.pk]):
+        found.insert(0, (Scope.ORGANIZATION, organization.pk, organization.name))
+    free = [BudgetLimit(scope=scope, scope_id=row_id, period=Period.MONTH) for scope, row_id, _ in found]
+    for row, (_, _, name) in zip(free, found, strict=True):
+        # The name that `owner_name` would otherwise read, one by one.
+        row.__dict__["subject_name"] = name
+    return uses(organization, free)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

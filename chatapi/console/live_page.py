@@ -47,9 +47,9 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
 @page("usage.change_generation")
 def stop(request: HttpRequest, console: Console, generation_id: str) -> HttpResponse:
     """Ask the workers to stop a request; its client is told, and pays for the output until then."""
+    own = access.belonging_to(console.organization.pk, Generation.objects.all())
     found = parse_id(generation_id)
-    rows = access.belonging_to(console.organization.pk, Generation.objects.filter(pk=found))
-    row = rows.first() if found else None
+    row = own.filter(pk=found).first() if found else None
     if row is None:
         raise Http404("There is no such request.")
     return stopping.answer(request, row, console.url("live"))

@@ -27,14 +27,6 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     context: dict[str, Any] = {"title": "Overview", "clear_url": console.url("overview")}
     if not form.is_valid():
         return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
-    if form.is_by_end_user:
-        return render(
-            request,
-            console,
-            "overview.html",
-            context | {"mistake": "Group by model, project, key or outcome."},
-            400,
-        )
     with closed_days.read_once(form.over.before.start, form.over.end):
         points = insights.series(form.over, form.group_by, form.filters)
         # An organization that did not exist for all of the time before has nothing to compare with.
@@ -52,6 +44,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
         "chips": chips,
+        "view_url": request.build_absolute_uri(),
     }
     return render(request, console, "overview.html", context)
 

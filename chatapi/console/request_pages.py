@@ -43,6 +43,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "older_url": form.link("requests", form.query | {"after": found.next_cursor})
         if found.next_cursor
         else "",
+        "view_url": request.build_absolute_uri(),
+        "searched": insights.generation_list.SEARCHED,
         "newest_url": form.link("requests", form.query) if after else "",
     }
     return render(request, console, "requests.html", context)

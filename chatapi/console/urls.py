@@ -14,9 +14,11 @@ from chatapi.console import (
     projects,
     rate_limit_pages,
     request_pages,
+    settings_pages,
     sign_in,
     start,
     statement_pages,
+    usage_page,
 )
 
 app_name = "console"
@@ -25,6 +27,7 @@ _of_organization = [
     path("", sign_in.home_of, name="home_of"),
     path("start", start.start_page, name="start"),
     path("overview", overview.overview_page, name="overview"),
+    path("usage", usage_page.usage_page, name="usage"),
     path("requests", request_pages.list_page, name="requests"),
     path("requests/<str:generation_id>", request_pages.receipt_page, name="request"),
     path("live", live_page.live_page, name="live"),
@@ -56,6 +59,8 @@ _of_organization = [
     path("members/<int:member_id>/invitation", member_pages.invitation, name="invitation"),
     path("members/<int:member_id>/role", member_pages.change_role, name="change_role"),
     path("members/<int:member_id>/remove", member_pages.remove, name="remove_member"),
+    path("settings", settings_pages.settings_page, name="settings"),
+    path("settings/projects/<int:project_id>", settings_pages.project_page, name="project_settings"),
     path("audit", audit_page.list_page, name="audit"),
 ]
 urlpatterns = [
