@@ -142,7 +142,19 @@ class ConsoleRequestsForm(OfConsole, RequestsForm):
 
     @property
     def usual_fields(self) -> list[BoundField]:
-        return [self[name] for name in ("id", "project", "key", "model", "outcome", "start", "end", "sort")]
+        return [self[name] for name in ("id", "project", "key", "model", "outcome", "start", "end")]
+
+    @property
+    def kept(self) -> dict[str, str]:
+        return super().kept | self.parameters("sort")
+
+    def sort_links(self) -> list[Choice]:
+        """Return the links to the orders of the list."""
+        chosen = self.filters.sort
+        return [
+            Choice(text, self.link(self.page, self.query | {"sort": name}), name == chosen)
+            for name, text in {"newest": "Newest", "cost": "Most expensive", "duration": "Slowest"}.items()
+        ]
 
     @property
     def rare_fields(self) -> list[BoundField]:

@@ -24,7 +24,8 @@ from accounts.models import APIKey, RateLimit
 from usage.models import BudgetLimit
 key = APIKey.objects.get(pk=1)
 amounts = {"limit_nanodollars": 10**9, "soft_limit_nanodollars": 1}
-budget, _ = BudgetLimit.objects.get_or_create(amounts, scope="project", scope_id=key.project_id, period="ever")
+owner = {"scope": "project", "scope_id": key.project_id}
+budget, _ = BudgetLimit.objects.get_or_create(amounts, **owner, period="ever")
 numbers = {"requests_per_minute": 1_000, "concurrent_requests": 100}
 rate, _ = RateLimit.objects.get_or_create(numbers, project=key.project, model="")
 print(budget.pk, rate.pk)
@@ -130,8 +131,8 @@ def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
         "usage usage?start=2020-01-01&end=2020-01-02 live live?key=1 budgets budgets/new?key=1 "
         "budgets/rate-limits budgets/rate-limits/new settings settings/projects/1 "
         "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/new models "
-        "models/sandbox models/sandbox-embedding projects/new budgets/new playground members members/invite audit "
-        f"statements statements/{month} requests/{generation_id} requests?outcome=failed "
+        "models/sandbox models/sandbox-embedding projects/new budgets/new playground members members/invite "
+        f"audit statements statements/{month} requests/{generation_id} requests?outcome=failed "
         "overview?start=2020-01-01&end=2020-01-02"
     )
     return [f"{home}/{path}" for path in rest.split()]

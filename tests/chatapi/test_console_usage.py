@@ -11,6 +11,7 @@ from accounts.models import Organization, Project
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, admit, run
+from usage import insights
 from usage.database.clock import database_now
 from usage.insights import Filters
 from usage.insights.speed import SAMPLE, speeds
@@ -126,11 +127,7 @@ def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, ch
 
 
 @pytest.mark.parametrize("sort", ["cost", "duration"])
-def test_the_pages_of_a_sorted_list_have_each_request_once(
-    alice: Person, monkeypatch: pytest.MonkeyPatch, sort: str
-) -> None:
-    from usage import insights
-
+def test_the_pages_of_a_sorted_list_have_each_request_once(alice: Person, sort: str) -> None:
     made = {str(run(alice, tokens=Tokens(10, number % 3))) for number in range(9)}
     seen, after = [], None
     filters = insights.RequestFilters(organization_id=alice.project.organization_id, sort=sort)  # type: ignore[arg-type]
