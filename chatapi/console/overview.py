@@ -53,7 +53,7 @@ def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
     url = form.rows_url()
     spent = change(now.amount_nanodollars, before.amount_nanodollars)
-    return [
+    usage = [
         Card("Spend", money(now.amount_nanodollars), usd(now.amount_nanodollars), url, spent),
         Card(
             "Requests", count(now.requests), f"{now.requests:,}", url, change(now.requests, before.requests)
@@ -65,15 +65,18 @@ def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]
             url,
             change(now.total_tokens, before.total_tokens),
         ),
-        Card(
-            "Failed",
-            share(now.failed_requests, now.requests),
-            f"{now.failed_requests:,} of {now.requests:,} requests",
-            form.errors_url,
-            change(now.error_rate, before.error_rate),
-            "bad",
-        ),
     ]
+    if form.is_by_end_user:
+        return usage  # which of an end user's requests failed is not counted
+    failed = Card(
+        "Failed",
+        share(now.failed_requests, now.requests),
+        f"{now.failed_requests:,} of {now.requests:,} requests",
+        form.errors_url,
+        change(now.error_rate, before.error_rate),
+        "bad",
+    )
+    return [*usage, failed]
 
 
 def _groups(form: ConsoleOverviewForm, points: Sequence[Point], all_of: Totals) -> list[Spender]:
