@@ -27,6 +27,7 @@ from usage.rollups import closed_days
 PAGE = 50
 # The keys, models or projects that a budget's page lists.
 _SPENDERS = 10
+_NOW = {Period.DAY: "today", Period.MONTH: "this month", Period.EVER: "in total"}
 _KINDS = {
     Scope.ORGANIZATION: "organization",
     Scope.ORGANIZATION_END_USERS: "each end user of the organization",
@@ -52,6 +53,7 @@ class Line:
     name: str
     kind: str
     period: str
+    now: str
     resets: str
     full: Fullness | None
     posted: str
@@ -69,6 +71,7 @@ class Line:
             limit.owner_name.removeprefix(f"{console.organization} / "),
             _KINDS[Scope(limit.scope)],
             PERIODS[Period(limit.period)],
+            _NOW[Period(limit.period)],
             f"{resets_on:%Y-%m-%d} 00:00" if resets_on else "never",
             None if most is None or use.is_of_each_end_user else fullness(used, most),
             posted,
@@ -96,6 +99,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "unlimited": [] if last else _unlimited(console),
         "may_add": bool(console.projects) and console.may("usage.add_budgetlimit"),
         "new_url": console.url("new_budget", project=project_id),
+        "may_add_project": console.may("accounts.add_project"),
         "older_url": console.url("budgets", project=project_id, after=found[PAGE - 1].limit.pk)
         if len(found) > PAGE
         else "",

@@ -98,7 +98,7 @@ def test_speeds_are_those_of_the_newest_requests_of_each_column(alice: Person) -
                 if field.attname not in ("id", "admitted_at", "first_token_ms")
             },
             id=f"{at + 1:032x}",
-            admitted_at=now - timedelta(hours=2, seconds=at),
+            admitted_at=now - timedelta(hours=2, seconds=at + 1),
             first_token_ms=100 if at < SAMPLE else 9_000,
         )
         for at in range(SAMPLE + 50)

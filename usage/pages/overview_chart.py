@@ -164,9 +164,9 @@ def scale(highest: int) -> tuple[int, int]:
     return step, max(step, -(-highest * 21 // (20 * step)) * step)
 
 
-def times(buckets: Sequence[Bucket]) -> list[Mark]:
-    """Return about six labels under the axis."""
-    every = max(1, -(-len(buckets) // _LABELS_COUNT))
+def times(buckets: Sequence[Bucket], most: int = _LABELS_COUNT) -> list[Mark]:
+    """Return at most so many labels under the axis."""
+    every = max(1, -(-len(buckets) // most))
     width = 100 / max(len(buckets), 1)
     return [
         Mark(

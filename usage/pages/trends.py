@@ -7,6 +7,7 @@ from usage.pages.overview_chart import Bucket, Mark, percent, scale, times
 
 # The share of a column that stays free.
 _GAP = 0.2
+_LABELS_COUNT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def draw(
     # Half as many grid lines as a large chart has: this one is half as high.
     heights = [Mark(percent(100 - 100 * at / top), to_text(at)) for at in range(2 * step, top + 1, 2 * step)]
     columns = [_column(bucket, at, len(buckets), layers, top, to_text) for at, bucket in enumerate(buckets)]
-    return Trend(title, whole, layers, columns, heights, times(buckets))
+    return Trend(title, whole, layers, columns, heights, times(buckets, _LABELS_COUNT))
 
 
 def _column(
