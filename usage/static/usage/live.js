@@ -64,7 +64,7 @@ function remove(id, row) {
   const next = row.nextElementSibling ?? row.previousElementSibling;
   row.remove();
   rows.delete(id);
-  if (hadFocus) (next?.querySelector("button, a") ?? document.getElementById("main") ?? document.body).focus();
+  if (hadFocus) (next?.querySelector("button") ?? next?.querySelector("a") ?? document.getElementById("main") ?? document.body).focus();
 }
 
 function isWanted({ project_id, key_id, model }) {
