@@ -7,6 +7,8 @@ const template = document.getElementById("live-row");
 const state = document.getElementById("live-state");
 const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
 
+const numbers = new WeakMap(); // What the feed said last of each row.
+
 const QUIET_MS = 10000; // The feed speaks about every second: after this long without a word the connection is dead.
 const MAX_WAIT_MS = 30000;
 const ARMED_MS = 4000; // How long a stop button asks back.
@@ -91,9 +93,9 @@ function apply({ now_ms, rows: changed, gone }) {
 function addUp() {
   const tokens = document.getElementById("live-tokens");
   if (!tokens) return;
-  const sum = (name) => [...rows.values()].reduce((all, row) => all + Number(row.dataset[name] ?? 0), 0);
+  const sum = (name) => [...rows.values()].reduce((all, row) => all + (numbers.get(row)?.[name] ?? 0), 0);
   write(tokens, sum("tokens").toLocaleString("en"));
-  write(document.getElementById("live-cost"), dollars(sum("nanodollars")));
+  write(document.getElementById("live-cost"), dollars(sum("cost_nanodollars")));
 }
 
 function dollars(nanodollars) {
@@ -121,8 +123,7 @@ function show(row, data) {
     const cell = row.querySelector(`[data-is=${name}]`);
     if (cell) write(cell, String(data[name]));
   }
-  row.dataset.tokens = data.tokens;
-  row.dataset.nanodollars = data.cost_nanodollars;
+  numbers.set(row, data);
   const cost = row.querySelector("[data-is=cost]");
   if (cost) write(cost, `≥ ${dollars(data.cost_nanodollars)}`);
   row.querySelector("[data-is=state]").classList.toggle("warn", data.state === "waiting");
