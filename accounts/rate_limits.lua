@@ -158,9 +158,19 @@ local function renew(lease_ms, leases)
   return 0
 end
 
+-- What is used of each rate, and how many leases each key has. Changes nothing.
+local function use(rates, leases)
+  local used, running = {}, {}
+  for i, rate in ipairs(rates) do
+    used[i] = math.min(rate.limit, math.ceil(open_under(rate.limit, rate.key, rate.window).debt))
+  end
+  for i, key in ipairs(leases) do running[i] = redis.call('ZCOUNT', key, now, '+inf') end
+  return {used, running}
+end
+
 -- Takes come last: they find the room that is released in the same moment, and one that a full Redis refuses,
 -- which ends the script, keeps nobody from releasing.
-local operations, replies = {take = take, release = release, renew = renew}, {}
+local operations, replies = {take = take, release = release, renew = renew, use = use}, {}
 local asked = cmsgpack.unpack(ARGV[1])
 for _, is_take in ipairs({false, true}) do
   for i, operation in ipairs(asked) do

@@ -121,6 +121,15 @@ class RateLimits:
         """Count a request that was refused before it could take anything, or raise `RateLimited`."""
         await self._take(_for_requests(known), generation_id, {})
 
+    async def used(self, known: Sequence[Limit]) -> dict[Limit, int]:
+        """Return how much of each limit is used now; takes nothing."""
+        # The script divides by the limit; of nothing, nothing is used.
+        rates = [limit for limit in known if limit.counts is not Counts.RUNNING and limit.most]
+        leases = [limit for limit in known if limit.counts is Counts.RUNNING]
+        wanted = [self._wanted(limit, {}) for limit in rates]
+        amounts, running = await self._ask(("use", wanted, [self._key(limit) for limit in leases]))
+        return dict.fromkeys(known, 0) | dict(zip([*rates, *leases], [*amounts, *running], strict=True))
+
     async def _take(
         self, applying: Sequence[Limit], generation_id: UUID, amounts: Amounts, *, is_dry_run: bool = False
     ) -> Reservation:

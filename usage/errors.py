@@ -29,7 +29,8 @@ class BudgetExceeded(UsageError):
 
     `is_in_flight`: the request would fit if running requests released their holds, so a retry may succeed.
     `is_credit`: the prepaid credit refuses, not a limit. `needed_nanodollars` is the most that the request
-    can cost, `left_nanodollars` what the budget has beside its spending.
+    can cost, `left_nanodollars` what the budget has beside its spending. The budget's days are those of the
+    `time_zone`.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class BudgetExceeded(UsageError):
         *,
         needed_nanodollars: int,
         left_nanodollars: int,
+        time_zone: str,
         is_in_flight: bool,
         is_credit: bool = False,
     ) -> None:
@@ -45,6 +47,7 @@ class BudgetExceeded(UsageError):
         self.budget = budget
         self.needed_nanodollars = needed_nanodollars
         self.left_nanodollars = left_nanodollars
+        self.time_zone = time_zone
         self.is_in_flight = is_in_flight
         self.is_credit = is_credit
 

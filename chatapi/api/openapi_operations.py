@@ -10,7 +10,7 @@ _ERRORS = {
     401: "No valid API key. The answer is the same for every reason.",
     402: "A budget, or the credit, has no room for what the request can cost.",
     403: "The API key may not do this: it lacks a scope (`permission_denied` says which), or may not use the "
-    "model (`model_not_allowed`). Or an operator stopped the request (`stopped_by_operator`).",
+    "model (`model_not_allowed`). Or a person stopped the request (`stopped_by_operator`).",
     404: "There is no such model or object, or it is not yours.",
     405: "Another method is allowed here; `Allow` says which.",
     408: "The request took too long to arrive.",

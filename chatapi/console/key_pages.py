@@ -14,11 +14,12 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from accounts import access, keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
+from chatapi.console.budget_forms import PERIODS
 from chatapi.console.offers import offers
-from chatapi.console.projects import PERIODS
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
+from chatapi.wire.dialects import DIALECTS
 from usage.insights.keys import key_activity
 from usage.models import BudgetLimit, Scope
 from usage.pages.filters import is_id
@@ -44,6 +45,12 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
         widget=forms.CheckboxSelectMultiple,
         help_text="Leave empty to allow all models.",
     )
+    default_dialect = forms.ChoiceField(
+        label="Dialect",
+        choices=[("", "the server's default"), *((name, name) for name in DIALECTS)],
+        required=False,
+        help_text="The form of the answers. The URL's prefix and the header X-ChatAPI-Dialect override it.",
+    )
     requests_per_minute = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
     tokens_per_minute = forms.IntegerField(min_value=0, max_value=2**53, required=False)
     budget = USDField(label="Budget in USD", widget=forms.TextInput, required=False)
@@ -51,8 +58,7 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
 
     class Meta:
         model = APIKey
-        fields = ["project", "name", "scopes", "allowed_models", "expires_at"]
-        labels = {"expires_at": "Expires (UTC)"}
+        fields = ["project", "name", "scopes", "allowed_models", "default_dialect", "expires_at"]
         widgets = {"expires_at": forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")}
 
     field_order = ["project", "name", "test_key"]
@@ -60,6 +66,7 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
 
     def __init__(self, data: Any, console: Console) -> None:
         super().__init__(data, initial={"project": console.project, "name": ""})
+        self.fields["expires_at"].label = f"Expires ({console.organization.time_zone})"
         project: Any = self.fields["project"]
         project.queryset = Project.objects.filter(pk__in=[row.pk for row in console.projects])
         project.label_from_instance = lambda row: row.name
@@ -164,6 +171,12 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
         "may_revoke": may_change and _may_revoke(console, row),
         "usage_url": console.url("overview", key=row.pk),
         "requests_url": console.url("requests", key=row.pk),
+        "new_budget_url": console.url("new_budget", key=row.pk)
+        if console.may("usage.add_budgetlimit")
+        else "",
+        "new_rate_limit_url": console.url("new_rate_limit", key=row.pk)
+        if console.may("accounts.add_ratelimit")
+        else "",
     }
     return render(request, console, "key.html", context)
 

@@ -47,6 +47,11 @@ def offers(console: Console) -> list[Offer]:
     ]
 
 
+def model_names(console: Console) -> list[str]:
+    """Return the names of the models that the organization can call."""
+    return [model.id for model in _callable(console)]
+
+
 def first_model(console: Console) -> str:
     """Return the name of a chat model that the organization can call; empty if there is none."""
     return next((model.id for model in _callable(console) if model.kind == ModelKind.CHAT), "")

@@ -27,14 +27,6 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     context: dict[str, Any] = {"title": "Overview", "clear_url": console.url("overview")}
     if not form.is_valid():
         return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
-    if form.is_by_end_user:
-        return render(
-            request,
-            console,
-            "overview.html",
-            context | {"mistake": "Group by model, project, key or outcome."},
-            400,
-        )
     with closed_days.read_once(form.over.before.start, form.over.end):
         points = insights.series(form.over, form.group_by, form.filters)
         # An organization that did not exist for all of the time before has nothing to compare with.
@@ -52,6 +44,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
         "chips": chips,
+        "view_url": request.build_absolute_uri(),
     }
     return render(request, console, "overview.html", context)
 
@@ -60,7 +53,7 @@ def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
     url = form.rows_url()
     spent = change(now.amount_nanodollars, before.amount_nanodollars)
-    return [
+    usage = [
         Card("Spend", money(now.amount_nanodollars), usd(now.amount_nanodollars), url, spent),
         Card(
             "Requests", count(now.requests), f"{now.requests:,}", url, change(now.requests, before.requests)
@@ -72,15 +65,18 @@ def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]
             url,
             change(now.total_tokens, before.total_tokens),
         ),
-        Card(
-            "Failed",
-            share(now.failed_requests, now.requests),
-            f"{now.failed_requests:,} of {now.requests:,} requests",
-            form.errors_url,
-            change(now.error_rate, before.error_rate),
-            "bad",
-        ),
     ]
+    if form.is_by_end_user:
+        return usage  # which of an end user's requests failed is not counted
+    failed = Card(
+        "Failed",
+        share(now.failed_requests, now.requests),
+        f"{now.failed_requests:,} of {now.requests:,} requests",
+        form.errors_url,
+        change(now.error_rate, before.error_rate),
+        "bad",
+    )
+    return [*usage, failed]
 
 
 def _groups(form: ConsoleOverviewForm, points: Sequence[Point], all_of: Totals) -> list[Spender]:

@@ -12,6 +12,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
 from usage import insights
+from usage.insights.generation_list import SEARCHED
 from usage.models import Generation
 from usage.pages.filters import generation_id_in
 from usage.pages.request_list import dropped_before, receipt_context
@@ -43,6 +44,8 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "older_url": form.link("requests", form.query | {"after": found.next_cursor})
         if found.next_cursor
         else "",
+        "view_url": request.build_absolute_uri(),
+        "searched": SEARCHED,
         "newest_url": form.link("requests", form.query) if after else "",
     }
     return render(request, console, "requests.html", context)

@@ -10,6 +10,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render as render_template
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.http import urlencode
 from django.views.decorators.cache import never_cache
 
@@ -37,13 +38,17 @@ class _Page(NamedTuple):
 _PAGES = (
     _Page("Start", "start", "accounts.view_organization"),
     _Page("Overview", "overview", "usage.view_hourlyusage"),
+    _Page("Usage", "usage", "usage.view_hourlyusage"),
     _Page("Requests", "requests", "usage.view_generation"),
+    _Page("Live", "live", "usage.view_generation"),
     _Page("API keys", "keys", "accounts.view_apikey"),
+    _Page("Budgets and limits", "budgets", "usage.view_budgetlimit"),
     _Page("Models", "models", "accounts.view_organization"),
     _Page("Playground", "playground", "accounts.add_apikey"),
     _Page("Statements", "statements", "usage.view_statement"),
     _Page("Members", "members", "accounts.view_member"),
     _Page("Audit log", "audit", "audit.view_auditentry"),
+    _Page("Settings", "settings", "accounts.view_organization"),
 )
 
 
@@ -95,7 +100,8 @@ View = Callable[..., HttpResponse]
 def page(permission: str) -> Callable[[View], View]:
     """Return a decorator for views of one organization: they get the `Console` instead of its id.
 
-    Visitors are sent to the sign-in page, others' organizations are a 404, a missing permission is a 403.
+    Visitors are sent to the sign-in page, others' organizations are a 404, a missing permission is a 403. The
+    view's times are those of the organization's time zone.
     """
 
     def decorate(view: View) -> View:
@@ -108,7 +114,8 @@ def page(permission: str) -> Callable[[View], View]:
             console = Console.of(request, places, organization_id)
             if not console.may(permission):
                 raise PermissionDenied
-            return view(request, console, **kwargs)
+            with timezone.override(console.organization.time_zone):
+                return view(request, console, **kwargs)
 
         return guarded
 
@@ -140,7 +147,7 @@ def _nav_link(path: str, console: Console, of: _Page) -> Link:
 
 
 # The pages that a project narrows; the switcher's links stay on them.
-_BY_PROJECT = {"overview", "requests", "keys", "playground"}
+_BY_PROJECT = {"overview", "usage", "requests", "live", "keys", "budgets", "playground"}
 
 
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:

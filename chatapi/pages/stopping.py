@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from accounts import access
@@ -34,7 +36,12 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
         raise Http404("There is no such request.")
     if not access.may(request.user, "usage.change_generation", row):
         raise PermissionDenied
-    is_done = row.state == State.SETTLED or _ask_to_stop(request, row)
+    return answer(request, row, reverse("admin:live"))
+
+
+def answer(request: HttpRequest, row: Generation, live_url: str) -> HttpResponse:
+    """Stop a generation that the person may stop; return the response to a script or a form."""
+    is_done = row.state == State.SETTLED or ask_to_stop([row])
     if request.headers.get("accept") == "application/json":
         return HttpResponse(status=204 if is_done else 503)
     if is_done:
@@ -43,22 +50,24 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
         )
     else:
         messages.error(request, f"{row} could not be stopped: Redis does not respond.")
-    return redirect("admin:live")
+    return redirect(live_url)
 
 
-def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
-    """Return whether Redis has the request to stop, which is then in the audit log."""
+def ask_to_stop(rows: Sequence[Generation]) -> bool:
+    """Return whether Redis has the requests to stop all of them, which are then in the audit log."""
     try:
         # A view runs in a thread without an event loop.
-        asyncio.run(_cancel(row))
+        asyncio.run(_cancel(rows))
     except StreamUnavailable as error:
-        log.warning("could not stop %s: %r", row, error)
+        log.warning("could not stop %s: %r", ", ".join(map(str, rows[:3])), error)
         return False
-    recorder.record("asked to stop", row)
+    for row in rows:
+        recorder.record("asked to stop", row)
     return True
 
 
-async def _cancel(row: Generation) -> None:
+async def _cancel(rows: Sequence[Generation]) -> None:
     async with connect(settings.STREAMS_URL, max_connections=1) as redis:
         stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)
+        for row in rows:
+            await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)

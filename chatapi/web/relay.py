@@ -174,10 +174,10 @@ def _end_of_broken(end: reports.End) -> list[AnyDelta]:
 
 def terminal_of(end: reports.End) -> list[AnyDelta]:
     """Return the row's end. Content is in the log before it is charged, so only the end can be missing."""
-    if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
-        return [CANCELLED]
     if end.error_code == STOPPED.code:
         return [STOPPED]
+    if end.outcome == Outcome.CLIENT_CANCELLED and not end.has_finished:
+        return [CANCELLED]
     if end.error_code:
         return [Failed(end.error_message, code=end.error_code, status=502)]
     is_cancelled = end.outcome == Outcome.CLIENT_CANCELLED

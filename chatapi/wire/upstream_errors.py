@@ -48,7 +48,8 @@ TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", statu
 # What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends
 # again by itself.
 STOPPED = Failed(
-    "An operator stopped this request. What was generated is charged; see the receipt.",
+    "An operator or a member of the organization stopped this request. What was generated is charged; see "
+    "the receipt.",
     code="stopped_by_operator",
     status=403,
 )

@@ -63,6 +63,18 @@ async def test_two_hundred_at_once_get_exactly_the_limit(client: LimitClient, li
     assert sum(isinstance(result, RateLimited) for result in results) == 140
 
 
+async def test_what_is_used_is_read_without_taking_anything(client: LimitClient) -> None:
+    known = [requests(5), tokens(100), running(3), tokens(0, scope="project")]
+    assert await client.rate_limits.used(known) == dict.fromkeys(known, 0)
+    reservation = await client.take(*known[:3], tokens=40)
+    for _ in range(3):
+        assert list((await client.rate_limits.used(known)).values()) == [1, 40, 1, 0]
+    await client.release(reservation, 15)
+    assert list((await client.rate_limits.used(known)).values()) == [1, 15, 0, 0]
+    await client.take_all(known[1], tokens=60)
+    assert (await client.rate_limits.used(known))[known[1]] <= 100
+
+
 async def test_two_hundred_at_once_can_share_round_trips(redis: Redis) -> None:
     round_trips: list[int] = []
 

@@ -19,6 +19,19 @@ PHONE = {"width": 390, "height": 844}
 EVERYTHING = {"resultTypes": ["violations"]}
 
 
+LIMITS = """
+from accounts.models import APIKey, RateLimit
+from usage.models import BudgetLimit
+key = APIKey.objects.get(pk=1)
+amounts = {"limit_nanodollars": 10**9, "soft_limit_nanodollars": 1}
+owner = {"scope": "project", "scope_id": key.project_id}
+budget, _ = BudgetLimit.objects.get_or_create(amounts, **owner, period="ever")
+numbers = {"requests_per_minute": 1_000, "concurrent_requests": 100}
+rate, _ = RateLimit.objects.get_or_create(numbers, project=key.project, model="")
+print(budget.pk, rate.pk)
+"""
+
+
 @pytest.fixture
 def page(visitor: Page) -> Page:
     """Return a page without a session."""
@@ -67,6 +80,8 @@ def test_a_new_organization_gets_to_its_first_request(
     page.get_by_label("Limit in USD").fill("50")
     page.keyboard.press("Enter")
     expect(page.get_by_text("The budget is set.")).to_be_visible()
+    expect(page.get_by_role("row", name="website").first).to_contain_text("$50.00")
+    page.get_by_role("link", name="Overview").click()
     expect(page.locator(".card").nth(1)).to_contain_text("1")
 
 
@@ -113,9 +128,11 @@ def used(installation: Installation) -> str:
 def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
     home, month = f"/console/{ids['Tests']}", f"{datetime.now(UTC):%Y-%m}"
     rest = (
-        "start overview overview?group=key requests keys keys/1 keys/new models models/sandbox "
-        "models/sandbox-embedding projects/new budgets/new playground members members/invite audit "
-        f"statements statements/{month} requests/{generation_id} requests?outcome=failed "
+        "usage usage?start=2020-01-01&end=2020-01-02 live live?key=1 budgets budgets/new?key=1 "
+        "budgets/rate-limits budgets/rate-limits/new settings settings/projects/1 "
+        "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/new models "
+        "models/sandbox models/sandbox-embedding projects/new budgets/new playground members members/invite "
+        f"audit statements statements/{month} requests/{generation_id} requests?outcome=failed "
         "overview?start=2020-01-01&end=2020-01-02"
     )
     return [f"{home}/{path}" for path in rest.split()]
@@ -126,7 +143,11 @@ def test_axe_finds_nothing_and_all_pages_fit_a_phone(
 ) -> None:
     sign_in(page, installation, "tess")
     found: dict[str, list[str]] = {}
-    for path in pages_of(ids, used):
+    made = installation.manage("shell", "--no-imports", "-c", LIMITS)
+    assert made.returncode == 0, made.stderr
+    budget_id, rate_id = made.stdout.split()
+    limits = [f"/console/{ids['Tests']}/budgets/{each}" for each in (budget_id, f"rate-limits/{rate_id}")]
+    for path in [*pages_of(ids, used), *limits]:
         response = page.goto(installation.url + path)
         assert response is not None
         assert response.status == 200, path

@@ -2,8 +2,10 @@
 /v1/key.
 """
 
+import json
 import re
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -49,6 +51,42 @@ def test_a_budget_without_room_is_402(
     )
     assert answer.headers["x-should-retry"] == "false"
     assert len(installation.calls("five")) == calls
+
+
+@pytest.mark.parametrize(
+    ("whose", "reset"),
+    [("key", timedelta(days=1)), ("project", timedelta(days=31)), ("organization", None)],
+)
+def test_a_402_tells_when_the_budget_resets(
+    installation: Installation, keys: dict[str, str], whose: str, reset: timedelta | None
+) -> None:
+    """A key's day, a project's month, and an organization's total, which never resets."""
+    today = datetime.now(UTC).date()
+    answer = Client(installation.url, keys[f"poor {whose}"]).complete("five")
+    if reset is None:
+        assert "resets" not in answer.error["message"]
+        return
+    first = today if whose == "key" else today.replace(day=1)
+    day = first + reset if whose == "key" else (first + reset).replace(day=1)
+    assert answer.error["message"].endswith(f" It resets on {day} at 00:00 (UTC).")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 9}),
+        ("/v1/completions", {"prompt": "hello"}),
+        ("/openai/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+    ],
+)
+def test_each_protocol_tells_when_the_budget_resets(
+    installation: Installation, keys: dict[str, str], path: str, body: dict[str, Any]
+) -> None:
+    sent = json.dumps({"model": "five", **body}).encode()
+    answer = Client(installation.url, keys["poor project"]).send("POST", path, sent)
+    assert answer.status == 402
+    assert re.search(r"It resets on \d{4}-\d\d-01 at 00:00 \(UTC\)\.", answer.json["error"]["message"])
 
 
 def test_a_test_key_costs_nothing_however_poor_it_is(

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from accounts.models import Member, Organization, Role
+from accounts.models import Member, Organization, RateLimit, Role
 from chatapi.console.urls import _of_organization
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
@@ -32,14 +32,25 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "home_of": ("viewer", NOBODY),
     "start": ("viewer", NOBODY),
     "overview": ("viewer", NOBODY),
+    "usage": ("viewer", NOBODY),
     "requests": ("viewer", NOBODY),
     "request": ("viewer", NOBODY),
+    "live": ("viewer", NOBODY),
+    "live_stop": (NOBODY, "admin"),
+    "live_stop_key": (NOBODY, "admin"),
     "keys": ("viewer", NOBODY),
     "key": ("viewer", NOBODY),
     "new_key": ("member", "member"),
     "revoke_key": (NOBODY, "member"),
     "new_project": ("admin", "admin"),
+    "budgets": ("viewer", NOBODY),
     "new_budget": ("admin", "admin"),
+    "budget": ("viewer", "admin"),
+    "remove_budget": (NOBODY, "admin"),
+    "rate_limits": ("viewer", NOBODY),
+    "new_rate_limit": ("admin", "admin"),
+    "rate_limit": ("admin", "admin"),
+    "remove_rate_limit": (NOBODY, "admin"),
     "models": ("viewer", NOBODY),
     "model": ("viewer", NOBODY),
     "playground": ("member", NOBODY),
@@ -54,8 +65,13 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
     "audit": ("owner", NOBODY),
+    "settings": ("viewer", "operator"),
+    "project_settings": ("admin", "admin"),
 }
-OF_A_ROW = ("request", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement")
+OF_A_ROW = (
+    "request", "live_stop", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement",
+    "budget", "remove_budget", "rate_limit", "remove_rate_limit", "project_settings",
+)  # fmt: skip
 MAX_QUERIES, MAX_BYTES = 12, 150_000
 # A month that is not closed is added up when it is asked for; the file has one more, for the audit log.
 MAX_OF_A_PREVIEW = {"statement": 21, "statement_file": 22}
@@ -69,22 +85,44 @@ class House:
         dora = User.objects.create(username="dora", password="!")
         self.invited = Member.objects.create(organization=acme, user=dora, role=Role.VIEWER)
         self.request, self.theirs = run(alice), run(charlie)
-        BudgetLimit.objects.create(
-            scope="project", scope_id=alice.project.pk, period="day", limit_nanodollars=10**12
+        self.budget, self.their_budget = (
+            BudgetLimit.objects.create(
+                scope="project", scope_id=person.project.pk, period="day", limit_nanodollars=10**12
+            )
+            for person in (alice, charlie)
+        )
+        self.rate, self.their_rate = (
+            RateLimit.objects.create(project=person.project, requests_per_minute=1_000)
+            for person in (alice, charlie)
         )
 
     def path(self, name: str, *, of: str = "acme") -> str:
         """Return the path below Acme of its own row, of Umbrella's ("others") or of one that never was."""
         others = Member.objects.get(user=self.charlie.user)
-        request, key, member = {
-            "acme": (self.request, self.alice.api_key.pk, self.invited.pk),
-            "others": (self.theirs, self.charlie.api_key.pk, others.pk),
-            "unknown": ("gen_" + "0" * 32, 999_999_999, 999_999_999),
-        }[of]
+        request, key, member, budget, rate, project = {
+            "acme": (
+                self.request, self.alice.api_key.pk, self.invited.pk, self.budget.pk, self.rate.pk,
+                self.alice.project.pk,
+            ),
+            "others": (
+                self.theirs, self.charlie.api_key.pk, others.pk, self.their_budget.pk, self.their_rate.pk,
+                self.charlie.project.pk,
+            ),
+            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 5),
+        }[of]  # fmt: skip
         of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
         months = {"statement": (month,), "statement_file": (month, "csv")}
-        rows = {"request": str(request), "model": "small", "key": key, "revoke_key": key, **of_member}
+        rows = {
+            "request": str(request),
+            "live_stop": str(request),
+            "model": "small",
+            "key": key,
+            "revoke_key": key,
+            **of_member,
+        }
+        rows |= {"budget": budget, "remove_budget": budget, "rate_limit": rate, "remove_rate_limit": rate}
+        rows["project_settings"] = project
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])
 
@@ -128,7 +166,11 @@ def expected(who: str, least: str | None) -> str:
         return "allowed"
     if who == "clerk":
         return "refused"
-    return "allowed" if LEAST_FIRST.index(who) >= LEAST_FIRST.index(least) else "refused"
+    return (
+        "allowed"
+        if least in LEAST_FIRST and LEAST_FIRST.index(who) >= LEAST_FIRST.index(least)
+        else "refused"
+    )
 
 
 def test_every_page_is_known() -> None:
@@ -165,7 +207,7 @@ def test_rows_of_others_look_like_rows_that_never_were(house: House) -> None:
 
 def test_filters_by_others_rows_are_unknown_and_their_names_are_nowhere(house: House) -> None:
     client = client_as(house, "owner")
-    for name in ("overview", "requests"):
+    for name in ("overview", "usage", "requests"):
         for filters in (
             f"project={house.charlie.project.pk}",
             f"key={house.charlie.api_key.pk}",
@@ -206,7 +248,9 @@ def test_pages_are_small_and_ask_little(house: House) -> None:
         if least is None or name == "home_of":
             continue
         path = house.path(name)
-        for query in ("", wide, f"{wide}&group=key") if name in ("overview", "requests", "keys") else ("",):
+        for query in (
+            ("", wide, f"{wide}&group=key") if name in ("overview", "usage", "requests", "keys") else ("",)
+        ):
             with CaptureQueriesContext(connection) as asked:
                 response = client.get(path + query)
             assert response.status_code == 200, name

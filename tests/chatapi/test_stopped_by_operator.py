@@ -56,11 +56,11 @@ def test_nobody_asks_again(
         if model == "steady":
             wait_for(lambda: open_generations.has_published(generation_id, "the"), "a token")
         stop(installation, generation_id)
-        with pytest.raises(PermissionDeniedError, match="An operator stopped this request") as raised:
+        with pytest.raises(PermissionDeniedError, match="stopped this request") as raised:
             asked.result(timeout=30)
     assert raised.value.code == "stopped_by_operator"
     receipt = installation.receipt(generation_id)
-    assert (receipt["outcome"], receipt["error"]["code"]) == ("failed", "stopped_by_operator")
+    assert (receipt["outcome"], receipt["error"]["code"]) == ("client_cancelled", "stopped_by_operator")
     if is_named:
         with (
             asking(installation, model, stream=stream, extra_headers=headers) as again,

@@ -21,7 +21,7 @@ from tests.cast import Person, admit, run
 from usage.books import reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, overage, series, top
-from usage.models import Generation, LedgerEntry, Outcome
+from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
 from usage.rollups import closing
 
 TABLES = ("usage_generation", "usage_ledgerentry")
@@ -132,6 +132,24 @@ def test_no_page_looks_through_all_requests(root: Client, used: Generation) -> N
     for page in pages(used):
         with never_all_rows():
             assert root.get(page).status_code in (200, 302), page
+
+
+def test_no_page_of_the_console_looks_through_all_requests(root: Client, used: Generation) -> None:
+    limit = BudgetLimit.objects.create(
+        scope="project", scope_id=used.project_id, period="month", limit_nanodollars=1
+    )
+    own = {"project": used.project_id, "key": used.api_key_id, "model": "small"}
+    narrowed = ["", *(f"?{urlencode({name: value})}" for name, value in own.items())]
+    found = [f"{name}{query}" for name in ("overview", "usage", "live", "requests") for query in narrowed]
+    found += [
+        f"requests?sort={sort}{query.replace('?', '&')}"
+        for sort in ("cost", "duration")
+        for query in narrowed
+    ]
+    found += ["requests?error=upstream_error", "budgets", f"budgets/{limit.pk}", "keys"]
+    for page in found:
+        with never_all_rows():
+            assert root.get(f"/console/{used.organization_id}/{page}").status_code == 200, page
 
 
 @pytest.mark.parametrize("width", ["1m", "1h", "1d"])

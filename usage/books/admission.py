@@ -137,7 +137,7 @@ def _hold_what_fits(now: datetime, items: Sequence[Admission]) -> list[UUID | Bu
     headroom = budgets.read_headroom({budget_id for item in items for budget_id in _budget_ids(now, item)})
     results: list[UUID | BudgetExceeded] = []
     for item in items:
-        refused = budgets.reserve(headroom, _budget_ids(now, item), item.reserved_nanodollars)
+        refused = budgets.reserve(headroom, _budget_ids(now, item), item.reserved_nanodollars, item.time_zone)
         results.append(refused or item.id)
     is_held = _hold(now, [item for item, result in zip(items, results, strict=True) if result == item.id])
     # If a limit was lowered since the headroom was read, read it again.

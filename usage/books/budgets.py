@@ -116,20 +116,24 @@ def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     return found
 
 
-def reserve(known: Mapping[str, Headroom], ids: Sequence[str], amount: int) -> BudgetExceeded | None:
+def reserve(
+    known: Mapping[str, Headroom], ids: Sequence[str], amount: int, time_zone: str
+) -> BudgetExceeded | None:
     """Hold the amount in memory on these budgets, or return the refusal; `hold` does it in the database."""
     if not amount:
         return None
     # Sorted, so that the same request names the same budget in its refusal whenever it is repeated.
     refusing = [budget_id for budget_id in sorted(ids) if not known[budget_id].has(amount)]
     if refusing:
-        return _refusal(known, refusing, amount)
+        return _refusal(known, refusing, amount, time_zone)
     for budget_id in ids:
         known[budget_id].pending_nanodollars += amount
     return None
 
 
-def _refusal(known: Mapping[str, Headroom], refusing: Sequence[str], amount: int) -> BudgetExceeded:
+def _refusal(
+    known: Mapping[str, Headroom], refusing: Sequence[str], amount: int, time_zone: str
+) -> BudgetExceeded:
     """Name the first budget that refuses for good, if any: for this one a retry would be in vain."""
     for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
     budget_id = (for_good or refusing)[0]
@@ -138,6 +142,7 @@ def _refusal(known: Mapping[str, Headroom], refusing: Sequence[str], amount: int
         BudgetKey.parse(budget_id),
         needed_nanodollars=amount,
         left_nanodollars=room.left_nanodollars,
+        time_zone=time_zone,
         is_in_flight=not for_good,
         is_credit=room.is_credit,
     )

@@ -9,6 +9,7 @@ from uuid import UUID
 from usage.database.clock import database_now
 from usage.database.time_limit import time_limit
 from usage.models import OPEN, Generation, State
+from usage.pricing import TOKENS_PER_PRICE
 
 # Open generations that are read at most to find the oldest.
 _MAX_OPEN = 20_000
@@ -16,7 +17,7 @@ _MAX_OPEN = 20_000
 _SHOWN = (
     "organization__name", "project__name", "api_key__name", "api_key__public", "api_key__is_test", "model",
     "endpoint", "dialect", "state", "worker", "admitted_at", "claimed_at", "completion_tokens",
-    "reserved_nanodollars",
+    "reserved_nanodollars", "output_per_mtok_nanodollars",
 )  # fmt: skip
 
 
@@ -27,7 +28,9 @@ class RunningGeneration:
     id: UUID
     public_id: str
     organization: str
+    project_id: int
     project: str
+    api_key_id: int
     key: str
     model: str
     is_queued: bool
@@ -36,6 +39,8 @@ class RunningGeneration:
     tokens_per_second: float
     """Since its claim."""
     reserved_nanodollars: int
+    cost_nanodollars: int
+    """Of its tokens so far, without the input."""
     worker: str
 
 
@@ -72,7 +77,9 @@ def _running(row: Generation, now: datetime) -> RunningGeneration:
         id=row.id,
         public_id=str(row),
         organization=row.organization.name,
+        project_id=row.project_id,
         project=row.project.name,
+        api_key_id=row.api_key_id,
         key=str(row.api_key),
         model=row.model,
         is_queued=row.state == State.ADMITTED,
@@ -80,5 +87,6 @@ def _running(row: Generation, now: datetime) -> RunningGeneration:
         completion_tokens=row.completion_tokens,
         tokens_per_second=row.completion_tokens / running_s if running_s else 0.0,
         reserved_nanodollars=row.reserved_nanodollars,
+        cost_nanodollars=row.completion_tokens * row.output_per_mtok_nanodollars // TOKENS_PER_PRICE,
         worker=row.worker,
     )

@@ -4,7 +4,7 @@ Tables, statements and forms take the columns of both keys from here. A budget o
 for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budget's id, and a column.
 """
 
-from datetime import date
+from datetime import date, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple, Self
@@ -43,6 +43,16 @@ class Period(models.TextChoices):
             case Period.EVER:
                 return EVER
 
+    def end(self, start: date) -> date | None:
+        """Return the first day of the next period; None if there is none."""
+        match self:
+            case Period.DAY:
+                return start + timedelta(days=1)
+            case Period.MONTH:
+                return (start + timedelta(days=31)).replace(day=1)
+            case Period.EVER:
+                return None
+
 
 class LimitKey(NamedTuple):
     """What identifies a limit: its owner, and the budgets of the owner that it limits."""
@@ -67,6 +77,11 @@ class BudgetKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.scope}/{self.scope_id}/{self.period}/{self.period_start}"
+
+    @property
+    def resets_on(self) -> date | None:
+        """Return the first day of the next period; None if there is none."""
+        return Period(self.period).end(self.period_start)
 
     @classmethod
     def at(cls, scope: Scope, scope_id: int, period: Period, day: date) -> Self:

@@ -66,6 +66,11 @@ class BudgetLimit(models.Model):
         return LimitKey.of(self)
 
     @property
+    def is_of_organization(self) -> bool:
+        """Return whether it limits an organization, whose people can't change that."""
+        return self.scope in (Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS)
+
+    @property
     def owner_name(self) -> str:
         """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:

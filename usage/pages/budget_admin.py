@@ -5,8 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import Case, CharField, F, OuterRef, QuerySet, Subquery, Value, When
-from django.db.models.functions import Concat
+from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -16,10 +15,10 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
-from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import ChoosesRows, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
+from usage.insights.limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
 from usage.models.budget_keys import LimitKey
 from usage.models.budgets import CREDIT_BUDGET
@@ -46,30 +45,6 @@ class BudgetScopeFilter(ScopeFilter):
         return found  # type: ignore[no-any-return]
 
 
-def _with_subject(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Return the rows with `subject_name`, the name of their organization, project or key."""
-    this = OuterRef("scope_id")
-    path = Concat(F("organization__name"), Value(" / "), F("name"))
-    key_path = Concat(
-        F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name")
-    )
-    name = Case(
-        When(
-            scope__in=[Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS],
-            then=Subquery(Organization.objects.filter(pk=this).values("name")),
-        ),
-        When(
-            scope__in=[Scope.PROJECT, Scope.PROJECT_END_USERS],
-            then=Subquery(Project.objects.filter(pk=this).values(path=path)),
-        ),
-        When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
-        When(scope=Scope.END_USER, then=Subquery(EndUser.objects.filter(pk=this).values(path=key_path))),
-        output_field=CharField(),
-    )
-    named: QuerySet[Any] = rows.annotate(subject_name=name)
-    return named
-
-
 def _amount(nanodollars: int | None, without: str) -> str:
     return without if nanodollars is None else usd(nanodollars)
 
@@ -90,7 +65,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
-        return _with_subject(super().get_queryset(request))
+        return with_subject(super().get_queryset(request))
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -124,8 +99,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     operators_fields = ("organization",)
 
     def is_operators(self, row: BudgetLimit) -> bool:
-        """Return whether it limits an organization, whose people can't change that."""
-        return row.scope in (Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS)
+        return row.is_of_organization
 
     @display(description="Applies to", ordering="scope_id")
     def subject(self, row: Any) -> str:
@@ -181,9 +155,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         """Return the budgets with their names and limits."""
         same = BudgetLimit.objects.filter(**{name: OuterRef(name) for name in LimitKey._fields})
         limit = Subquery(same.values("limit_nanodollars"))
-        rows: QuerySet[Budget] = _with_subject(super().get_queryset(request)).annotate(
-            limit_nanodollars=limit
-        )
+        rows: QuerySet[Budget] = with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
         return rows
 
     def export_record(self, row: Any) -> Record:

@@ -131,8 +131,10 @@ def _dates(since: datetime | None, until: datetime | None) -> str:
 
 def _request_pages(filters: RequestFilters) -> Iterator[list[Record]]:
     after: str | None = None
+    # Sorted otherwise, the list ends after the newest.
+    newest_first = replace(filters, sort="newest")
     while True:
-        page = insights.requests_page(filters, after, PAGE)
+        page = insights.requests_page(newest_first, after, PAGE)
         yield [_request(row) for row in page.rows]
         after = page.next_cursor
         if after is None:
@@ -157,7 +159,7 @@ def _estimated(filters: RequestFilters) -> int | None:
     """Return the rollup's count; None with filters that it doesn't know. It has no open requests."""
     # Not each project counts its end users.
     names = {each.name for each in fields(Filters)} - {"end_user"}
-    is_unknown = names | {"time", "since", "until"}
+    is_unknown = names | {"time", "since", "until", "sort"}
     if any(value is not None for name, value in asdict(filters).items() if name not in is_unknown):
         return None
     over = Range(filters.since or _BEGINNING, filters.until or timezone.now(), "day")

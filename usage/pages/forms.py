@@ -91,10 +91,16 @@ def named_end_user(project: Project | None, name: str | None, *, is_each: bool |
     return EndUser.objects.get_or_create(project=project, name=stored)[0]
 
 
-def _check_some_limit(data: dict[str, Any]) -> None:
+def check_some_limit(data: dict[str, Any]) -> None:
     """Raise `ValidationError` without a limit. An amount that can't be read has its own error."""
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
         raise ValidationError("Enter a limit, a soft limit or both.")
+
+
+def check_is_new(key: LimitKey) -> None:
+    """Raise `ValidationError` if the owner has a limit for this period."""
+    if BudgetLimit.objects.filter(**key._asdict()).exists():
+        raise ValidationError("There is a limit for this period already: change that one.")
 
 
 class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -135,7 +141,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         yet.
         """
         data = self.cleaned_data
-        _check_some_limit(data)
+        check_some_limit(data)
         scopes = {
             Scope.ORGANIZATION: data.get("organization"),
             Scope.PROJECT: data.get("project"),
@@ -146,9 +152,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
             raise ValidationError("Choose one: an organization, a project or an API key.")
         scope, scope_id = self._of_end_users(*chosen[0])
         self.instance.scope, self.instance.scope_id = scope, scope_id
-        key = LimitKey(scope, scope_id, data.get("period", ""))
-        if BudgetLimit.objects.filter(**key._asdict()).exists():
-            raise ValidationError("There is a limit for this period already: change that one.")
+        check_is_new(LimitKey(scope, scope_id, data.get("period", "")))
         return data
 
     def _of_end_users(self, scope: Scope, scope_id: int) -> tuple[Scope, int]:
@@ -181,5 +185,5 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
         fields = ["limit_nanodollars", "soft_limit_nanodollars"]
 
     def clean(self) -> dict[str, Any]:
-        _check_some_limit(self.cleaned_data)
+        check_some_limit(self.cleaned_data)
         return self.cleaned_data

@@ -33,12 +33,16 @@ class LiveRow:
     began_ms: int
     """The Unix time of the creation, from which the browser computes the age."""
     who: str
+    project_id: int
+    project: str
+    key_id: int
     key: str
     model: str
     state: str
     tokens: int
     rate: str
     held: str
+    cost_nanodollars: int
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
@@ -53,12 +57,16 @@ class LiveRow:
             running.public_id,
             began_ms,
             who,
+            running.project_id,
+            running.project,
+            running.api_key_id,
             running.key,
             running.model,
             state,
             running.completion_tokens,
             rate,
             held,
+            running.cost_nanodollars,
         )
 
 

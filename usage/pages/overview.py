@@ -144,7 +144,7 @@ def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int = MA
     step = -(-len(starts) // most_columns)
     edges = starts[::step]
     ends = [*edges[1:], form.over.end]
-    buckets = [_bucket(form, start, end) for start, end in zip(edges, ends, strict=True)]
+    buckets = [bucket_of(form, start, end) for start, end in zip(edges, ends, strict=True)]
     by_group: dict[str | None, list[Point]] = {}
     for point in points:
         by_group.setdefault(point.group_id, []).append(point)
@@ -165,7 +165,8 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
     return Group(label, values, url)
 
 
-def _bucket(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
+def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
+    """Return the names of a column, and the URL of its requests."""
     # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
     url = form.rows_url(days="", start=start.isoformat(), end=end.isoformat())
     is_day = form.over.bucket == "day"

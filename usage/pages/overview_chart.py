@@ -99,13 +99,11 @@ def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[
     """Return the chart of these groups, largest first in the legend and lowest in the columns."""
     shown = _coloured(groups)
     totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
-    step, top = _scale(max(totals, default=0))
+    step, top = scale(max(totals, default=0))
     columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
-    heights = [
-        Mark(_percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)
-    ]
+    heights = [Mark(percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)]
     legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
-    return Chart(columns, legend, heights, _times(buckets), sum(totals))
+    return Chart(columns, legend, heights, times(buckets), sum(totals))
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
@@ -143,21 +141,21 @@ def _column(
         value = group.values[at]
         if value > 0:
             below += value
-            place = (_percent(at * width + width * _GAP / 2), _percent(100 - 100 * below / top))
-            size = (_percent(width * (1 - _GAP)), _percent(100 * value / top))
+            place = (percent(at * width + width * _GAP / 2), percent(100 - 100 * below / top))
+            size = (percent(width * (1 - _GAP)), percent(100 * value / top))
             bars.append(Bar(colour, *place, *size, f"{_short(group.name)}: {to_text(value)}"))
     cells = [group.values[at] for _, group in shown]
     return Column(
         bucket,
-        _percent(at * width),
-        _percent(width),
+        percent(at * width),
+        percent(width),
         bars,
         to_text(sum(cells)),
         [to_text(cell) for cell in cells],
     )
 
 
-def _scale(highest: int) -> tuple[int, int]:
+def scale(highest: int) -> tuple[int, int]:
     """Return a round step between about four grid lines, and the plot's upper end."""
     rough = max(highest / 4, 1)
     magnitude = 10 ** floor(log10(rough))
@@ -166,12 +164,13 @@ def _scale(highest: int) -> tuple[int, int]:
     return step, max(step, -(-highest * 21 // (20 * step)) * step)
 
 
-def _times(buckets: Sequence[Bucket]) -> list[Mark]:
-    every = max(1, -(-len(buckets) // _LABELS_COUNT))
+def times(buckets: Sequence[Bucket], most: int = _LABELS_COUNT) -> list[Mark]:
+    """Return at most so many labels under the axis."""
+    every = max(1, -(-len(buckets) // most))
     width = 100 / max(len(buckets), 1)
     return [
         Mark(
-            _percent((at + 0.5) * width),
+            percent((at + 0.5) * width),
             bucket.label,
             _anchor(at, len(buckets)),
             is_minor=at // every % 2 == 1,
@@ -192,5 +191,6 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
 
 
-def _percent(number: float) -> str:
+def percent(number: float) -> str:
+    """Return the number as a length in an SVG."""
     return f"{number:.3f}%"

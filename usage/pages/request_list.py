@@ -137,7 +137,7 @@ def _entries(request: HttpRequest, generation_id: UUID) -> "QuerySet[LedgerEntry
 
 
 _ENDS = {
-    Outcome.CLIENT_CANCELLED: "The client left or stopped it; the output until then is charged.",
+    Outcome.CLIENT_CANCELLED: "Its client left, or a person stopped it; the output until then is charged.",
     Outcome.WORKER_LOST: "Its worker crashed; the output until then is charged.",
     Outcome.NOT_STARTED: "No worker was free in time. It never ran, so nothing is charged.",
 }

@@ -62,10 +62,10 @@ class PairField(forms.CharField):
         super().run_validators("=".join(value or ()))
 
 
-def _name_field() -> forms.RegexField:
+def _name_field(pattern: str = r"^[a-z._]{1,32}\Z") -> forms.RegexField:
     mistakes = {"invalid": "%(value).40r is not the name of one."}
     # Not a choice: endpoints and dialects of requests from earlier releases can be asked for too.
-    return forms.RegexField(r"^[a-z._]{1,32}\Z", required=False, error_messages=mistakes)
+    return forms.RegexField(pattern, required=False, error_messages=mistakes)
 
 
 class RequestsForm(UsageFilterForm):
@@ -86,6 +86,8 @@ class RequestsForm(UsageFilterForm):
         required=False, label="End user", max_length=512, widget=forms.TextInput(NO_HELP)
     )
     metadata = PairField(label="Metadata pair")
+    error = _name_field(r"^[a-z0-9_.-]{1,64}\Z")
+    sort = choice_field("Sort by", {"newest": "newest", "cost": "cost", "duration": "duration"}, blank=None)
     min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
     max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
 
@@ -115,6 +117,8 @@ class RequestsForm(UsageFilterForm):
             id=data["id"],
             end_user=data["end_user"] or None,
             metadata=data["metadata"],
+            error=data["error"] or None,
+            sort=data["sort"] or "newest",
         )
 
     def offer_choices(self, endpoints: Iterable[str], dialects: Iterable[str]) -> None:
@@ -147,13 +151,15 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def usual_fields(self) -> list[BoundField]:
-        return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end", "time")]
+        return [
+            self[name] for name in ("id", "organization", "model", "outcome", "start", "end", "time", "sort")
+        ]
 
     @property
     def rare_fields(self) -> list[BoundField]:
         """Return the fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
-        clients = ("project", "key", "end_user", "metadata", "endpoint", "dialect")
+        clients = ("project", "key", "end_user", "metadata", "error", "endpoint", "dialect")
         return [self[name] for name in (*clients, "source", *deployment, "min", "max")]
 
     @property
@@ -172,6 +178,7 @@ class RequestsForm(UsageFilterForm):
             "endpoint": f"endpoint: {data['endpoint']}",
             "dialect": f"dialect: {data['dialect']}",
             "source": f"tokens counted by: {SOURCES.get(data['source'])}",
+            "error": f"error: {data['error']}",
             "deployment": f"deployment: {data['deployment']}",
             "end_user": f"end user: {data['end_user']}",
             "metadata": f"metadata: {self.query.get('metadata')}",

@@ -119,6 +119,15 @@ def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
     )
 
 
+def of_hours(start: datetime, end: datetime, **owners: int) -> list[tuple[int, str, int]]:
+    """Return the refused requests of the hours between, of these owners, by status and code, the most
+    first.
+    """
+    rows = RefusedRequests.objects.filter(hour__gte=start, hour__lt=end)
+    totals = rows.filter(**owners).order_by().values_list("status", "code").annotate(total=Sum("requests"))
+    return list(totals.order_by("-total", "code"))
+
+
 def forget_old(now: datetime, items: Sequence[None]) -> list[None]:
     """Delete the counts that are older than `KEPT`; an operation of `GroupCommit`."""
     execute("DELETE FROM usage_refusedrequests WHERE hour < %s", [db_value(hour_of(now - KEPT))])

@@ -57,14 +57,20 @@ def ago(moment: datetime | None) -> SafeString | str:
     """Return the age of the moment, with the moment as its title."""
     if moment is None:
         return "–"
-    utc = moment.astimezone(UTC)
-    written = f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    local = timezone.localtime(moment)
+    written = f"{local:%Y-%m-%d %H:%M:%S} {local.tzname()}"
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
-        utc.isoformat(),
+        moment.astimezone(UTC).isoformat(),
         written,
         formatting.age(moment, timezone.now()),
     )
+
+
+@register.filter
+def clock(moment: datetime | None) -> str:
+    """Return the moment in the page's time zone, to the millisecond."""
+    return "–" if moment is None else f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 @register.filter

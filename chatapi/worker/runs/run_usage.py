@@ -26,7 +26,7 @@ from chatapi.wire.deltas import (
     Vector,
 )
 from chatapi.wire.generation_request import GenerationRequest, Texts
-from chatapi.wire.upstream_errors import REQUEST_REFUSED
+from chatapi.wire.upstream_errors import REQUEST_REFUSED, STOPPED
 from chatapi.worker.runs.echo import EchoCounters
 from usage import pricing
 from usage.books.ledger import Claimed, Settlement
@@ -238,7 +238,8 @@ def settlement(
     return Settlement(
         id=run.id,
         fence=run.fence,
-        outcome=_OUTCOMES[end.ending],
+        # A stop is a person's decision, so it is no error in the error rate, though its client gets one.
+        outcome=Outcome.CLIENT_CANCELLED if failure is STOPPED else _OUTCOMES[end.ending],
         tokens=used,
         usage_source=source,
         usage_note=note,

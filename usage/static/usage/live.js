@@ -1,10 +1,13 @@
-// Keeps the Live page's table up to date: the feed says once a second which rows are new, different or gone.
+// Keeps the table of a Live page up to date: the feed says once a second which rows are new, different or gone.
+// The panel may name a project, a key or a model; other rows are left out. Cells that a page does not have are skipped.
 
 const panel = document.getElementById("live-panel");
 const body = document.getElementById("live-rows");
 const template = document.getElementById("live-row");
 const state = document.getElementById("live-state");
 const rows = new Map([...body.rows].map((row) => [row.dataset.id, row]));
+
+const numbers = new WeakMap(); // What the feed said last of each row.
 
 const QUIET_MS = 10000; // The feed speaks about every second: after this long without a word the connection is dead.
 const MAX_WAIT_MS = 30000;
@@ -57,16 +60,25 @@ function keepOnly(ids) {
   for (const [id, row] of rows) if (!ids.has(id)) remove(id, row);
 }
 
+// The focus of a row that goes moves to the next one's button, or else to where the table was.
 function remove(id, row) {
+  const hadFocus = row.contains(document.activeElement);
+  const next = row.nextElementSibling ?? row.previousElementSibling;
   row.remove();
   rows.delete(id);
+  if (hadFocus) (next?.querySelector("button") ?? next?.querySelector("a") ?? document.getElementById("main") ?? document.body).focus();
+}
+
+function isWanted({ project_id, key_id, model }) {
+  const { project, key, model: wanted } = panel.dataset;
+  return (!project || project === String(project_id)) && (!key || key === String(key_id)) && (!wanted || wanted === model);
 }
 
 function apply({ now_ms, rows: changed, gone }) {
   clockAheadMs = now_ms - Date.now();
   for (const id of gone) if (rows.has(id)) remove(id, rows.get(id));
   const fresh = document.createDocumentFragment();
-  for (const data of changed) {
+  for (const data of changed.filter(isWanted)) {
     if (!rows.has(data.id)) fresh.append(make(data));
     show(rows.get(data.id), data);
   }
@@ -74,9 +86,24 @@ function apply({ now_ms, rows: changed, gone }) {
   document.getElementById("live-count").textContent = rows.size.toLocaleString("en");
   document.getElementById("live-empty").hidden = rows.size > 0;
   panel.hidden = rows.size === 0;
+  addUp();
 }
 
-function make({ id, began_ms }) {
+// The sums above the table, on pages that have them.
+function addUp() {
+  const tokens = document.getElementById("live-tokens");
+  if (!tokens) return;
+  const sum = (name) => [...rows.values()].reduce((all, row) => all + (numbers.get(row)?.[name] ?? 0), 0);
+  write(tokens, sum("tokens").toLocaleString("en"));
+  write(document.getElementById("live-cost"), dollars(sum("cost_nanodollars")));
+}
+
+function dollars(nanodollars) {
+  const amount = nanodollars / 1e9;
+  return amount === 0 ? "$0.00" : `$${amount.toFixed(amount >= 1 ? 2 : 6)}`;
+}
+
+function make({ id, key_id, began_ms }) {
   const row = template.content.firstElementChild.cloneNode(true);
   row.dataset.id = id;
   row.dataset.began = began_ms;
@@ -84,15 +111,21 @@ function make({ id, began_ms }) {
   link.href = link.getAttribute("href").replace("ID", id);
   const form = row.querySelector("form");
   if (form) form.action = form.getAttribute("action").replace("ID", id);
+  const ofKey = row.querySelector("[data-key-link]");
+  if (ofKey) ofKey.href = ofKey.getAttribute("href").replace("KEY", key_id);
   row.querySelector("[data-is=short]").textContent = `…${id.slice(-8)}`;
   rows.set(id, row);
   return row;
 }
 
 function show(row, data) {
-  for (const name of ["state", "model", "who", "key", "tokens", "rate", "held"]) {
-    write(row.querySelector(`[data-is=${name}]`), String(data[name]));
+  for (const name of ["state", "model", "who", "project", "key", "tokens", "rate", "held"]) {
+    const cell = row.querySelector(`[data-is=${name}]`);
+    if (cell) write(cell, String(data[name]));
   }
+  numbers.set(row, data);
+  const cost = row.querySelector("[data-is=cost]");
+  if (cost) write(cost, `≥ ${dollars(data.cost_nanodollars)}`);
   row.querySelector("[data-is=state]").classList.toggle("warn", data.state === "waiting");
   age(row);
 }
@@ -113,23 +146,25 @@ body.addEventListener("submit", async (event) => {
   event.preventDefault();
   const form = event.target;
   const button = form.querySelector("button");
+  if (button.ariaDisabled) return;
   if (!button.dataset.armed) {
     button.dataset.armed = "yes";
     button.textContent = "Really stop?";
     setTimeout(() => disarm(button), ARMED_MS);
     return;
   }
-  button.disabled = true;
+  // A button that is really disabled would lose the focus.
+  button.ariaDisabled = "true";
   button.textContent = "Stopping";
   const answer = await fetch(form.action, { method: "POST", body: new FormData(form), headers: { Accept: "application/json" } }).catch(() => null);
   if (answer?.ok) return;
-  button.disabled = false;
+  button.ariaDisabled = null;
   button.textContent = "Not stopped";
 });
 
 function disarm(button) {
   delete button.dataset.armed;
-  if (!button.disabled) button.textContent = "Stop";
+  if (!button.ariaDisabled) button.textContent = "Stop";
 }
 
 setInterval(() => rows.forEach(age), 1000);

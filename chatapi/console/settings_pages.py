@@ -1,0 +1,97 @@
+"""Settings: the organization's name and time zone, and what each project keeps and calls its models."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods
+
+from accounts import access
+from accounts.models import Organization, Project
+from accounts.pages.admin_mixins import ConstrainedForm
+from chatapi.console.tenancy import Console, page, render
+from chatapi.pages.catalog_forms import ProjectForm
+
+_CHANGE_ORGANIZATION = "accounts.change_organization"
+
+
+class OrganizationForm(ConstrainedForm):
+    """The organization's name and time zone."""
+
+    class Meta:
+        model = Organization
+        fields = ["name", "time_zone"]
+        help_texts = {"time_zone": "An IANA time zone, such as Europe/Berlin. Budgets and pages follow it."}
+
+
+class ProjectSettingsForm(ProjectForm):
+    """What a project keeps of its requests, and its names for models."""
+
+    listed_models = None  # type: ignore[assignment]  # the form has no such field
+    model_aliases = forms.CharField(
+        required=False,
+        max_length=32_000,
+        widget=forms.Textarea({"rows": 4, "placeholder": "claude-haiku-4-5 = llama-3.1-8b", "class": "code"}),
+        help_text="Other names for models, for the keys of this project. One line each: “name = model”.",
+    )
+
+    class Meta(ProjectForm.Meta):
+        fields = [
+            "name", "model_aliases", "stores_responses_days", "stores_metadata", "counts_end_users",
+            "hashes_end_users",
+        ]  # fmt: skip
+        labels = {"stores_responses_days": "Keep stored responses for (days)"}
+        help_texts = {
+            **ProjectForm.Meta.help_texts,
+            "stores_responses_days": "Responses that their client asks to store, encrypted. At most 30; 0: "
+            "for minutes in memory only.",
+        }
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("accounts.view_organization")
+def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the organization's settings and its projects; change the name and the time zone."""
+    may_change = console.may(_CHANGE_ORGANIZATION)
+    if request.method == "POST" and not may_change:
+        raise PermissionDenied
+    # A row of its own: a wrong name must not be shown in the frame.
+    row = Organization.objects.get(pk=console.organization.pk) if may_change else console.organization
+    form = OrganizationForm(request.POST or None, instance=row) if may_change else None
+    if form is not None and form.is_valid():
+        form.save()
+        messages.success(request, "The settings are saved.")
+        return redirect(console.url("settings"))
+    context: dict[str, Any] = {
+        "title": "Settings",
+        "form": form,
+        "may_change_projects": console.may("accounts.change_project"),
+        "new_project_url": console.url("new_project") if console.may("accounts.add_project") else "",
+    }
+    return render(request, console, "settings.html", context, 400 if form and form.errors else 200)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("accounts.change_project")
+def project_page(request: HttpRequest, console: Console, project_id: int) -> HttpResponse:
+    """Show the settings of a project; change them."""
+    rows = access.belonging_to(console.organization.pk, Project.objects.filter(pk=project_id))
+    row = rows.select_related("organization").first()
+    if row is None:
+        raise Http404("There is no such project.")
+    name = row.name
+    form = ProjectSettingsForm(request.POST or None, instance=row)
+    if form.is_valid():
+        form.save()
+        messages.success(request, f"The settings of {row.name} are saved. They hold within a second.")
+        return redirect(console.url("settings"))
+    context = {
+        "title": f"Settings of {name}",
+        "form": form,
+        "submit": "Save",
+        "back": console.url("settings"),
+    }
+    return render(request, console, "limit_form.html", context, 400 if form.errors else 200)

@@ -1,0 +1,137 @@
+"""Usage: requests, failures and speed over time, and what went wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_safe
+
+from chatapi.console.filters import ConsoleUsageForm, scoped
+from chatapi.console.overview import MAX_COLUMNS
+from chatapi.console.tenancy import Console, page, render
+from usage import insights
+from usage.formatting import count, duration, share
+from usage.insights import Totals
+from usage.insights.generation_list import SEARCHED, error_codes
+from usage.insights.speed import Speed, percentile, speeds
+from usage.pages.overview import bucket_of
+from usage.pages.overview_chart import Bucket
+from usage.pages.trends import Layer, Trend, draw
+from usage.rollups import closed_days, refused_requests
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A part of the range: what was counted in it, and how fast its newest requests were."""
+
+    totals: Totals
+    speed: Speed
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the table behind the charts."""
+
+    bucket: Bucket
+    cells: Sequence[str]
+
+
+@require_safe
+@page("usage.view_hourlyusage")
+def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the charts of the URL's range and filters, the errors and the refusals."""
+    form = scoped(ConsoleUsageForm, request, console)
+    context: dict[str, Any] = {"title": "Usage", "clear_url": console.url("usage")}
+    if form.is_valid() and form.is_by_end_user:
+        form.add_error(None, "Usage over time is by project, key and model. Overview has end users.")
+    if not form.is_valid():
+        return render(request, console, "usage.html", context | {"mistake": form.mistake}, status=400)
+    starts = form.over.starts()
+    step = -(-len(starts) // MAX_COLUMNS)
+    edges = starts[::step]
+    spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
+    with closed_days.read_once(form.over.start, form.over.end):
+        points = [point.totals for point in insights.series(form.over, None, form.filters)]
+    sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
+    found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
+    trends = _trends([bucket_of(form, *span) for span in spans], found)
+    chips = form.chips()
+    form.offer_choices()
+    context |= {
+        "form": form,
+        "chips": chips,
+        "step": step,
+        "trends": trends,
+        "rows": _rows(trends),
+        "whole": sum(sums, Totals()),
+        "has_usage": any(each.totals.requests for each in found),
+        "errors": [
+            (code, times, form.errors_of(code)) for code, times in error_codes(form.over, form.filters)
+        ],
+        "searched": SEARCHED,
+        "refusals": _refusals(form),
+        "view_url": request.build_absolute_uri(),
+    }
+    return render(request, console, "usage.html", context)
+
+
+def _rows(trends: Sequence[Trend]) -> list[Row]:
+    """Return the table of all charts' numbers."""
+    return [
+        Row(parts[0].bucket, [cell for part in parts for cell in part.cells])
+        for parts in zip(*(trend.columns for trend in trends), strict=True)
+    ]
+
+
+def _refusals(form: ConsoleUsageForm) -> list[tuple[int, str, int]]:
+    """Return what was refused; nothing about a model, which refusals don't have."""
+    columns = form.filters.by_column()
+    if "model" in columns:
+        return []
+    owners = {name: value for name, value in columns.items() if name.endswith("_id")}
+    return refused_requests.of_hours(form.over.start, form.over.end, **owners)
+
+
+def _trends(buckets: Sequence[Any], columns: Sequence[Column]) -> list[Trend]:
+    """Return the four charts, each with the number of the whole range."""
+    whole = sum((each.totals for each in columns), Totals())
+    firsts = [each.speed.first_p50_ms for each in columns]
+    slow = [each.speed.first_p95_ms for each in columns]
+    rates = [each.speed.tokens_per_second for each in columns]
+    return [
+        draw(
+            "Requests", count(whole.requests), buckets,
+            [
+                Layer("all", "colour-0", [each.totals.requests for each in columns]),
+                Layer("failed", "colour-bad", [each.totals.failed_requests for each in columns]),
+            ],
+            count,
+        ),
+        draw(
+            "Error rate", share(whole.failed_requests, whole.requests), buckets,
+            [Layer("failed", "colour-bad", [_permyriad(each.totals) for each in columns])],
+            lambda value: share(value, 10_000),
+        ),
+        draw(
+            "Time to first token", _typical(firsts, duration), buckets,
+            [Layer("p95", "colour-light", slow), Layer("p50", "colour-1", firsts)],
+            duration,
+        ),
+        draw(
+            "Tokens per second, p50", _typical(rates, lambda rate: f"{rate:.1f}"), buckets,
+            [Layer("p50", "colour-2", [None if rate is None else round(rate) for rate in rates])],
+            count,
+        ),
+    ]  # fmt: skip
+
+
+def _permyriad(totals: Totals) -> int | None:
+    """Return the error rate in hundredths of a percent; None without requests."""
+    return round(10_000 * totals.error_rate) if totals.requests else None
+
+
+def _typical(values: Sequence[Any], to_text: Any) -> str:
+    """Return the middle of the columns' values."""
+    middle = percentile([value for value in values if value is not None], 50)
+    return "–" if middle is None else str(to_text(middle))

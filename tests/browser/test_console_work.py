@@ -1,0 +1,93 @@
+"""Limits and running requests in the console: few clicks, by keyboard, and what happens to the clients."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from openai import APIError, OpenAI
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import sign_in
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
+
+LONG = "hello [sandbox tokens=400 delay_ms=100]"
+
+
+@contextmanager
+def streaming(installation: Installation, count: int) -> Iterator[list[Any]]:
+    """Send requests that run for long; yield their futures, whose results are their whole answers."""
+    url, key = f"{installation.url}/openai/v1", installation.keys["live"]
+    with OpenAI(base_url=url, api_key=key, max_retries=0) as client, ThreadPoolExecutor(count) as pool:
+
+        def ask() -> list[Any]:
+            asked = [{"role": "user", "content": LONG}]
+            return list(client.chat.completions.create(model="sandbox", messages=asked, stream=True))  # type: ignore[call-overload]
+
+        yield [pool.submit(ask) for _ in range(count)]
+
+
+def test_a_project_gets_fifty_dollars_a_month_in_four_clicks(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/overview")
+    page.get_by_role("link", name="Budgets and limits").click()
+    page.get_by_role("link", name="New budget").click()
+    page.get_by_label("Limit in USD").fill("50")
+    page.get_by_role("button", name="Set the budget").click()
+    expect(page.get_by_text("The budget is set.")).to_be_visible()
+    row = page.get_by_role("row", name="default")
+    expect(row.first).to_contain_text("$50.00")
+    row.first.get_by_role("link").first.click()
+    expect(page.get_by_role("heading", name="By key")).to_be_visible()
+    page.get_by_role("button", name="Remove the limit").click()
+    page.get_by_role("button", name="Really remove the limit?").click()
+    expect(page.get_by_text("The limit of default is removed.")).to_be_visible()
+
+
+def test_a_running_request_is_stopped_by_keyboard_and_then_all_of_its_key(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/live")
+    expect(page.locator("#live-state")).to_have_text("live")
+    with streaming(installation, 3) as streams:
+        rows = page.locator("#live-rows tr")
+        expect(rows).to_have_count(3, timeout=15_000)
+        expect(page.locator("#live-tokens")).not_to_have_text("0", timeout=15_000)
+        expect(page.locator("#live-cost")).to_contain_text("$0.")
+        button = rows.first.get_by_role("button")
+        button.focus()
+        page.keyboard.press("Enter")
+        expect(button).to_have_text("Really stop?")
+        page.keyboard.press("Enter")
+        expect(rows).to_have_count(2, timeout=15_000)
+        expect(rows.first.get_by_role("button")).to_be_focused()
+        rows.first.locator("[data-key-link]").click()
+        expect(rows).to_have_count(2)
+        page.get_by_role("button", name="Stop all of this key").click()
+        page.get_by_role("button", name="Really stop all of this key?").click()
+        expect(page.get_by_text("Asked to stop 2 requests.")).to_be_visible()
+        expect(page.get_by_text("No running request matches.")).to_be_visible(timeout=15_000)
+        for stream in streams:
+            with pytest.raises(APIError, match="stopped this request"):
+                stream.result(timeout=30)
+    page.goto(f"{installation.url}/console/{ids['Tests']}/usage?days=1")
+    trend = page.get_by_role("region", name="Error rate")
+    expect(trend).to_contain_text("0 %")
+
+
+def test_a_view_is_copied_as_a_link(visitor: Page, installation: Installation, ids: dict[str, int]) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    view = f"{installation.url}/console/{ids['Tests']}/requests?sort=cost&days=7"
+    page.goto(view)
+    page.get_by_role("button", name="Copy the link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == view

@@ -1,0 +1,225 @@
+"""Budgets and rate limits in the console: what is shown, set, changed and removed, and by whom."""
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from accounts import keys
+from accounts.audit.models import AuditEntry
+from accounts.models import EndUser, Member, Project, RateLimit, Role
+from accounts.rate_limits import RateLimits
+from chatapi.models import ServedModel
+from chatapi.redis_client import connect
+from tests.admin_pages import client_of, text
+from tests.cast import Person, run
+from tests.chatapi.worker.processes import Valkey
+from usage.models import Budget, BudgetLimit, Scope
+from usage.pricing import from_usd
+
+
+@pytest.fixture(autouse=True)
+def served(small: ServedModel) -> None:
+    """Serve a model, which requests and limits name."""
+
+
+def url(person: Person, page: str) -> str:
+    return f"/console/{person.project.organization_id}/{page}"
+
+
+def as_role(person: Person, role: Role) -> Client:
+    Member.objects.filter(user=person.user).update(role=role)
+    return client_of(person.user)
+
+
+def limit(scope: Scope, scope_id: int, period: str = "month", usd: str = "50") -> BudgetLimit:
+    return BudgetLimit.objects.create(
+        scope=scope, scope_id=scope_id, period=period, limit_nanodollars=from_usd(usd)
+    )
+
+
+# ---- budgets
+
+
+def test_a_project_gets_fifty_dollars_a_month(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    shown = client.get(url(alice, "budgets")).content.decode()
+    assert f'budgets/new?project={alice.project.pk}"' in shown
+    form = client.get(url(alice, f"budgets/new?project={alice.project.pk}")).context["form"]
+    assert form.fields["period"].choices[0][0] == "month"  # the first is preselected
+    sent = {"project": alice.project.pk, "period": "month", "limit_nanodollars": "50"}
+    assert client.post(url(alice, "budgets/new"), sent).status_code == 302
+    row = BudgetLimit.objects.get()
+    assert (row.scope, row.scope_id, row.limit_nanodollars) == ("project", alice.project.pk, from_usd("50"))
+    entry = AuditEntry.objects.get(object_type="usage.budgetlimit")
+    assert (entry.action, entry.actor_id) == ("created", alice.user.pk)
+    again = text(client.post(url(alice, "budgets/new"), sent))
+    assert "There is a limit for this period already" in again
+    assert "Enter a limit, a soft limit or both." in text(
+        client.post(url(alice, "budgets/new"), sent | {"period": "day", "limit_nanodollars": ""})
+    )
+
+
+def test_a_budget_shows_what_is_spent_beside_its_limit_and_when_it_resets(alice: Person) -> None:
+    row, request = limit(Scope.PROJECT, alice.project.pk), run(alice)
+    spent = Budget.objects.get(scope="project", period="month")
+    shown = text(client_of(alice.user).get(url(alice, "budgets")))
+    first = spent.period_start
+    following = first.replace(year=first.year + first.month // 12, month=first.month % 12 + 1)
+    assert f"each month {following:%Y-%m-%d} 00:00" in shown
+    assert "$50.00" in shown
+    page = client_of(alice.user).get(url(alice, f"budgets/{row.pk}"))
+    (by_key, keys), (by_model, models) = page.context["tables"]
+    assert (by_key, by_model) == ("key", "model")
+    assert [each.totals.amount_nanodollars for each in keys] == [request.amount_nanodollars]
+    assert [each.label for each in models] == ["small"]
+    assert "alice" in text(page)
+
+
+@pytest.mark.parametrize("period", ["day", "month", "ever"])
+@pytest.mark.parametrize("scope", [Scope.ORGANIZATION, Scope.PROJECT, Scope.API_KEY])
+def test_every_kind_of_budget_has_a_page(alice: Person, scope: Scope, period: str) -> None:
+    ids = {
+        Scope.ORGANIZATION: alice.project.organization_id,
+        Scope.PROJECT: alice.project.pk,
+        Scope.API_KEY: alice.api_key.pk,
+    }
+    row, request = limit(scope, ids[scope], period, "0.001"), run(alice)
+    page = client_of(alice.user).get(url(alice, f"budgets/{row.pk}"))
+    assert page.status_code == 200
+    for group, rows in page.context["tables"]:
+        assert [each.totals.amount_nanodollars for each in rows] == [request.amount_nanodollars], group
+        assert client_of(alice.user).get(rows[0].url).context["page"].rows, rows[0].url
+
+
+def test_limits_of_end_users_are_in_the_list(alice: Person) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    person = EndUser.objects.create(project=alice.project, name="customer-1")
+    limit(Scope.PROJECT_END_USERS, alice.project.pk)
+    row = limit(Scope.END_USER, person.pk)
+    client = as_role(alice, Role.ADMIN)
+    shown = text(client.get(url(alice, "budgets")))
+    assert "each end user of the project" in shown
+    assert "customer-1" in shown
+    run(alice, end_user="customer-1")
+    assert "small" in text(client.get(url(alice, f"budgets/{row.pk}")))
+    sent = {"project": alice.project.pk, "each_end_user": "on", "period": "day", "limit_nanodollars": "1"}
+    assert client.post(url(alice, "budgets/new"), sent).status_code == 302
+    Project.objects.create(organization=alice.project.organization, name="other")
+    other = {**sent, "project": Project.objects.get(name="other").pk}
+    assert "does not count its end users" in text(client.post(url(alice, "budgets/new"), other))
+
+
+def test_a_limit_is_changed_and_removed(alice: Person) -> None:
+    row, client = limit(Scope.API_KEY, alice.api_key.pk), as_role(alice, Role.ADMIN)
+    page = url(alice, f"budgets/{row.pk}")
+    client.post(page, {"limit_nanodollars": "2", "soft_limit_nanodollars": "1"})
+    row.refresh_from_db()
+    assert (row.limit_nanodollars, row.soft_limit_nanodollars) == (from_usd("2"), from_usd("1"))
+    wrong = client.post(page, {"limit_nanodollars": "1e99"})
+    assert 'class="error"' in wrong.content.decode()
+    row.refresh_from_db()
+    assert row.limit_nanodollars == from_usd("2")
+    client.post(f"{page}/remove")
+    assert not BudgetLimit.objects.exists()
+    actions = AuditEntry.objects.filter(object_type="usage.budgetlimit").values_list("action", flat=True)
+    assert sorted(actions) == ["changed", "deleted"]
+
+
+def test_limits_of_the_organization_are_the_operators(alice: Person, root: Client) -> None:
+    row = limit(Scope.ORGANIZATION, alice.project.organization_id)
+    rate = RateLimit.objects.create(organization=alice.project.organization, requests_per_minute=5)
+    client = as_role(alice, Role.OWNER)
+    assert "Remove the limit" not in text(client.get(url(alice, f"budgets/{row.pk}")))
+    sent = {"limit_nanodollars": "1000"}
+    assert client.post(url(alice, f"budgets/{row.pk}"), sent).status_code == 403
+    assert client.post(url(alice, f"budgets/{row.pk}/remove")).status_code == 403
+    for page in (f"budgets/rate-limits/{rate.pk}", f"budgets/rate-limits/{rate.pk}/remove"):
+        assert client.post(url(alice, page), {"requests_per_minute": "9"}).status_code == 403
+    assert root.post(url(alice, f"budgets/{row.pk}"), sent).status_code == 302
+    row.refresh_from_db()
+    assert row.limit_nanodollars == from_usd("1000")
+
+
+def test_a_key_of_another_organization_gets_no_limit(alice: Person, charlie: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    for page in ("budgets/new", "budgets/rate-limits/new"):
+        assert client.get(url(alice, f"{page}?key={charlie.api_key.pk}")).status_code == 404
+    sent = {"project": charlie.project.pk, "period": "month", "limit_nanodollars": "1"}
+    client.post(url(alice, "budgets/new"), sent)
+    client.post(url(alice, "budgets/rate-limits/new"), sent | {"requests_per_minute": "1"})
+    assert not BudgetLimit.objects.exists()
+    assert not RateLimit.objects.exists()
+
+
+def test_long_lists_of_limits_have_pages(alice: Person, charlie: Person) -> None:
+    limit(Scope.PROJECT, charlie.project.pk)
+    wanted = {limit(Scope.PROJECT, alice.project.pk, period).pk for period in ("day", "month")}
+    for number in range(55):
+        key, _ = keys.create_key(alice.project, name=f"k{number}")
+        wanted.add(limit(Scope.API_KEY, key.pk).pk)
+    client, seen, page = client_of(alice.user), [], url(alice, "budgets")
+    while page:
+        context = client.get(page).context
+        seen += [line.use.limit.pk for line in context["lines"]]
+        page = context["older_url"]
+    assert (len(seen), set(seen)) == (57, wanted)
+
+
+# ---- rate limits
+
+
+def test_a_rate_limit_is_set_changed_and_removed(alice: Person) -> None:
+    client, new = as_role(alice, Role.ADMIN), url(alice, "budgets/rate-limits/new")
+    assert "Set a rate limit" in text(client.get(url(alice, "budgets/rate-limits")))
+    empty = {"project": alice.project.pk, "model": "small"}
+    assert "Enter at least one number." in text(client.post(new, empty))
+    client.post(new, empty | {"requests_per_minute": "60", "concurrent_requests": "3"})
+    row = RateLimit.objects.get()
+    assert (row.project, row.model, row.requests_per_minute, row.concurrent_requests) == (
+        alice.project, "small", 60, 3,
+    )  # fmt: skip
+    assert "already exists" in text(client.post(new, empty | {"requests_per_minute": "1"}))
+    shown = text(client.get(url(alice, "budgets/rate-limits")))
+    assert "Requests a minute" in shown
+    assert "60" in shown
+    client.post(url(alice, f"budgets/rate-limits/{row.pk}"), {"tokens_per_day": "1000"})
+    row.refresh_from_db()
+    assert (row.model, row.requests_per_minute, row.tokens_per_day) == ("small", None, 1_000)
+    client.post(url(alice, f"budgets/rate-limits/{row.pk}/remove"))
+    assert not RateLimit.objects.exists()
+    actions = AuditEntry.objects.filter(object_type="accounts.ratelimit").values_list("action", flat=True)
+    assert sorted(actions) == ["changed", "created", "deleted"]
+
+
+def test_a_key_gets_a_rate_limit_from_its_page(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    path = url(alice, f"budgets/rate-limits/new?key={alice.api_key.pk}")
+    assert path in client.get(url(alice, f"keys/{alice.api_key.pk}")).content.decode()
+    client.post(path, {"requests_per_day": "7"})
+    assert RateLimit.objects.get().api_key == alice.api_key
+
+
+def test_the_use_of_a_rate_limit_is_shown(alice: Person, settings: Settings, valkey: Valkey) -> None:
+    settings.STREAMS_URL = f"unix://{valkey.socket}"
+    row = RateLimit.objects.create(project=alice.project, requests_per_day=10, concurrent_requests=4)
+
+    async def take() -> None:
+        async with connect(settings.STREAMS_URL) as redis:
+            shared = RateLimits(redis, settings.REDIS_KEY_PREFIX, lease_ms=60_000)
+            for _ in range(3):
+                await shared.take(row.limits, uuid4(), model="small", amounts={})
+
+    asyncio.run(take())
+    (line,) = client_of(alice.user).get(url(alice, "budgets/rate-limits")).context["lines"]
+    assert [(number.used, number.most) for number in line.numbers] == [(3, 10), (3, 4)]
+
+
+def test_without_redis_the_limits_are_shown_all_the_same(alice: Person, settings: Settings) -> None:
+    settings.STREAMS_URL = "unix:///nowhere"
+    RateLimit.objects.create(project=alice.project, requests_per_day=10)
+    shown = text(client_of(alice.user).get(url(alice, "budgets/rate-limits")))
+    assert "can't be read right now" in shown
+    assert "Requests a day" in shown

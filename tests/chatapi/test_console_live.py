@@ -1,0 +1,116 @@
+"""The console's Live page: what it shows of the running requests, and whom it stops."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Role
+from chatapi.models import ServedModel
+from chatapi.pages import stopping
+from tests.admin_pages import client_of, text
+from tests.cast import PRICE, Person, admit, run
+from tests.chatapi.worker.processes import Valkey
+from usage.books import ledger
+from usage.database.clock import database_now
+from usage.models import Generation
+
+
+@pytest.fixture(autouse=True)
+def served(small: ServedModel) -> None:
+    """Serve a model, which requests name."""
+
+
+@pytest.fixture
+def streams(settings: Any, valkey: Valkey) -> Valkey:
+    """Return the Redis in which stops are."""
+    settings.STREAMS_URL = f"unix://{valkey.socket}"
+    return valkey
+
+
+def url(person: Person, page: str) -> str:
+    return f"/console/{person.project.organization_id}/{page}"
+
+
+def as_role(person: Person, role: Role) -> Client:
+    Member.objects.filter(user=person.user).update(role=role)
+    return client_of(person.user)
+
+
+def running(person: Person, tokens: int = 5, **changes: Any) -> Generation:
+    row = admit(person, **changes)
+    ledger.claim(database_now(), [ledger.Claim(row.pk, "worker-1", 6_000)])
+    ledger.beat(database_now(), [ledger.Beat([ledger.Pulse(row.pk, 1, tokens, "azure-east-7")], 6_000)])
+    return row
+
+
+def test_it_shows_what_runs_with_its_tokens_and_cost(alice: Person, bob: Person, charlie: Person) -> None:
+    own = [running(alice, 1_000), running(bob, 500, model="other")]
+    theirs, ended = running(charlie), run(alice)
+    page = client_of(alice.user).get(url(alice, "live"))
+    shown = page.content.decode()
+    assert [row.id for row, _ in page.context["rows"]] == [str(row) for row in own]
+    assert (page.context["count"], page.context["tokens"]) == (2, "1,500")
+    per_mtok = PRICE.output_per_mtok_nanodollars
+    assert page.context["rows"][0][0].cost_nanodollars == 1_000 * per_mtok // 1_000_000
+    assert not any(str(row) in shown for row in (theirs, ended))
+    assert "azure-east-7" not in shown
+
+
+def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> None:
+    own = {"alice": running(alice), "bob": running(bob, model="other")}
+    client = client_of(alice.user)
+    for query, name in (
+        (f"key={bob.api_key.pk}", "bob"), ("model=small", "alice"), (f"key={alice.api_key.pk}", "alice"),
+    ):  # fmt: skip
+        page = client.get(url(alice, f"live?{query}"))
+        assert [row.id for row, _ in page.context["rows"]] == [str(own[name])], query
+    assert "No running request matches." in text(client.get(url(alice, "live?project=999&key=x&model=<b>")))
+
+
+def test_an_empty_page_says_where_finished_requests_are(alice: Person) -> None:
+    assert "Nothing is running. Finished requests are in Requests" in text(
+        client_of(alice.user).get(url(alice, "live"))
+    )
+
+
+def test_a_viewer_has_no_button(alice: Person) -> None:
+    running(alice)
+    shown = as_role(alice, Role.VIEWER).get(url(alice, f"live?key={alice.api_key.pk}")).content.decode()
+    assert "/stop" not in shown
+    assert "/stop" in as_role(alice, Role.ADMIN).get(url(alice, "live")).content.decode()
+
+
+def test_one_request_is_stopped(alice: Person, streams: Valkey) -> None:
+    row, client = running(alice), as_role(alice, Role.ADMIN)
+    path = url(alice, f"live/{row}/stop")
+    assert client.post(path, headers={"accept": "application/json"}).status_code == 204
+    assert streams.client.keys(f"*{row.pk.hex}*")
+    entry = AuditEntry.objects.get(action="asked to stop")
+    assert (entry.object_name, entry.actor_id) == (str(row), alice.user.pk)
+
+
+def test_all_requests_of_a_key_are_stopped_and_no_others(
+    alice: Person, bob: Person, charlie: Person, streams: Valkey
+) -> None:
+    own, others = [running(alice), running(alice)], [running(bob), running(charlie)]
+    client, path = as_role(alice, Role.ADMIN), url(alice, "live/stop-key")
+    answer = client.post(path, {"key": alice.api_key.pk}, follow=True)
+    assert "Asked to stop 2 requests." in text(answer)
+    client.post(path, {"key": charlie.api_key.pk})
+    client.post(path, {"key": "x"})
+    stopped = AuditEntry.objects.filter(action="asked to stop").values_list("object_name", flat=True)
+    assert set(stopped) == {str(row) for row in own}
+    assert not any(streams.client.keys(f"*{row.pk.hex}*") for row in others)
+
+
+def test_without_redis_nothing_claims_to_be_stopped(alice: Person, settings: Any) -> None:
+    settings.STREAMS_URL = "unix:///nowhere"
+    row = running(alice)
+    assert not stopping.ask_to_stop([row])
+    answer = as_role(alice, Role.ADMIN).post(
+        url(alice, "live/stop-key"), {"key": alice.api_key.pk}, follow=True
+    )
+    assert "could not be stopped" in text(answer)
+    assert not AuditEntry.objects.filter(action="asked to stop").exists()

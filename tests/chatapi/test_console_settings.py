@@ -1,0 +1,82 @@
+"""The console's settings: who changes what, and that the changes are checked and recorded."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from accounts.audit.models import AuditEntry
+from accounts.models import APIKey, Member, Organization, Project, Role
+from chatapi.models import ServedModel
+from tests.admin_pages import client_of, text
+from tests.cast import Person
+
+
+@pytest.fixture(autouse=True)
+def served(small: ServedModel) -> None:
+    """Serve a model, which aliases name."""
+
+
+def url(person: Person, page: str) -> str:
+    return f"/console/{person.project.organization_id}/{page}"
+
+
+def as_role(person: Person, role: Role) -> Client:
+    Member.objects.filter(user=person.user).update(role=role)
+    return client_of(person.user)
+
+
+SENT: dict[str, Any] = {"name": "renamed", "stores_responses_days": "7", "stores_metadata": "on"}
+
+
+def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
+    client, page = as_role(alice, Role.ADMIN), url(alice, f"settings/projects/{alice.project.pk}")
+    assert page in client.get(url(alice, "settings")).content.decode()
+    assert client.post(page, SENT | {"model_aliases": "mine = small"}).status_code == 302
+    row = Project.objects.get(pk=alice.project.pk)
+    assert (row.name, row.stores_responses_days, row.stores_metadata, row.counts_end_users) == (
+        "renamed", 7, True, False,
+    )  # fmt: skip
+    assert (row.model_aliases, row.models_mode, row.is_active) == (
+        {"mine": "small"}, alice.project.models_mode, True,
+    )  # fmt: skip
+    assert AuditEntry.objects.get(object_type="accounts.project").actor_id == alice.user.pk
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": ""},
+        {"name": "<b>"},
+        {"stores_responses_days": "31"},
+        {"stores_responses_days": "-1"},
+        {"model_aliases": "mine"},
+        {"model_aliases": "mine = no-such-model"},
+        {"model_aliases": "small = small"},
+    ],
+)
+def test_wrong_settings_change_nothing(alice: Person, wrong: dict[str, str]) -> None:
+    page = url(alice, f"settings/projects/{alice.project.pk}")
+    answer = as_role(alice, Role.ADMIN).post(page, SENT | wrong)
+    assert answer.status_code == 400
+    assert 'class="error"' in answer.content.decode()
+    assert Project.objects.get(pk=alice.project.pk).name == alice.project.name
+
+
+def test_the_organizations_name_and_time_zone_are_the_operators(alice: Person, root: Client) -> None:
+    page, sent = url(alice, "settings"), {"name": "Acme Inc", "time_zone": "Europe/Berlin"}
+    owner = as_role(alice, Role.OWNER)
+    assert "The operator of this service changes the name and the time zone." in text(owner.get(page))
+    assert owner.post(page, sent).status_code == 403
+    assert root.post(page, sent | {"time_zone": "Mars/Olympus"}).status_code == 400
+    assert Organization.objects.get(pk=alice.project.organization_id).name == "Acme"
+    assert root.post(page, sent).status_code == 302
+    assert "Europe/Berlin" in text(owner.get(page))
+
+
+def test_a_new_key_has_the_dialect_that_was_chosen(alice: Person) -> None:
+    sent = {"project": alice.project.pk, "name": "new", "default_dialect": "openai"}
+    as_role(alice, Role.MEMBER).post(url(alice, "keys/new"), sent)
+    assert APIKey.objects.get(name="new").default_dialect == "openai"
+    client_of(alice.user).post(url(alice, "keys/new"), sent | {"name": "no", "default_dialect": "klingon"})
+    assert not APIKey.objects.filter(name="no").exists()

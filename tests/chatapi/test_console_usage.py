@@ -1,0 +1,192 @@
+"""Usage over time, sorted requests, the usual ranges and the time zone in the console."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from accounts.models import Organization, Project
+from chatapi.models import ServedModel
+from tests.admin_pages import client_of, text
+from tests.cast import Person, admit, run
+from usage import insights
+from usage.database.clock import database_now
+from usage.insights import Filters
+from usage.insights.speed import SAMPLE, speeds
+from usage.models import Generation, Outcome, RefusedRequests
+from usage.pricing import Tokens
+
+
+@pytest.fixture(autouse=True)
+def served(small: ServedModel) -> None:
+    """Serve a model, which requests name."""
+
+
+def url(person: Person, page: str) -> str:
+    return f"/console/{person.project.organization_id}/{page}"
+
+
+def rows(person: Person, query: str) -> list[str]:
+    page = client_of(person.user).get(url(person, f"requests?{query}"))
+    assert page.status_code == 200, page.content
+    return [str(row) for row in page.context["page"].rows]
+
+
+def number(page: Any, title: str) -> str:
+    (trend,) = [each for each in page.context["trends"] if each.title.startswith(title)]
+    return str(trend.whole)
+
+
+# ---- usage over time
+
+
+def test_it_shows_requests_errors_and_speed(alice: Person, charlie: Person) -> None:
+    for first_ms in (100, 200, 300):
+        run(alice, first_token_ms=first_ms, last_token_ms=first_ms + 1_000, tokens=Tokens(10, 51))
+    run(alice, outcome=Outcome.FAILED, error_code="upstream_timeout", first_token_ms=None, last_token_ms=None)
+    run(charlie, first_token_ms=9_999)
+    page = client_of(alice.user).get(url(alice, "usage?days=1"))
+    assert number(page, "Requests") == "4"
+    assert number(page, "Error rate") == "25 %"
+    assert number(page, "Time to first token") == "200 ms"
+    assert number(page, "Tokens per second") == "50.0"
+    ((code, times, link),) = page.context["errors"]
+    assert (code, times) == ("upstream_timeout", 1)
+    assert len(client_of(alice.user).get(link).context["page"].rows) == 1
+    assert "300 ms" in text(page), "p95 is in the table"
+    assert "10 s" not in text(page), "others' requests are not in it"
+
+
+def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> None:
+    run(alice, first_token_ms=100)
+    run(bob, first_token_ms=900, model="other")
+    client = client_of(alice.user)
+    for query, first in (
+        (f"key={bob.api_key.pk}", "900 ms"), ("model=small", "100 ms"), ("key=alice", "100 ms"),
+    ):  # fmt: skip
+        page = client.get(url(alice, f"usage?{query}"))
+        assert (number(page, "Requests"), number(page, "Time to")) == ("1", first), query
+    for wrong in ("group=end_user", "days=x", "key=nobody", "start=2026-13-01"):
+        assert client.get(url(alice, f"usage?{wrong}")).status_code == 400, wrong
+
+
+def test_refusals_are_counted_beside_errors(alice: Person, charlie: Person) -> None:
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    for person, status in ((alice, 402), (charlie, 429)):
+        owners = {"organization": person.project.organization, "project": person.project}
+        RefusedRequests.objects.create(
+            **owners, api_key=person.api_key, hour=hour, status=status, code=f"code_{status}", requests=7
+        )
+    page = client_of(alice.user).get(url(alice, f"usage?key={alice.api_key.pk}"))
+    assert page.context["refusals"] == [(402, "code_402", 7)]
+
+
+def test_an_empty_page_says_what_to_do(alice: Person) -> None:
+    assert "Start shows the first steps" in text(client_of(alice.user).get(url(alice, "usage")))
+
+
+def test_speeds_are_those_of_the_newest_requests_of_each_column(alice: Person) -> None:
+    now = database_now()
+    template = run(alice)
+    Generation.objects.bulk_create(
+        Generation(
+            **{
+                field.attname: getattr(template, field.attname)
+                for field in Generation._meta.concrete_fields
+                if field.attname not in ("id", "admitted_at", "first_token_ms")
+            },
+            id=f"{at + 1:032x}",
+            admitted_at=now - timedelta(hours=2, seconds=at + 1),
+            first_token_ms=100 if at < SAMPLE else 9_000,
+        )
+        for at in range(SAMPLE + 50)
+    )
+    edges = [(now - timedelta(hours=hours), now - timedelta(hours=hours - 1)) for hours in (4, 3, 2)]
+    found = speeds(edges, Filters(organization_id=alice.project.organization_id))
+    assert [each.first_p95_ms for each in found] == [None, 100, None]
+    assert speeds(edges, Filters(organization_id=alice.project.organization_id, model="no"))[1] == found[0]
+
+
+# ---- sorted requests, and filters
+
+
+def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, charlie: Person) -> None:
+    made = [run(alice, tokens=Tokens(10, 100 * number)) for number in (3, 9, 9, 1, 5)]
+    for number, row in enumerate(made):
+        settled = row.admitted_at + timedelta(seconds=number + 1)
+        Generation.objects.filter(pk=row.pk).update(settled_at=settled)
+    run(charlie, tokens=Tokens(10, 10_000))
+    admit(alice)  # it has no cost yet
+    by_cost = sorted(made, key=lambda row: (row.amount_nanodollars, row.pk), reverse=True)
+    assert rows(alice, "sort=cost") == [str(row) for row in by_cost]
+    assert rows(alice, "sort=duration") == [str(row) for row in reversed(made)]
+    assert client_of(alice.user).get(url(alice, "requests?sort=name")).status_code == 400
+    assert client_of(alice.user).get(url(alice, "requests?sort=cost&after=x")).status_code == 400
+
+
+@pytest.mark.parametrize("sort", ["cost", "duration"])
+def test_the_pages_of_a_sorted_list_have_each_request_once(alice: Person, sort: str) -> None:
+    made = {str(run(alice, tokens=Tokens(10, number % 3))) for number in range(9)}
+    seen, after = [], None
+    filters = insights.RequestFilters(organization_id=alice.project.organization_id, sort=sort)  # type: ignore[arg-type]
+    while True:
+        page = insights.requests_page(filters, after, 2)
+        seen += [str(row) for row in page.rows]
+        after = page.next_cursor
+        if after is None:
+            break
+    assert (len(seen), set(seen)) == (9, made)
+
+
+def test_requests_are_filtered_by_their_error(alice: Person) -> None:
+    failed = run(alice, outcome=Outcome.FAILED, error_code="upstream_timeout")
+    run(alice, outcome=Outcome.FAILED, error_code="upstream_5xx")
+    run(alice)
+    assert rows(alice, "error=upstream_timeout") == [str(failed)]
+    assert client_of(alice.user).get(url(alice, "requests?error=%3Cb%3E")).status_code == 400
+    shown = client_of(alice.user).get(url(alice, "requests")).content.decode()
+    assert "requests?error=upstream_5xx" in shown
+
+
+def test_the_usual_ranges_are_one_click_away(alice: Person) -> None:
+    row = run(alice)
+    Organization.objects.update(created_at=timezone.now() - timedelta(days=90))
+    client = client_of(alice.user)
+    for page in ("overview", "usage", "requests"):
+        shown = client.get(url(alice, page)).content.decode()
+        links = re.findall(r'aria-label="Range">(.*?)</nav>', shown, re.DOTALL)[0]
+        for title in ("Last hour", "Today", "Yesterday", "This month", "Last month", "7 days", "30 days"):
+            (link,) = re.findall(rf'href="([^"]*)"[^>]*>{title}<', links)
+            answer = client.get(link.replace("&amp;", "&"))
+            assert answer.status_code == 200, (page, title)
+            chosen = re.findall(r'aria-current="true">([^<]+)<', answer.content.decode())
+            assert title in chosen, (page, title)
+            if page == "requests":
+                found = [str(each) for each in answer.context["page"].rows]
+                assert (str(row) in found) == (title not in ("Yesterday", "Last month")), title
+
+
+# ---- the time zone
+
+
+def test_pages_follow_the_organizations_time_zone(alice: Person) -> None:
+    row = run(alice)
+    moment = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
+    Generation.objects.filter(pk=row.pk).update(admitted_at=moment)
+    Organization.objects.update(time_zone="Asia/Tokyo")
+    client = client_of(alice.user)
+    assert "2026-11-21 08:30:00.000 JST" in text(client.get(url(alice, f"requests/{row}")))
+    assert rows(alice, "start=2026-11-21&end=2026-11-21") == [str(row)]
+    assert rows(alice, "start=2026-11-20&end=2026-11-20") == []
+    assert rows(alice, "start=2026-11-20&end=2026-11-20&time_zone=UTC") == [str(row)]
+    assert client.get(url(alice, "overview")).context["form"].over.start.tzinfo.key == "Asia/Tokyo"
+
+
+def test_usage_of_end_users_is_a_grouping_of_the_overview(alice: Person) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    run(alice, end_user="customer-1")
+    client, query = client_of(alice.user), f"overview?project={alice.project.pk}"
+    assert "End user</a>" in client.get(url(alice, query)).content.decode()
+    assert "customer-1" in text(client.get(url(alice, f"{query}&group=end_user")))

@@ -1,0 +1,137 @@
+"""The budget limits of one organization, each with what its budget of the current period has spent."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from django.db.models import (
+    Case,
+    CharField,
+    F,
+    IntegerField,
+    Model,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Value,
+    When,
+)
+from django.db.models.functions import Concat
+
+from accounts import access
+from accounts.models import APIKey, EndUser, Organization, Project
+from usage.database.clock import database_now, local_day
+from usage.database.time_limit import time_limit
+from usage.models import Budget, BudgetLimit, Period, Scope
+from usage.models.budget_keys import BudgetKey
+
+Rows = TypeVar("Rows", bound=Model)
+
+# The order of the list: from the whole to its parts.
+_ORDER = (
+    Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS, Scope.PROJECT, Scope.PROJECT_END_USERS, Scope.API_KEY,
+    Scope.END_USER,
+)  # fmt: skip
+_PERIODS = (Period.DAY, Period.MONTH, Period.EVER)
+_EACH_END_USER = (Scope.ORGANIZATION_END_USERS, Scope.PROJECT_END_USERS)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """A limit, and the budget of the current period that it limits; its days are the organization's."""
+
+    limit: BudgetLimit
+    key: BudgetKey
+    posted_nanodollars: int
+    pending_nanodollars: int
+    soft_limit_reached_at: datetime | None
+
+    @property
+    def is_of_each_end_user(self) -> bool:
+        """Return whether it limits many end users, each with a budget of its own."""
+        return self.limit.scope in _EACH_END_USER
+
+
+def with_subject(rows: "QuerySet[Rows]") -> "QuerySet[Rows]":
+    """Return budgets or limits with `subject_name`, the name of their organization, project or key."""
+    this = OuterRef("scope_id")
+    path = Concat(F("organization__name"), Value(" / "), F("name"))
+    key_path = Concat(
+        F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name")
+    )
+    name = Case(
+        When(
+            scope__in=[Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS],
+            then=Subquery(Organization.objects.filter(pk=this).values("name")),
+        ),
+        When(
+            scope__in=[Scope.PROJECT, Scope.PROJECT_END_USERS],
+            then=Subquery(Project.objects.filter(pk=this).values(path=path)),
+        ),
+        When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
+        When(scope=Scope.END_USER, then=Subquery(EndUser.objects.filter(pk=this).values(path=key_path))),
+        output_field=CharField(),
+    )
+    named: Any = rows.annotate(subject_name=name)
+    return named  # type: ignore[no-any-return]  # the stubs know no annotated class
+
+
+@time_limit()
+def limits_page(
+    organization: Organization, project: Project | None, after: int | None, size: int
+) -> list[LimitUse]:
+    """Return limits of the organization, or of the project and its keys, that come after one in the list."""
+    rows: Any = _in_order(access.belonging_to(organization.pk, BudgetLimit.objects.all()))
+    if project is not None:
+        rows = rows.filter(_of_project(project))
+    last = rows.filter(pk=after).first() if after is not None else None
+    if last is not None:
+        same = Q(rank=last.rank, scope_id=last.scope_id, turn__gt=last.turn)
+        rows = rows.filter(Q(rank__gt=last.rank) | Q(rank=last.rank, scope_id__gt=last.scope_id) | same)
+    return uses(organization, with_subject(rows)[:size])
+
+
+def limit_use(organization: Organization, limit_id: int) -> LimitUse | None:
+    """Return one limit of the organization; None if it has none with this id."""
+    rows = access.belonging_to(organization.pk, BudgetLimit.objects.filter(pk=limit_id))
+    return next(iter(uses(organization, with_subject(rows))), None)
+
+
+def uses(organization: Organization, limits: Iterable[BudgetLimit]) -> list[LimitUse]:
+    """Return the limits with the amounts of their current budgets."""
+    day = local_day(database_now(), organization.time_zone)
+    shown = list(limits)
+    keys = [BudgetKey(*limit.key, Period(limit.period).start(day)) for limit in shown]
+    # A budget has a row from its first request on; without a row it is at zero.
+    known = Budget.objects.in_bulk([str(key) for key in keys])
+    nothing = Budget()
+    found = [known.get(str(key), nothing) for key in keys]
+    return [
+        LimitUse(limit, key, row.posted_nanodollars, row.pending_nanodollars, row.soft_limit_reached_at)
+        for limit, key, row in zip(shown, keys, found, strict=True)
+    ]
+
+
+def unlimited(scope: Scope, ids: Collection[int]) -> set[int]:
+    """Return those of the owners that have no hard limit of their own."""
+    limited = BudgetLimit.objects.filter(scope=scope, scope_id__in=ids, limit_nanodollars__isnull=False)
+    return set(ids) - set(limited.values_list("scope_id", flat=True))
+
+
+def _in_order(rows: QuerySet[BudgetLimit]) -> Any:
+    rank = Case(*(When(scope=each, then=at) for at, each in enumerate(_ORDER)), output_field=IntegerField())
+    turn = Case(
+        *(When(period=each, then=at) for at, each in enumerate(_PERIODS)), output_field=IntegerField()
+    )
+    return rows.annotate(rank=rank, turn=turn).order_by("rank", "scope_id", "turn")
+
+
+def _of_project(project: Project) -> Q:
+    keys, end_users = project.api_keys.order_by().values("pk"), project.end_users.order_by().values("pk")
+    return (
+        Q(scope__in=[Scope.PROJECT, Scope.PROJECT_END_USERS], scope_id=project.pk)
+        | Q(scope=Scope.API_KEY, scope_id__in=keys)
+        | Q(scope=Scope.END_USER, scope_id__in=end_users)
+    )
