@@ -14,6 +14,7 @@ from typing import Any, Final
 from kombu.transport import redis
 from kombu.utils.json import loads
 
+from chatapi.redis_client import Command
 from chatapi.task_queue import sorted_sets, taking
 from chatapi.worker.slot_shares import SlotShares
 
@@ -45,12 +46,12 @@ class Channel(redis.Channel):
             commands = self._looking(most, limits)
         else:
             commands = self._waiting(most, limits, timeout or self.brpop_timeout or 0)
-        self._asked = tuple(name for name, *_ in commands)
+        self._asked = tuple(str(name) for name, *_ in commands)
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         connection.send_packed_command(connection.pack_commands(commands))
 
-    def _waiting(self, most: int, limits: dict[str, int], wait_s: float) -> list[tuple[Any, ...]]:
+    def _waiting(self, most: int, limits: dict[str, int], wait_s: float) -> list[Command]:
         """Return commands that wait for a message: every organization may have at least one."""
         keys = sorted_sets(self._queue)
         if most > 1:
@@ -62,7 +63,7 @@ class Channel(redis.Channel):
             return [("BRPOP", self._queue, SHORT_WAIT_S)]
         return [("BZPOPMIN", *keys, wait_s)]
 
-    def _looking(self, most: int, limits: dict[str, int]) -> list[tuple[Any, ...]]:
+    def _looking(self, most: int, limits: dict[str, int]) -> list[Command]:
         """Return commands that look past messages of organizations with their share: no command waits for
         those of the others.
         """
