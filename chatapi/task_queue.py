@@ -11,6 +11,8 @@ The queue has four keys, and workers take from them in this order:
 3. `<queue>:flex`, the same for requests with `service_tier: "flex"`,
 4. `<queue>`, the list of Celery's own transport: messages of the previous release, and those that a worker
    which stops has put back.
+
+`<queue>:wake` has an item when a worker may find a message that it can't wait for (`message_channel.py`).
 """
 
 import base64
@@ -51,11 +53,12 @@ INTERACTIVE_PER_OTHER = 16
 LOOK_AT = 64
 
 # KEYS: the sorted sets of turns of all classes, then for each a hash of every organization's last message,
-# and a counter. ARGV: how many interactive messages let others in, then for each message its class,
-# organization and text. A message has the turn after the last one of its organization, or the turn that is
-# served now if none of them waits.
+# then a counter and the list of wake-ups. ARGV: how many interactive messages let others in, then for each
+# message its class, organization and text. A message has the turn after the last one of its organization, or
+# the turn that is served now if none of them waits. In the latter case a worker that looks past others'
+# messages may want it: one wake-up waits for one at most.
 _ENQUEUE = """
-local classes = (#KEYS - 1) / 2
+local classes, counter, wake = (#KEYS - 2) / 2, KEYS[#KEYS - 1], KEYS[#KEYS]
 local function turn_served(class)
   local first = redis.call('ZRANGE', KEYS[class], 0, 0, 'WITHSCORES')
   if first[2] then return tonumber(first[2]) end
@@ -67,10 +70,14 @@ for i = 2, #ARGV, 3 do
   local turn = turn_served(class)
   local last = redis.call('HGET', KEYS[classes + class], organization)
   local last_turn = last and redis.call('ZSCORE', KEYS[class], last)
-  if last_turn then turn = last_turn + 1 end
+  if last_turn then
+    turn = last_turn + 1
+  elseif redis.call('EXISTS', wake) == 0 then
+    redis.call('RPUSH', wake, '')
+  end
   redis.call('ZADD', KEYS[class], turn, ARGV[i + 2])
   redis.call('HSET', KEYS[classes + class], organization, ARGV[i + 2])
-  if class == 1 and redis.call('INCR', KEYS[#KEYS]) % tonumber(ARGV[1]) == 0 then
+  if class == 1 and redis.call('INCR', counter) % tonumber(ARGV[1]) == 0 then
     for other = 2, classes do
       local waiting = redis.call('ZPOPMIN', KEYS[other])
       if waiting[1] then redis.call('ZADD', KEYS[1], turn_served(1), waiting[1]) end
@@ -151,6 +158,11 @@ def sorted_sets(key: str) -> tuple[str, ...]:
     return f"{key}:turns", f"{key}:background", f"{key}:flex"
 
 
+def wake_ups(key: str) -> str:
+    """Return the key of the list that has an item when an organization has a message, and had none."""
+    return f"{key}:wake"
+
+
 def taking(key: str, most: int, limits: Mapping[str, int]) -> Command:
     """Return the command that takes up to `most` messages, and of these organizations no more than `limits`.
 
@@ -186,8 +198,8 @@ class TaskQueue:
 
     def enqueueing(self, entries: Sequence[Entry]) -> Command:
         """Return the command that enqueues the generations."""
-        last_turns = f"{self.key}:last", f"{self.key}:last-background", f"{self.key}:last-flex"
-        keys = *sorted_sets(self.key), *last_turns, f"{self.key}:count"
+        last_messages = f"{self.key}:last", f"{self.key}:last-background", f"{self.key}:last-flex"
+        keys = *sorted_sets(self.key), *last_messages, f"{self.key}:count", wake_ups(self.key)
         parts: list[bytes | str | int] = []
         for entry in entries:
             message = self.message(entry.generation_id, entry.organization_id)

@@ -15,15 +15,15 @@ from kombu.transport import redis
 from kombu.utils.json import loads
 
 from chatapi.redis_client import Command
-from chatapi.task_queue import sorted_sets, taking
+from chatapi.task_queue import sorted_sets, taking, wake_ups
 from chatapi.worker.slot_shares import SlotShares
 
 # The most messages of one read: with more, other workers that are idle would get fewer.
 MAX_MESSAGES: Final = 8
 # The wait for a message in turn while the list has any: Redis takes 0 for ever.
 SHORT_WAIT_S: Final = 0.001
-# The wait between two looks past the messages of organizations that have their share.
-LOOK_AGAIN_S: Final = 0.01
+# The longest wait for a wake-up between two looks past the messages of organizations that have their share.
+LOOK_AGAIN_S: Final = 0.05
 
 
 class Channel(redis.Channel):
@@ -64,13 +64,14 @@ class Channel(redis.Channel):
         return [("BZPOPMIN", *keys, wait_s)]
 
     def _looking(self, most: int, limits: dict[str, int]) -> list[Command]:
-        """Return commands that look past messages of organizations with their share: no command waits for
-        those of the others.
+        """Return commands that look past messages of organizations with their share.
+
+        No command waits for those of the others, so a wake-up announces them, to one worker.
         """
         take = taking(self._queue, most, limits)
         if self._found_any:
             return [take]
-        return [("BLPOP", f"{self._queue}:never", LOOK_AGAIN_S), take]
+        return [("BLPOP", wake_ups(self._queue), LOOK_AGAIN_S), take]
 
     def _brpop_read(self, **options: Any) -> bool:
         """Deliver the messages that came; raise `Empty` if none did before the timeout."""
@@ -82,7 +83,7 @@ class Channel(redis.Channel):
                     in_list, more = found
                     messages += more
                     self._is_list_next = in_list > 0
-                elif found:
+                elif found and name != "BLPOP":
                     messages.append(found[1])
             if len(self._asked) == 1 and "EVAL" not in self._asked:
                 # With a single slot, the list has every second turn.

@@ -9,7 +9,15 @@ import pytest
 from celery import Celery
 
 from chatapi.redis_client import connect
-from chatapi.task_queue import INTERACTIVE_PER_OTHER, Entry, QueueClass, TaskQueue, sorted_sets, taking
+from chatapi.task_queue import (
+    INTERACTIVE_PER_OTHER,
+    Entry,
+    QueueClass,
+    TaskQueue,
+    sorted_sets,
+    taking,
+    wake_ups,
+)
 from tests.chatapi.worker.probe_app import QUEUE
 from tests.chatapi.worker.probe_app import app as probe_app
 from tests.chatapi.worker.processes import Valkey, Worker
@@ -130,6 +138,16 @@ def test_a_worker_takes_no_more_of_an_organization_than_it_wants(valkey: Valkey)
         assert popped(valkey, queue, 8, {"1": 0}) == [f"b{number}"]
     enqueue(valkey, queue, Entry("b4", 2))
     assert popped(valkey, queue, 2) == ["a1", "b4"], "what was passed over has kept its turn"
+
+
+def test_a_message_of_an_organization_that_had_none_wakes_one_worker(valkey: Valkey) -> None:
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, *(Entry(f"a{number}", 1) for number in range(400)))
+    assert valkey.client.lpop(wake_ups(queue.key)) == ""
+    enqueue(valkey, queue, Entry("a400", 1))
+    assert valkey.client.llen(wake_ups(queue.key)) == 0
+    enqueue(valkey, queue, Entry("b", 2), Entry("c", 3))
+    assert valkey.client.llen(wake_ups(queue.key)) == 1
 
 
 def test_messages_of_the_previous_release_are_popped_from_its_list(valkey: Valkey) -> None:
