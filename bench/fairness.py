@@ -1,13 +1,13 @@
 """Measures the time to first token of a small organization, alone and beside a flood of another one.
 
-    python -m bench.fairness              400 streams of 2 s beside 5, on 200 slots; a minute
+    python -m bench.fairness              400 streams of 2 s beside 5, on 200 slots; two minutes
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --ramp-seconds 30
                                           4,000 streams of 10 s beside 5
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --most-open 1020
                                           the same with the default bound on open generations
 
-The small organization's callers send one stream after the other. The flood's streams are all accepted, so
-that they wait and run, unless `--most-open` bounds them.
+The small organization's callers send one stream of 2 s after the other. The flood's streams are all accepted,
+so that they wait and run, unless `--most-open` bounds them.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from bench.measurement import Measurement
 from bench.scenarios import Scenario
 from bench.targets import CATALOG_MODEL, chatapi, manage, own_environment
 
+SMALL_MODEL = "tok20-d100-f1"
 MOST_TIMES = 2.0
 """H5: the bound on the time to first token beside the flood, as a multiple of that alone."""
 
@@ -44,17 +45,23 @@ def main() -> None:
         )
         upstream, upstream_url = stack.enter_context(running_upstream(folder))
         large = stack.enter_context(chatapi(upstream_url, folder))
-        small = replace(large, key=prepare(folder, asked.model, upstream_url))
+        small = replace(large, key=prepare(folder, {SMALL_MODEL, asked.model}, upstream_url))
         scenario = Scenario(
-            "small", "the small organization", asked.model, asked.small_streams, warmup_requests=5
+            "small",
+            "the small organization",
+            SMALL_MODEL,
+            asked.small_streams,
+            requests=asked.requests,
+            ramp_seconds=2,
+            warmup_requests=asked.small_streams,
         )
-        alone = run_load(scenario, small, upstream, asked.seconds)
+        alone = run_load(scenario, small, upstream, seconds=0)
         progress("alone: done")
         command = [sys.executable, "-m", "bench.flood", large.base_url, "--key", large.key]
         command += ["--model", asked.model, "--streams", str(asked.streams)]
         with running("flood", command, folder, os.environ) as flood:
             time.sleep(asked.ramp_seconds)
-            beside = run_load(scenario, small, upstream, asked.seconds)
+            beside = run_load(scenario, small, upstream, seconds=0)
             flood.assert_alive()
         assert large.verify_ledger is not None
         differences = large.verify_ledger()
@@ -71,19 +78,21 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--small-streams", type=int, default=5)
     parser.add_argument("--slots", type=int, default=200, help="of the worker")
     parser.add_argument("--most-open", type=int, help="CHATAPI_MAX_OPEN_GENERATIONS; by default no bound")
-    parser.add_argument("--model", default="tok20-d100-f1", help="see bench/behaviour.py")
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--model", default=SMALL_MODEL, help="of the flood; see bench/behaviour.py")
+    parser.add_argument("--requests", type=int, default=100, help="of the small organization, each time")
     parser.add_argument(
         "--ramp-seconds", type=float, default=5, help="from the flood's start to the measurement"
     )
     return parser.parse_args()
 
 
-def prepare(folder: Path, model: str, upstream_url: str) -> str:
-    """Load the model into the running service, and return the key of another organization."""
+def prepare(folder: Path, models: set[str], upstream_url: str) -> str:
+    """Load the models into the running service, and return the key of another organization."""
     environment = own_environment(folder / "chatapi")
-    catalog = folder / "model.toml"
-    catalog.write_text(CATALOG_MODEL.format(model=model, upstream_url=upstream_url))
+    catalog = folder / "models.toml"
+    catalog.write_text(
+        "\n".join(CATALOG_MODEL.format(model=model, upstream_url=upstream_url) for model in models)
+    )
     manage(environment, "loadcatalog", str(catalog))
     made = manage(environment, "createkey", "--organization", "Small", "--json")
     key: str = json.loads(made)["key"]
