@@ -22,8 +22,9 @@ from chatapi.worker.slot_shares import SlotShares
 MAX_MESSAGES: Final = 8
 # The wait for a message in turn while the list has any: Redis takes 0 for ever.
 SHORT_WAIT_S: Final = 0.001
-# The longest wait for a wake-up between two looks past the messages of organizations that have their share.
-LOOK_AGAIN_S: Final = 0.05
+# The longest wait for a wake-up between two looks past the messages of organizations that have their share:
+# it is also the time for which slots that they give back stay free.
+LOOK_AGAIN_S: Final = 0.01
 
 
 class Channel(redis.Channel):
