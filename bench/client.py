@@ -136,8 +136,8 @@ class Client:
         )
         return head.encode() + body
 
-    async def request(self) -> None:
-        """Send one request, and store it with its answer in `exchanges` in every case."""
+    async def request(self) -> Exchange:
+        """Send one request; store it with its answer in `exchanges` in every case, and return it."""
         letter = LETTERS[len(self.exchanges) % len(LETTERS)]
         exchange = Exchange(letter, sent_at=clock())
         self.exchanges.append(exchange)
@@ -153,6 +153,7 @@ class Client:
         exchange.ended_at = clock()
         if connection is not None:
             self.give_back(connection, exchange)
+        return exchange
 
     async def connect(self) -> Connection:
         """Open a new connection."""

@@ -53,7 +53,7 @@ def connect_from_thread(url: str) -> ThreadRedis:
     )
 
 
-Command = Sequence[bytes | str | int]
+Command = Sequence[bytes | str | float]
 
 
 class DedicatedConnection:
@@ -68,7 +68,7 @@ class DedicatedConnection:
         self._connection: AbstractConnection | None = None
         self._turn = asyncio.Lock()
 
-    async def call(self, *command: bytes | str | int) -> Any:
+    async def call(self, *command: bytes | str | float) -> Any:
         """Send a command and return its RESP3 reply (bytes, ints, lists, dicts). Raises `RedisError`."""
         [reply] = await self.calls([command])
         return reply

@@ -4,17 +4,21 @@
 caller sends `queue.enqueueing(entries)` with other commands. The message's `v` is the version of its
 arguments, so that old and new workers can share a queue.
 
-The queue has three keys, and workers take from them in this order:
+The queue has four keys, and workers take from them in this order:
 
 1. `<queue>:turns`, a sorted set of messages by turn: in each turn an organization has one message,
-2. `<queue>:flex`, the same for requests with `service_tier: "flex"`,
-3. `<queue>`, the list of Celery's own transport: messages of the previous release, and those that a worker
+2. `<queue>:background`, the same for requests without a client that waits,
+3. `<queue>:flex`, the same for requests with `service_tier: "flex"`,
+4. `<queue>`, the list of Celery's own transport: messages of the previous release, and those that a worker
    which stops has put back.
+
+`<queue>:wake` has an item when a worker may find a message that it can't wait for (`message_channel.py`).
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, cast
 
 from celery import Celery
@@ -43,70 +47,101 @@ BROKER_OPTIONS: Final[dict[str, Any]] = {
 # The least time between two repeated enqueueings of one generation, by any worker.
 REPEAT_MS = 2_000
 
-# After how many interactive messages one of flex joins their turns, so that it is served at all.
-INTERACTIVE_PER_FLEX = 16
+# After how many interactive messages one of each other class joins their turns, so that it is served at all.
+INTERACTIVE_PER_OTHER = 16
+# How many waiting messages of a class a worker looks at for one that it may take.
+LOOK_AT = 64
 
-# KEYS: the sorted sets of turns, interactive and flex, and for each a hash of every organization's last turn
-# and a counter. ARGV: how many interactive messages let a flex one in, then for each message its class (1:
-# interactive, 2: flex), organization and text.
-# An organization's first message has the turn that is served now, its next ones the turns after that.
+# KEYS: the sorted sets of turns of all classes, then for each a hash of every organization's last message,
+# then a counter and the list of wake-ups. ARGV: how many interactive messages let others in, then for each
+# message its class, organization and text. A message has the turn after the last one of its organization, or
+# the turn that is served now if none of them waits. In the latter case a worker that looks past others'
+# messages may want it: one wake-up waits for one at most.
 _ENQUEUE = """
+local classes, counter, wake = (#KEYS - 2) / 2, KEYS[#KEYS - 1], KEYS[#KEYS]
 local function turn_served(class)
   local first = redis.call('ZRANGE', KEYS[class], 0, 0, 'WITHSCORES')
   if first[2] then return tonumber(first[2]) end
-  redis.call('UNLINK', KEYS[class + 2])
+  redis.call('UNLINK', KEYS[classes + class])
   return 0
 end
 for i = 2, #ARGV, 3 do
   local class, organization = tonumber(ARGV[i]), ARGV[i + 1]
   local turn = turn_served(class)
-  local last = redis.call('HGET', KEYS[class + 2], organization)
-  if last then turn = math.max(turn, tonumber(last) + 1) end
+  local last = redis.call('HGET', KEYS[classes + class], organization)
+  local last_turn = last and redis.call('ZSCORE', KEYS[class], last)
+  if last_turn then
+    turn = last_turn + 1
+  elseif redis.call('EXISTS', wake) == 0 then
+    redis.call('RPUSH', wake, '')
+  end
   redis.call('ZADD', KEYS[class], turn, ARGV[i + 2])
-  redis.call('HSET', KEYS[class + 2], organization, turn)
-  if class == 1 and redis.call('INCR', KEYS[5]) % tonumber(ARGV[1]) == 0 then
-    local waiting = redis.call('ZPOPMIN', KEYS[2])
-    if waiting[1] then redis.call('ZADD', KEYS[1], turn_served(1), waiting[1]) end
+  redis.call('HSET', KEYS[classes + class], organization, ARGV[i + 2])
+  if class == 1 and redis.call('INCR', counter) % tonumber(ARGV[1]) == 0 then
+    for other = 2, classes do
+      local waiting = redis.call('ZPOPMIN', KEYS[other])
+      if waiting[1] then redis.call('ZADD', KEYS[1], turn_served(1), waiting[1]) end
+    end
   end
 end
 """
 
-# KEYS: both sorted sets and the list. ARGV: the most messages. Returns the next messages.
-POP = """
-local left, found = tonumber(ARGV[1]), {}
-for i = 1, 2 do
-  if left > 0 then
-    local popped = redis.call('ZPOPMIN', KEYS[i], left)
-    for j = 1, #popped, 2 do
-      found[#found + 1] = popped[j]
+# KEYS: the sorted sets and the list. ARGV: the most messages, how many of each class to look at, then each
+# organization that may have fewer messages than that, and how many. Returns how many come from the list, and
+# the next messages.
+_TAKE = """
+local left, found, may_have = tonumber(ARGV[1]), {}, {}
+for i = 3, #ARGV, 2 do may_have[ARGV[i]] = tonumber(ARGV[i + 1]) end
+for i = 1, #KEYS - 1 do
+  local last = next(may_have) and tonumber(ARGV[2]) or left
+  for _, message in ipairs(left > 0 and redis.call('ZRANGE', KEYS[i], 0, last - 1) or {}) do
+    local organization = string.match(message, '"organization": "(%d*)"') or ''
+    local may = may_have[organization] or left
+    if left > 0 and may > 0 then
+      if may_have[organization] then may_have[organization] = may - 1 end
+      redis.call('ZREM', KEYS[i], message)
+      found[#found + 1] = message
       left = left - 1
     end
   end
 end
-local in_list = left > 0 and redis.call('RPOP', KEYS[3], left) or {}
+local in_list = left > 0 and redis.call('RPOP', KEYS[#KEYS], left) or {}
 for _, message in ipairs(in_list) do found[#found + 1] = message end
 return {#in_list, found}
 """
 
-# KEYS: the queue's list and its sorted sets, then one flag per generation. ARGV: how long a flag lasts in ms,
-# then one message per generation. Returns the positions of the messages that were enqueued; none while the
-# queue holds any message, which may be one of these.
+# KEYS: the queue's list and its sorted sets, then one flag per generation. ARGV: the number of queue keys,
+# how long a flag lasts in ms, then one message per generation. Returns the positions of the messages that
+# were enqueued; none while the queue holds any message, which may be one of these.
 _ENQUEUE_LOST = """
-local enqueued = {}
-if redis.call('LLEN', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3]) > 0 then
-  return enqueued
-end
-for i = 4, #KEYS do
-  if redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[1]) then
-    redis.call('ZADD', KEYS[2], 0, ARGV[i - 2])
-    enqueued[#enqueued + 1] = i - 4
+local enqueued, queues = {}, tonumber(ARGV[1])
+local waiting = redis.call('LLEN', KEYS[1])
+for i = 2, queues do waiting = waiting + redis.call('ZCARD', KEYS[i]) end
+if waiting > 0 then return enqueued end
+for i = queues + 1, #KEYS do
+  if redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[2]) then
+    redis.call('ZADD', KEYS[2], 0, ARGV[i - queues + 2])
+    enqueued[#enqueued + 1] = i - queues - 1
   end
 end
 return enqueued
 """
 
 _ID = "<generation id>"
+_ORGANIZATION = "<organization id>"
 _BODY = "<base64 body>"
+
+
+class QueueClass(IntEnum):
+    """The class of a message. A later one is served when no earlier one waits, or after
+    `INTERACTIVE_PER_OTHER` interactive ones.
+    """
+
+    INTERACTIVE = 1
+    BACKGROUND = 2
+    """No client waits for the answer."""
+    FLEX = 3
+    """The client lets others come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +150,27 @@ class Entry:
 
     generation_id: str
     organization_id: int
-    is_flex: bool = False
-    """It is served when no interactive one waits, or after `INTERACTIVE_PER_FLEX` of them."""
+    queue_class: QueueClass = QueueClass.INTERACTIVE
 
 
-def sorted_sets(key: str) -> tuple[str, str]:
-    """Return the keys of the messages by turn: interactive and flex."""
-    return f"{key}:turns", f"{key}:flex"
+def sorted_sets(key: str) -> tuple[str, ...]:
+    """Return the keys of the messages by turn, in the order of their classes."""
+    return f"{key}:turns", f"{key}:background", f"{key}:flex"
+
+
+def wake_ups(key: str) -> str:
+    """Return the key of the list that has an item when an organization has a message, and had none."""
+    return f"{key}:wake"
+
+
+def taking(key: str, most: int, limits: Mapping[str, int]) -> Command:
+    """Return the command that takes up to `most` messages, and of these organizations no more than `limits`.
+
+    Its reply is the number of messages that come from the list, and the messages.
+    """
+    keys = *sorted_sets(key), key
+    parts = [part for limit in limits.items() for part in limit]
+    return "EVAL", _TAKE, len(keys), *keys, most, LOOK_AT, *parts
 
 
 class TaskQueue:
@@ -134,35 +183,42 @@ class TaskQueue:
         self._body = base64.b64decode(message["body"])
         message["body"] = _BODY
         message["properties"]["delivery_tag"] = _ID
+        message["headers"]["organization"] = _ORGANIZATION
         self._envelope = dumps(message).encode()
 
-    def message(self, generation_id: str) -> bytes:
+    def message(self, generation_id: str, organization_id: int) -> bytes:
         """Return a message for the list `key`; the id is also the task's id and the delivery tag.
 
         The id consists of letters, digits and hyphens.
         """
         body = base64.b64encode(self._body.replace(_ID.encode(), generation_id.encode()))
-        return self._envelope.replace(_ID.encode(), generation_id.encode()).replace(_BODY.encode(), body)
+        envelope = self._envelope.replace(_ID.encode(), generation_id.encode())
+        envelope = envelope.replace(_ORGANIZATION.encode(), str(organization_id).encode())
+        return envelope.replace(_BODY.encode(), body)
 
     def enqueueing(self, entries: Sequence[Entry]) -> Command:
         """Return the command that enqueues the generations."""
-        keys = *sorted_sets(self.key), f"{self.key}:last", f"{self.key}:last-flex", f"{self.key}:count"
+        last_messages = f"{self.key}:last", f"{self.key}:last-background", f"{self.key}:last-flex"
+        keys = *sorted_sets(self.key), *last_messages, f"{self.key}:count", wake_ups(self.key)
         parts: list[bytes | str | int] = []
         for entry in entries:
-            parts += 1 + entry.is_flex, entry.organization_id, self.message(entry.generation_id)
-        return "EVAL", _ENQUEUE, len(keys), *keys, INTERACTIVE_PER_FLEX, *parts
+            message = self.message(entry.generation_id, entry.organization_id)
+            parts += entry.queue_class.value, entry.organization_id, message
+        return "EVAL", _ENQUEUE, len(keys), *keys, INTERACTIVE_PER_OTHER, *parts
 
-    async def enqueue_lost(self, redis: Redis, generation_ids: Sequence[str]) -> list[str]:
-        """Enqueue the generations again if the queue is empty; return those that were enqueued.
+    async def enqueue_lost(self, redis: Redis, entries: Sequence[Entry]) -> list[str]:
+        """Enqueue the generations again, as interactive ones, if the queue is empty; return those that were
+        enqueued.
 
         Each is enqueued at most once in `REPEAT_MS`, for any number of workers. Raises `RedisError`.
         """
-        flags = [f"{self.key}:enqueued-again:{generation_id}" for generation_id in generation_ids]
-        messages = [self.message(generation_id) for generation_id in generation_ids]
+        queues = self.key, *sorted_sets(self.key)
+        flags = [f"{self.key}:enqueued-again:{entry.generation_id}" for entry in entries]
+        messages = [self.message(entry.generation_id, entry.organization_id) for entry in entries]
         async with in_time():
-            keys = self.key, *sorted_sets(self.key), *flags
-            enqueue = redis.eval(_ENQUEUE_LOST, len(keys), *keys, REPEAT_MS, *messages)
-            return [generation_ids[at] for at in cast(list[int], await enqueue)]
+            keys = *queues, *flags
+            enqueue = redis.eval(_ENQUEUE_LOST, len(keys), *keys, len(queues), REPEAT_MS, *messages)
+            return [entries[at].generation_id for at in cast(list[int], await enqueue)]
 
 
 def _probe(app: Celery, task_name: str, queue: str) -> dict[str, Any]:

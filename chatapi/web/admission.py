@@ -16,7 +16,7 @@ from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.delta_stream import Job
 from chatapi.process_metrics import ADMISSION
-from chatapi.task_queue import Entry
+from chatapi.task_queue import Entry, QueueClass
 from chatapi.web import idempotency_header
 from chatapi.web.byte_windows import WindowFull
 from chatapi.web.exchange import Exchange
@@ -66,10 +66,9 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     row = await visible_generation(services, request.caller, first_id)
     if row.state == State.ADMITTED:
         # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
-        await services.enqueue_again(
-            Entry(row.id.hex, row.organization_id),
-            Job("", request.content, runs_on=True, trace_headers=exchange.span.headers),
-        )
+        entry = Entry(row.id.hex, row.organization_id, _queue_class(request, is_later=is_later))
+        job = Job("", request.content, runs_on=True, trace_headers=exchange.span.headers)
+        await services.enqueue_again(entry, job)
     request.content = request.state = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
 
@@ -173,7 +172,8 @@ async def _admit(
         runs_on = admission.idempotency is not None or not inbox
         job = Job(inbox, request.content, runs_on, request.is_not_kept, exchange.span.headers)
         stores_response = bool(request.caller.stores_responses_days)
-        entry = Entry(admission.id.hex, admission.organization_id, is_flex=request.summary.is_flex)
+        queue_class = _queue_class(request, is_later=not inbox)
+        entry = Entry(admission.id.hex, admission.organization_id, queue_class)
         await services.enqueue(entry, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
         if not admission.is_test:
@@ -183,6 +183,12 @@ async def _admit(
     finally:
         if request.room is not None:
             request.room.release()
+
+
+def _queue_class(request: ValidatedRequest, *, is_later: bool) -> QueueClass:
+    if request.summary.is_flex:
+        return QueueClass.FLEX
+    return QueueClass.BACKGROUND if is_later else QueueClass.INTERACTIVE
 
 
 async def _take_room_for_state(services: Services, request: ValidatedRequest) -> str | None:

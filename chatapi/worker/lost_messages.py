@@ -15,7 +15,7 @@ from collections.abc import Callable
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from chatapi.task_queue import TaskQueue
+from chatapi.task_queue import Entry, TaskQueue
 from usage.books import reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
@@ -55,5 +55,6 @@ class LostMessages:
         if not waiting:
             return
         # A second message for the same generation changes nothing, because only one claim succeeds.
-        for generation_id in await self._queue.enqueue_lost(self._broker, [each.hex for each in waiting]):
+        lost = [Entry(each.hex, organization_id) for each, organization_id in waiting]
+        for generation_id in await self._queue.enqueue_lost(self._broker, lost):
             log.warning("%s is enqueued again: its message was lost", generation_id)

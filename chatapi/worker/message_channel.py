@@ -1,8 +1,9 @@
-"""Kombu's Redis transport, popping up to `MAX_MESSAGES` messages with one command.
+"""Kombu's Redis transport, taking up to `MAX_MESSAGES` messages with one read, and none of an organization
+that has its share of the slots.
 
 Kombu asks for one message, handles it, and asks again: a tenth of a worker's processor time under load. Here
-a script that pops more follows each blocking command in the same write, so that one read returns them all.
-`chatapi/task_queue.py` has the queue's keys and their order.
+a script that takes more follows each blocking command in the same write, so that one read returns them all.
+`chatapi/task_queue.py` has the queue's keys and their order, `slot_shares.py` the shares.
 """
 
 from collections.abc import Callable
@@ -13,12 +14,17 @@ from typing import Any, Final
 from kombu.transport import redis
 from kombu.utils.json import loads
 
-from chatapi.task_queue import POP, sorted_sets
+from chatapi.redis_client import Command
+from chatapi.task_queue import sorted_sets, taking, wake_ups
+from chatapi.worker.slot_shares import SlotShares
 
 # The most messages of one read: with more, other workers that are idle would get fewer.
 MAX_MESSAGES: Final = 8
 # The wait for a message in turn while the list has any: Redis takes 0 for ever.
 SHORT_WAIT_S: Final = 0.001
+# The longest wait for a wake-up between two looks past the messages of organizations that have their share:
+# it is also the time for which slots that they give back stay free.
+LOOK_AGAIN_S: Final = 0.01
 
 
 class Channel(redis.Channel):
@@ -27,45 +33,68 @@ class Channel(redis.Channel):
     connection: Any
     connection_errors: Any
     _queue = ""
-    _pops_more = False
+    _asked: tuple[str, ...] = ()
     _is_list_next = True
+    _found_any = True
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for messages; called while at least one slot is free."""
         [self._queue] = self.active_queues
-        more = min(MAX_MESSAGES, self.connection.free_slots()) - 1
-        self._pops_more = more > 0
-        keys, wait_s = sorted_sets(self._queue), timeout or self.brpop_timeout or 0
-        commands: list[tuple[Any, ...]]
-        if self._pops_more:
-            wait_s = SHORT_WAIT_S if self._is_list_next else wait_s
-            # Redis executes the script when the BZPOPMIN is over.
-            commands = [("BZPOPMIN", *keys, wait_s), ("EVAL", POP, 3, *keys, self._queue, more)]
-        elif self._is_list_next:
-            commands = [("BRPOP", self._queue, SHORT_WAIT_S)]
+        free = self.connection.free_slots()
+        most = min(MAX_MESSAGES, free)
+        limits = self.connection.shares.limits(free, most)
+        if 0 in limits.values():
+            commands = self._looking(most, limits)
         else:
-            commands = [("BZPOPMIN", *keys, wait_s)]
+            commands = self._waiting(most, limits, timeout or self.brpop_timeout or 0)
+        self._asked = tuple(str(name) for name, *_ in commands)
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         connection.send_packed_command(connection.pack_commands(commands))
+
+    def _waiting(self, most: int, limits: dict[str, int], wait_s: float) -> list[Command]:
+        """Return commands that wait for a message: every organization may have at least one."""
+        keys = sorted_sets(self._queue)
+        if most > 1:
+            # Redis executes the script when the BZPOPMIN is over, which may have taken one of any of them.
+            rest = {organization: count - 1 for organization, count in limits.items()}
+            wait_s = SHORT_WAIT_S if self._is_list_next else wait_s
+            return [("BZPOPMIN", *keys, wait_s), taking(self._queue, most - 1, rest)]
+        if self._is_list_next:
+            return [("BRPOP", self._queue, SHORT_WAIT_S)]
+        return [("BZPOPMIN", *keys, wait_s)]
+
+    def _looking(self, most: int, limits: dict[str, int]) -> list[Command]:
+        """Return commands that look past messages of organizations with their share.
+
+        No command waits for those of the others, so a wake-up announces them, to one worker.
+        """
+        take = taking(self._queue, most, limits)
+        if self._found_any:
+            return [take]
+        return [("BLPOP", wake_ups(self._queue), LOOK_AGAIN_S), take]
 
     def _brpop_read(self, **options: Any) -> bool:
         """Deliver the messages that came; raise `Empty` if none did before the timeout."""
         client, messages = self.client, []
         try:
-            if found := client.parse_response(client.connection, "EVAL", **options):
-                messages.append(found[1])
-            if self._pops_more:
-                in_list, more = client.parse_response(client.connection, "EVAL", **options)
-                messages += more
-                self._is_list_next = in_list > 0
-            else:  # with a single slot, the list has every second turn
+            for name in self._asked:
+                found = client.parse_response(client.connection, "EVAL", **options)
+                if name == "EVAL":
+                    in_list, more = found
+                    messages += more
+                    self._is_list_next = in_list > 0
+                elif found and name != "BLPOP":
+                    messages.append(found[1])
+            if len(self._asked) == 1 and "EVAL" not in self._asked:
+                # With a single slot, the list has every second turn.
                 self._is_list_next = not self._is_list_next
         except self.connection_errors:
             client.connection.disconnect()  # the next iteration connects again
             raise
         finally:
             self._in_poll = None
+        self._found_any = bool(messages)
         for message in messages:
             self.connection._deliver(loads(message), self._queue)
         if not messages:
@@ -73,7 +102,9 @@ class Channel(redis.Channel):
         return True
 
 
-def transport(free_slots: Callable[[], int]) -> type[redis.Transport]:
-    """Return a transport whose channels pop at most as many messages as `free_slots` returns."""
-    own = {"Channel": Channel, "free_slots": staticmethod(free_slots)}
+def transport(free_slots: Callable[[], int], shares: SlotShares) -> type[redis.Transport]:
+    """Return a transport whose channels take at most as many messages as `free_slots` returns, and of each
+    organization those that its share allows.
+    """
+    own = {"Channel": Channel, "free_slots": staticmethod(free_slots), "shares": shares}
     return type("Transport", (redis.Transport,), own)

@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -36,6 +36,7 @@ from kombu.asynchronous import get_event_loop
 from kombu.utils.imports import symbol_by_name
 
 from chatapi.worker import message_channel
+from chatapi.worker.slot_shares import SlotShares
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class TaskRun:
         # The whole request would stay in memory for as long as the task runs.
         self._name, self._id = request["task"], request["id"]
         self._args, self._kwargs = request["args"], request["kwargs"]
-        self._on_end = on_end
+        self.organization: str = request.get("organization", "")
+        self.on_end = on_end
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
 
@@ -88,7 +90,7 @@ class TaskRun:
         del self._pool.runs[task]
         if task.cancelled():
             logger.warning("Task %r was cancelled", self)
-        self._pool.free_slot(self._on_end)
+        self._pool.free_slot(self)
 
 
 class BriefRequest(Request):
@@ -116,7 +118,8 @@ class TaskPool(BasePool):
         self._thread = threading.Thread(target=self._serve_in_thread, name="tasks", daemon=True)
         self._started: Future[None] = Future()
         self._stopping = asyncio.Event()
-        self._on_ends: list[OnEnd] = []
+        self._ended: list[TaskRun] = []
+        self.shares = SlotShares()
 
     def on_start(self) -> None:
         """Enter the services; raise their error, which ends the worker."""
@@ -140,6 +143,7 @@ class TaskPool(BasePool):
         # Acknowledged before it runs: a late acknowledgement would deliver a long task several times. Work
         # that is lost with this process is found by its lease.
         accept_callback(os.getpid(), time.monotonic())
+        self.shares.take(run.organization)
         self.call_on_loop(run.start)
         return run
 
@@ -171,16 +175,21 @@ class TaskPool(BasePool):
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback, *args)
 
-    def free_slot(self, on_end: OnEnd) -> None:
+    def free_slot(self, run: TaskRun) -> None:
         """Let Celery know that a task has ended, once for all that end in one iteration of the loop."""
-        if not self._on_ends:
+        if not self._ended:
             self._loop.call_soon(self._free_slots)
-        self._on_ends.append(on_end)
+        self._ended.append(run)
 
     def _free_slots(self) -> None:
-        on_ends, self._on_ends = self._on_ends, []
+        ended, self._ended = self._ended, []
         # Celery's bookkeeping must run in its thread; this also wakes a hub that waits with a full pool.
-        self.hub.call_soon(lambda: [on_end(SLOT_IS_FREE) for on_end in on_ends])
+        self.hub.call_soon(self._give_back, ended)
+
+    def _give_back(self, ended: Sequence[TaskRun]) -> None:
+        for run in ended:
+            self.shares.release(run.organization)
+            run.on_end(SLOT_IS_FREE)
 
     def _on_signal(self, **_: object) -> None:
         """Handle SIGTERM: the first one wakes the hub, the second one cancels the draining tasks."""
@@ -237,7 +246,7 @@ class PatientConsumer(Consumer):
 
         # The stub knows only names of transports.
         conn.transport_cls = message_channel.transport(  # type: ignore[assignment]
-            lambda: self.pool.num_processes - len(state.reserved_requests)
+            lambda: self.pool.num_processes - len(state.reserved_requests), self.pool.shares
         )
         conn.ensure_connection(
             log_attempt, interval_start=1, interval_step=1, interval_max=2, callback=state.maybe_shutdown

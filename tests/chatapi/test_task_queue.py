@@ -9,7 +9,15 @@ import pytest
 from celery import Celery
 
 from chatapi.redis_client import connect
-from chatapi.task_queue import INTERACTIVE_PER_FLEX, POP, Entry, TaskQueue, sorted_sets
+from chatapi.task_queue import (
+    INTERACTIVE_PER_OTHER,
+    Entry,
+    QueueClass,
+    TaskQueue,
+    sorted_sets,
+    taking,
+    wake_ups,
+)
 from tests.chatapi.worker.probe_app import QUEUE
 from tests.chatapi.worker.probe_app import app as probe_app
 from tests.chatapi.worker.processes import Valkey, Worker
@@ -37,13 +45,15 @@ def test_the_message_is_the_one_that_apply_async_sends(valkey: Valkey, prefix: s
     queue = TaskQueue(app, "generate", "generations")
     sent = valkey.client.rpop(queue.key)
     assert isinstance(sent, str)
-    assert decoded(queue.message(GENERATION_ID)) == decoded(sent)
+    ours, celerys = decoded(queue.message(GENERATION_ID, 7)), decoded(sent)
+    assert ours["headers"].pop("organization") == "7"
+    assert ours == celerys
     app.close()
 
 
 def test_each_message_carries_its_own_id_everywhere() -> None:
     queue = TaskQueue(probe_app, "note", QUEUE)
-    first, second = queue.message("first"), queue.message("second")
+    first, second = queue.message("first", 1), queue.message("second", 1)
     assert b"first" not in second
     assert decoded(first.replace(b"first", b"second"))["headers"] == decoded(second)["headers"]
     assert decoded(second)["body"][:2] == [["second"], {"v": 1}]
@@ -51,13 +61,24 @@ def test_each_message_carries_its_own_id_everywhere() -> None:
 
 async def test_a_lost_message_is_enqueued_once_and_only_into_an_empty_queue(valkey: Valkey) -> None:
     queue, redis = TaskQueue(probe_app, "note", QUEUE), connect(f"unix://{valkey.socket}")
-    assert await queue.enqueue_lost(redis, ["first", "second"]) == ["first", "second"]
+    first, second, third = (Entry(name, 1) for name in ("first", "second", "third"))
+    assert await queue.enqueue_lost(redis, [first, second]) == ["first", "second"]
     turns = f"{queue.key}:turns"
     valkey.client.zpopmin(turns)
-    assert await queue.enqueue_lost(redis, ["first", "third"]) == []
+    assert await queue.enqueue_lost(redis, [first, third]) == []
     valkey.client.delete(turns)
-    assert await queue.enqueue_lost(redis, ["first", "third"]) == ["third"]
-    assert valkey.client.zrange(turns, 0, -1) == [queue.message("third").decode()]
+    assert await queue.enqueue_lost(redis, [first, third]) == ["third"]
+    assert valkey.client.zrange(turns, 0, -1) == [queue.message("third", 1).decode()]
+    valkey.client.delete(turns)
+    for key in *sorted_sets(queue.key)[1:], queue.key:
+        enqueue(
+            valkey, queue, Entry("background", 1, QueueClass.BACKGROUND), Entry("flex", 1, QueueClass.FLEX)
+        )
+        valkey.client.lpush(queue.key, queue.message("old", 1))
+        for other in {*sorted_sets(queue.key), queue.key} - {key}:
+            valkey.client.delete(other)
+        assert await queue.enqueue_lost(redis, [Entry(f"not in {key}", 1)]) == []
+        valkey.client.delete(key)
     await redis.aclose()
 
 
@@ -68,9 +89,9 @@ def test_a_real_worker_executes_it(valkey: Valkey, tmp_path: Path) -> None:
         assert valkey.next_event() == f"noted {GENERATION_ID} 0"
 
 
-def popped(valkey: Valkey, queue: TaskQueue, most: int) -> list[str]:
+def popped(valkey: Valkey, queue: TaskQueue, most: int, limits: dict[str, int] | None = None) -> list[str]:
     """Return the generations that a worker would get."""
-    _, messages = valkey.execute(("EVAL", POP, 3, *sorted_sets(queue.key), queue.key, most))
+    _, messages = valkey.execute(taking(queue.key, most, limits or {}))
     return [json.loads(message)["headers"]["id"] for message in messages]
 
 
@@ -90,19 +111,47 @@ def test_organizations_take_turns_whatever_one_of_them_has_waiting(valkey: Valke
     assert len(popped(valkey, queue, 400)) == 400 - 8 - 15
     # An empty queue remembers nobody: the next ones are equal again.
     enqueue(valkey, queue, Entry("b9", 2), Entry("a400", 1))
-    assert valkey.client.hgetall(f"{queue.key}:last") == {"1": "0", "2": "0"}
+    turns = f"{queue.key}:turns"
+    assert {valkey.client.zscore(turns, queue.message(*each)) for each in (("b9", 2), ("a400", 1))} == {0}
 
 
-def test_flex_waits_for_interactive_ones_but_not_for_ever(valkey: Valkey) -> None:
+def test_classes_wait_for_the_ones_before_them_but_not_for_ever(valkey: Valkey) -> None:
     queue = TaskQueue(probe_app, "note", QUEUE)
-    enqueue(valkey, queue, Entry("flex0", 1, is_flex=True), Entry("flex1", 1, is_flex=True), Entry("i", 1))
-    assert popped(valkey, queue, 2) == ["i", "flex0"]
-    enqueue(valkey, queue, *(Entry(f"i{number}", 1) for number in range(2 * INTERACTIVE_PER_FLEX)))
-    assert "flex1" in popped(valkey, queue, INTERACTIVE_PER_FLEX)
+    flex = [Entry(f"flex{number}", 1, QueueClass.FLEX) for number in range(2)]
+    background = [Entry(f"background{number}", 1, QueueClass.BACKGROUND) for number in range(2)]
+    enqueue(valkey, queue, *flex, *background, Entry("i", 1))
+    assert popped(valkey, queue, 4) == ["i", "background0", "background1", "flex0"]
+    enqueue(valkey, queue, background[0])
+    enqueue(valkey, queue, *(Entry(f"i{number}", 1) for number in range(2 * INTERACTIVE_PER_OTHER)))
+    assert {"background0", "flex1"} < {*popped(valkey, queue, INTERACTIVE_PER_OTHER + 2)}
+
+
+def test_a_worker_takes_no_more_of_an_organization_than_it_wants(valkey: Valkey) -> None:
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, *(Entry(f"a{number}", 1) for number in range(400)))
+    enqueue(valkey, queue, *(Entry(f"b{number}", 2) for number in range(3)))
+    enqueue(valkey, queue, Entry("b3", 2, QueueClass.FLEX))
+    assert popped(valkey, queue, 8, {"1": 1}) == ["a0", "b0", "b1", "b2", "b3"]
+    assert popped(valkey, queue, 8, {"1": 0, "11": 0}) == []
+    for number in range(100):  # more than a worker looks at
+        enqueue(valkey, queue, Entry(f"b{number}", 2))
+        assert popped(valkey, queue, 8, {"1": 0}) == [f"b{number}"]
+    enqueue(valkey, queue, Entry("b4", 2))
+    assert popped(valkey, queue, 2) == ["a1", "b4"], "what was passed over has kept its turn"
+
+
+def test_a_message_of_an_organization_that_had_none_wakes_one_worker(valkey: Valkey) -> None:
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, *(Entry(f"a{number}", 1) for number in range(400)))
+    assert valkey.client.lpop(wake_ups(queue.key)) == ""
+    enqueue(valkey, queue, Entry("a400", 1))
+    assert valkey.client.llen(wake_ups(queue.key)) == 0
+    enqueue(valkey, queue, Entry("b", 2), Entry("c", 3))
+    assert valkey.client.llen(wake_ups(queue.key)) == 1
 
 
 def test_messages_of_the_previous_release_are_popped_from_its_list(valkey: Valkey) -> None:
     queue = TaskQueue(probe_app, "note", QUEUE)
-    valkey.client.lpush(queue.key, queue.message("old0"), queue.message("old1"))
+    valkey.client.lpush(queue.key, queue.message("old0", 1), queue.message("old1", 1))
     enqueue(valkey, queue, Entry("new", 1))
     assert popped(valkey, queue, 8) == ["new", "old0", "old1"]

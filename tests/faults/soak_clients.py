@@ -202,7 +202,7 @@ class Guest:
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         path = str(embedded_valkey.socket_path(self._installation.folder))
         with suppress(RedisError), Redis(unix_socket_path=path, socket_timeout=1) as redis:
-            message = queue.message(generation_id[-32:])
+            message = queue.message(generation_id[-32:], 1)
             redis.lpush(queue.key, message, message)
 
     # ---- how they ask and listen

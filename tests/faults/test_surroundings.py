@@ -87,7 +87,7 @@ def test_a_message_that_comes_again_changes_nothing(installation: Installation, 
     calls = len(installation.calls("two-seconds"))
     with closing(Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))) as redis:
         answer = ask("two-seconds").heard(5)
-        message = queue.message(answer.generation_id.removeprefix("chatcmpl-"))
+        message = queue.message(answer.generation_id.removeprefix("chatcmpl-"), 1)
         redis.lpush(queue.key, message, message)
         assert len(answer.end().words) == 100
         redis.lpush(queue.key, message)
@@ -105,7 +105,7 @@ def test_a_message_that_comes_twice_at_once_starts_one_run(installation: Install
         wait_for(lambda: any(redis.scan_iter("*job:*")), "the request to be queued")
         (job,) = redis.scan_iter("*job:*")
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        redis.lpush(queue.key, *[queue.message(job.decode().rpartition(":")[2])] * 3)
+        redis.lpush(queue.key, *[queue.message(job.decode().rpartition(":")[2], 1)] * 3)
         installation.send("worker", signal.SIGCONT)
         assert len(answer.end().words) == 5
     assert len(installation.calls("five")) == calls + 1

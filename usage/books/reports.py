@@ -30,12 +30,14 @@ class End:
     settled_ms_ago: int
 
 
-def waiting_since(min_age_ms: int, limit: int) -> list[UUID]:
-    """Return the generations that no worker has claimed `min_age_ms` after admission, the oldest first.
+def waiting_since(min_age_ms: int, limit: int) -> list[tuple[UUID, int]]:
+    """Return the generations that no worker has claimed `min_age_ms` after admission, the oldest first, each
+    with its organization.
 
     Leaves out those whose time in the queue is over: the reaper settles them.
     """
-    return list(_waiting_since(min_age_ms).order_by("lease_expires_at").values_list("id", flat=True)[:limit])
+    oldest = _waiting_since(min_age_ms).order_by("lease_expires_at")
+    return list(oldest.values_list("id", "organization_id")[:limit])
 
 
 def is_waiting_since(min_age_ms: int, generation_id: UUID) -> bool:

@@ -41,7 +41,7 @@ def send(valkey: Valkey) -> Iterator[Send]:
 def push_notes(valkey: Valkey, count: int) -> None:
     """Put this many messages on the queue with one command."""
     queue = TaskQueue(app, "note", QUEUE)
-    valkey.client.lpush(QUEUE, *[queue.message(str(number)) for number in range(count)])
+    valkey.client.lpush(QUEUE, *[queue.message(str(number), 1) for number in range(count)])
 
 
 def test_it_runs_300_tasks_at_once(valkey: Valkey, start_worker: StartWorker, send: Send) -> None:

@@ -1,0 +1,44 @@
+"""Keeps a number of streams of one key under way until it is ended, for `bench.fairness`. A caller that is
+refused waits for a second, as SDKs do.
+
+    python -m bench.flood URL --key ck_live_... --model tok20-d100-f1 --streams 400
+"""
+
+import argparse
+import asyncio
+
+import uvloop
+
+from bench.client import Client
+
+WAIT_S = 1.0
+TIMEOUT_S = 120.0
+
+
+async def flood(client: Client, streams: int) -> None:
+    """Send for ever; what comes back is not kept."""
+
+    async def caller() -> None:
+        while True:
+            exchange = await client.request()
+            client.exchanges.clear()
+            if exchange.status != 200:
+                await asyncio.sleep(WAIT_S)
+
+    await asyncio.gather(*(caller() for _ in range(streams)))
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("base_url", help="up to and including /v1")
+    parser.add_argument("--key", required=True)
+    parser.add_argument("--model", required=True, help="see bench/behaviour.py")
+    parser.add_argument("--streams", type=int, required=True)
+    asked = parser.parse_args()
+    client = Client(asked.base_url, asked.key, asked.model, is_stream=True, timeout_seconds=TIMEOUT_S)
+    uvloop.run(flood(client, asked.streams))
+
+
+if __name__ == "__main__":
+    main()
