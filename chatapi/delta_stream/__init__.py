@@ -1,5 +1,7 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal.
 
+Each generation is on one server (`servers.py`), which has these keys:
+
     job:<id>            the request, for the worker; deleted with the terminal delta
     state:<id>          what later requests may refer to; lives as long as the log
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
@@ -27,6 +29,7 @@ from chatapi.delta_stream.entries import (
 )
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
 from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.delta_stream.servers import ByServer, StreamServers
 from chatapi.delta_stream.stream import DeltaStream
 
 __all__ = [
@@ -36,6 +39,7 @@ __all__ = [
     "RUN_TTL_MS",
     "WORKER_LOST",
     "Batch",
+    "ByServer",
     "Cancellation",
     "DeltaStream",
     "Entry",
@@ -44,5 +48,6 @@ __all__ = [
     "LogEntry",
     "Rest",
     "Sealed",
+    "StreamServers",
     "StreamUnavailable",
 ]

@@ -1,4 +1,4 @@
-"""The Redis side of all generations: one method for each thing that a process does with a stream."""
+"""The generations of one Redis: one method for each thing that a process does with a stream."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -42,7 +42,7 @@ STORING_MS = 2_000
 
 
 class DeltaStream:
-    """The Redis side of all generations of a process."""
+    """One server of streams; `StreamServers` has them all."""
 
     def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
         """`ttl_ms`: how long a log outlives its generation's end, for clients that resume."""

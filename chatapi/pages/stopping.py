@@ -13,8 +13,9 @@ from redis.exceptions import RedisError
 
 from accounts import access
 from accounts.audit import recorder
+from accounts.redis_urls import stream_urls
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.delta_stream import ByServer, Cancellation, DeltaStream
 from chatapi.redis_client import connect
 from usage.models import Generation, State
 
@@ -60,6 +61,7 @@ def _ask_to_stop(request: HttpRequest, row: Generation) -> bool:
 
 
 async def _cancel(row: Generation) -> None:
-    async with connect(settings.STREAMS_URL, max_connections=1) as redis:
+    url = ByServer(stream_urls()).of(row.id)
+    async with connect(url, max_connections=1) as redis:
         stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)

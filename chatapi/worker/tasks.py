@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
+from redis.exceptions import RedisError
+
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.worker.generate import generate
 from chatapi.worker.services import Services
@@ -37,3 +39,5 @@ async def generate_task(generation_id: str, v: int = 1) -> None:
         log.info("%s was taken already", generation_id)
     except DatabaseUnavailable as error:
         log.warning("%s could not be claimed and is left to the reaper: %s", generation_id, error)
+    except RedisError as error:
+        log.warning("%s is left to another worker: %s", generation_id, error)
