@@ -34,7 +34,7 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py fleet.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
 	overlapping_faults.py protocols.py queue_classes.py \
-	reaper_in_every_worker.py rolling_restart.py signals.py soak_hosts.py statements.py surroundings.py \
+	reaper_in_every_worker.py rolling_restart.py several_stream_servers.py signals.py soak_hosts.py statements.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
 	tests/test_deploy.py tests/test_docs.py tests/usage/test_backup.py
 SLOW ?= $(slow)

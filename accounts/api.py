@@ -4,7 +4,7 @@ from django.conf import settings
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from accounts import client_ip
+from accounts import forwarding
 from accounts.authentication import Caller, look_up, sent_key
 from accounts.failed_attempts import attempts
 
@@ -16,7 +16,7 @@ class APIKeyAuthentication(BaseAuthentication):
         """Return the caller. Raises `NotAuthenticated`, `TwoKeys` or `TooManyFailedAttempts`; a malformed
         key costs no query.
         """
-        ip = client_ip.of_meta(request.META, settings.TRUSTED_PROXIES)
+        ip = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip
         with attempts.counted(ip):
             meta = request.META
             key = sent_key((meta.get("HTTP_AUTHORIZATION"), meta.get("HTTP_X_API_KEY")))

@@ -1,40 +1,11 @@
-"""The IP address of a request's client: the socket's peer, or the one that a trusted proxy names."""
+"""IP addresses of clients and proxies; `forwarding.py` finds that of a request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-
-
-def of(peer: str, forwarded_for: str, trusted_proxies: Sequence[str]) -> str:
-    """Return the nearest IP that is not a trusted proxy's.
-
-    `forwarded_for` lists IPs; each proxy appended its peer.
-    """
-    if not trusted_proxies:
-        return peer
-    networks = _networks(tuple(trusted_proxies))
-    nearest, named = peer, forwarded_for.split(",")
-    # From the end, and only what a trusted proxy has appended: clients write what they like.
-    while named and _is_in(nearest, networks) and _parsed(named[-1]) is not None:
-        nearest = named.pop().strip()
-    return nearest
-
-
-def of_request(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
-    """Return the client's IP of an ASGI scope."""
-    peer, _ = scope["client"] or ("", None)
-    forwarded_for = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
-    # Latin-1 decodes any bytes, and an IP is ASCII.
-    return of(peer, forwarded_for.decode("latin-1"), trusted_proxies)
-
-
-def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> str:
-    """Return the client's IP of a Django request's `META`."""
-    return of(meta.get("REMOTE_ADDR") or "", meta.get("HTTP_X_FORWARDED_FOR", ""), trusted_proxies)
 
 
 def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
@@ -48,6 +19,10 @@ def network_of(ip: str) -> str:
     if isinstance(found, IPv6Address):
         return str(IPv6Network((int(found), 64), strict=False))
     return ip if found is None else str(found)
+
+
+def is_ip(text: str) -> bool:
+    return _parsed(text) is not None
 
 
 def is_ip_or_network(text: str) -> bool:

@@ -15,6 +15,7 @@ E012  CHATAPI_END_USER_HEADER is not the name of a header, or of one with a secr
 E013  CHATAPI_ALLOWED_HOSTS has a value that is not a host name
 E014  a rediss:// URL turns the verification of the server's certificate off
 E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
+E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 W001  a variable begins with CHATAPI_ and is not a setting
 """
@@ -31,7 +32,8 @@ from django.conf import settings
 from django.core import checks
 
 from accounts import client_ip
-from chatapi import local_secrets
+from accounts.redis_urls import stream_urls, without_secrets
+from chatapi import identity, local_secrets
 from chatapi.wire.dialects import DIALECTS
 from usage import failpoints
 
@@ -163,13 +165,37 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the clients can open the Redis URLs."""
     return [
         checks.Error(
-            f"{variable} must be a Redis URL.",
-            hint="Use redis://HOST:PORT, rediss:// or unix:///PATH. Sentinel and Cluster are not supported.",
+            f"{where} must be a Redis URL.",
+            hint="Use redis://HOST:PORT, rediss:// or unix:///PATH, and %2C for a comma in a password. "
+            "Sentinel and Cluster are not supported.",
             id="chatapi.E004",
         )
-        for name, variable in REDIS_URLS.items()
-        if getattr(settings, name).partition("://")[0] not in REDIS_SCHEMES
+        for where, url in _redis_urls()
+        if url.partition("://")[0] not in REDIS_SCHEMES or "," in url
     ]
+
+
+def _redis_urls() -> list[tuple[str, str]]:
+    """Return each Redis URL behind the words that name it, which have no secret of it."""
+    urls = stream_urls()
+    single = [name for name in REDIS_URLS if name != "STREAMS_URL" or len(urls) == 1]
+    return [(REDIS_URLS[name], getattr(settings, name)) for name in single] + [
+        (f"CHATAPI_STREAMS_URL: server {number} ({without_secrets(url) or 'empty'})", url)
+        for number, url in enumerate(urls)
+        if len(urls) > 1
+    ]
+
+
+@checks.register(CHECK_TAG)
+def check_stream_servers(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that each server of streams is listed once, and that an id has room for its number."""
+    urls, most = stream_urls(), identity.MAX_STREAM_SERVERS
+    twice = [without_secrets(url) for at, url in enumerate(urls) if url in urls[:at]]
+    found = _wrong_values("CHATAPI_STREAMS_URL", twice, "listed twice", "List each server once.", "E016")
+    if len(urls) > most:
+        text = f"CHATAPI_STREAMS_URL has {len(urls)} servers."
+        found.append(checks.Error(text, hint=f"List at most {most}.", id="chatapi.E016"))
+    return found
 
 
 @checks.register(CHECK_TAG)
@@ -181,8 +207,8 @@ def check_redis_certificates(**_: Any) -> Sequence[checks.CheckMessage]:
             hint="Leave it out; ssl_ca_certs=/FILE names the certificate of your own authority.",
             id="chatapi.E014",
         )
-        for name, variable in REDIS_URLS.items()
-        for parameter, value in parse_qsl(getattr(settings, name).partition("?")[2], keep_blank_values=True)
+        for variable, url in _redis_urls()
+        for parameter, value in parse_qsl(url.partition("?")[2], keep_blank_values=True)
         if (right := VERIFYING.get(parameter, value.lower())) != value.lower()
     ]
 

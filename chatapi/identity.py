@@ -3,6 +3,7 @@
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from uuid import UUID
 
 from chatapi.wire.protocols import PROTOCOLS
@@ -11,17 +12,36 @@ from chatapi.wire.protocols.chat import CHAT
 _PUBLIC = re.compile(r"([a-z_:-]*)([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 
 
+# The number of a generation's streams server is the last hexadecimal digit of its id.
+_SERVER_BITS = 4
+MAX_STREAM_SERVERS = 1 << _SERVER_BITS
+
+
 def new_id() -> UUID:
-    """Return a new UUID version 7 (RFC 9562 section 5.7); it sorts by time, which keeps its index dense."""
+    """Return a new UUID version 7 (RFC 9562 section 5.7); it sorts by time, which keeps its index dense.
+
+    It is one of server 0.
+    """
     milliseconds = time.time_ns() // 1_000_000
     value = (
         (milliseconds & (2**48 - 1)) << 80
         | 0x7 << 76
         | secrets.randbits(12) << 64
         | 0b10 << 62
-        | secrets.randbits(62)
+        | secrets.randbits(62 - _SERVER_BITS) << _SERVER_BITS
     )
     return UUID(int=value)
+
+
+def server_number(generation_id: UUID) -> int:
+    """Return the number of the streams server that the generation is on."""
+    return generation_id.int % MAX_STREAM_SERVERS
+
+
+def on_one_of(numbers: Sequence[int], generation_id: UUID) -> UUID:
+    """Return the id with the number of one of these servers, chosen by the id's random bits."""
+    own = generation_id.int >> _SERVER_BITS
+    return UUID(int=own << _SERVER_BITS | numbers[own % len(numbers)])
 
 
 def public_id(generation_id: UUID, endpoint: str, dialect: str) -> str:

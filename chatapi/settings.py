@@ -125,7 +125,7 @@ INSTALLED_APPS = [
     "chatapi",
 ]
 MIDDLEWARE = [
-    "chatapi.api.middleware.ForwardedProtoMiddleware",
+    "chatapi.api.middleware.ForwardedMiddleware",
     "chatapi.api.middleware.IdentifyingMiddleware",
     "chatapi.api.middleware.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
@@ -179,9 +179,9 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = f"{PATH_PREFIX}/"
 SECURE_COOKIES = env.bool("CHATAPI_SECURE_COOKIES", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_COOKIES
-# Sent only over HTTPS, which a trusted proxy reports (ForwardedProtoMiddleware).
+# Sent only over HTTPS, which a trusted proxy reports (ForwardedMiddleware).
 SECURE_HSTS_SECONDS = 365 * 24 * 60 * 60 if SECURE_COOKIES else 0
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SECURE_PROXY_SSL_HEADER = ("chatapi.scheme", "https")  # no header of a client has this key
 SILENCED_SYSTEM_CHECKS = [
     "security.W005",  # HSTS for subdomains: other services may be there without HTTPS
     # The proxy redirects to HTTPS. Here a redirect would break probes, and loop behind a proxy that does not

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -144,8 +144,10 @@ def proxy(service: Installation, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @contextmanager
-def nginx(example: str, port: int, folder: Path) -> Iterator[int]:
+def nginx(example: str, port: int, folder: Path, headers: str = "") -> Iterator[int]:
     """Run nginx with an example in front of the web process on `port`; yield the port of its TLS server.
+
+    `headers` replaces what the example says of HTTP's version and headers.
 
     One of its two servers is not there: nginx has to go to the other one.
     """
@@ -164,6 +166,9 @@ def nginx(example: str, port: int, folder: Path) -> Iterator[int]:
         r"server_name www": "server_name chat",
     }.items():
         text = re.sub(written, here, text)
+    if headers:
+        text = re.sub(r"proxy_(set_header|http_version) .*", "", text)
+        text = text.replace("proxy_buffering off;", f"proxy_buffering off;\n{headers}")
     (folder / "chatapi.conf").write_text(text)
     paths = "".join(
         f"{name}_temp_path {folder}/{name};\n"
@@ -196,34 +201,74 @@ def curl(port: int, path: str, *arguments: str) -> str:
 def test_a_stream_comes_through_nginx_as_it_is_generated(
     service: Installation, proxy: int, version: str
 ) -> None:
-    body = json.dumps({"model": "slow", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
-    request = urllib.request.Request(
-        f"https://127.0.0.1:{proxy}/openai/v1/chat/completions",
-        body.encode(),
-        {
-            "Authorization": f"Bearer {service.keys['live']}",
-            "Content-Type": "application/json",
-            "Host": "chat.example.com",
-        },
-    )
     if version == "--http2":
+        request = streamed(service, proxy)
         headers = [
             word
             for name, value in request.header_items()
             if name != "Host"
             for word in ("-H", f"{name}: {value}")
         ]
+        body = cast(bytes, request.data).decode()
         assert curl(proxy, "/openai/v1/chat/completions", version, *headers, "-d", body).endswith(
             "data: [DONE]\n\n"
         )
         return
-    context = ssl._create_unverified_context()
+    times = stream_times(service, proxy)
+    # 20 tokens at 20 a second: a buffer would bring all at the end.
+    assert times[-1] - times[1] > 0.4
+
+
+def streamed(service: Installation, proxy: int) -> urllib.request.Request:
+    body = json.dumps({"model": "slow", "stream": True, "messages": [{"role": "user", "content": "hi"}]})
+    headers = {
+        "Authorization": f"Bearer {service.keys['live']}",
+        "Content-Type": "application/json",
+        "Host": "chat.example.com",
+    }
+    url = f"https://127.0.0.1:{proxy}/openai/v1/chat/completions"
+    return urllib.request.Request(url, body.encode(), headers)
+
+
+def stream_times(service: Installation, proxy: int) -> list[float]:
+    """Return when each event of a stream has come."""
     began, times = time.monotonic(), []
-    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
+    context = ssl._create_unverified_context()
+    with urllib.request.urlopen(streamed(service, proxy), timeout=30, context=context) as answer:
         for line in answer:
             if line.startswith(b"data: "):
                 times.append(time.monotonic() - began)
-    # 20 tokens at 20 a second: a buffer would bring all at the end.
+    return times
+
+
+FORGED = {
+    "X-Forwarded-For": "192.0.2.66",
+    "X-Forwarded-Proto": "http",
+    "X-Forwarded-Host": "evil.example",
+    "Forwarded": "for=192.0.2.66;proto=http;host=evil.example",
+}
+
+
+@needs_nginx
+@pytest.mark.parametrize("version", ["--http1.0", "--http1.1", "--http2"])
+def test_a_client_of_nginx_can_forge_no_address_scheme_or_host(proxy: int, version: str) -> None:
+    forged = [word for name, value in FORGED.items() for word in ("-H", f"{name}: {value}")]
+    assert "curl https://chat.example.com/v1/chat/completions" in curl(proxy, "/", version, *forged)
+    assert "evil.example" not in curl(proxy, "/", version, *forged)
+
+
+@needs_nginx
+def test_a_proxy_with_http_1_0_and_forwarded_passes_streams_and_addresses_on(
+    service: Installation, tmp_path: Path
+) -> None:
+    """Without `proxy_http_version` nginx 1.22 speaks HTTP/1.0; the name in `Host` is that of its upstream."""
+    headers = 'proxy_set_header Forwarded "for=$remote_addr;proto=$scheme;host=$host";'
+    with nginx("chatapi.conf", service.port, tmp_path, headers) as port:
+        assert "curl https://chat.example.com/v1/chat/completions" in curl(port, "/")
+        answer = curl(port, "/admin/login/", "-o", "/dev/null", "-D", "-")
+        assert re.search(r"(?im)^strict-transport-security: ", answer)
+        times = stream_times(service, port)
+    assert len(times) >= 20
     assert times[-1] - times[1] > 0.4
 
 

@@ -12,6 +12,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from accounts.redis_time_limit import REPLY_TIMEOUT_S
+from accounts.redis_urls import shared_url
 
 WINDOW_MS = 600_000
 MAX_PER_NAME_AND_IP = 10
@@ -51,7 +52,7 @@ def forget(name: str, ip: str) -> None:
 
 def _redis() -> Redis:
     return Redis.from_url(
-        settings.STREAMS_URL,
+        shared_url(),
         socket_timeout=REPLY_TIMEOUT_S,
         socket_connect_timeout=REPLY_TIMEOUT_S,
         # redis-py repeats by default; a repeated INCR would count one attempt twice.

@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from redis.exceptions import RedisError
 from unfold.forms import AuthenticationForm as ThemedForm
 
-from accounts import access, client_ip
+from accounts import access, client_ip, forwarding
 from accounts.sign_in import attempts
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class SignInForm(AuthenticationForm):
         if name is None:
             return data
         assert self.request is not None, "the views pass it"
-        ip = client_ip.network_of(client_ip.of_meta(self.request.META, settings.TRUSTED_PROXIES))
+        ip = client_ip.network_of(forwarding.of_meta(self.request.META, settings.TRUSTED_PROXIES).ip)
         try:
             # Counted before the password is checked: parallel attempts can't exceed the limit.
             if wait_ms := attempts.wait_ms(name, ip):

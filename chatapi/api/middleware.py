@@ -8,7 +8,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.deprecation import MiddlewareMixin
 
-from accounts import client_ip
+from accounts import forwarding
 from chatapi import identity
 from chatapi.api.error_pages import is_client_route, is_console_page, is_docs_page
 from chatapi.log_formats import fields
@@ -37,13 +37,16 @@ class AnyHostMiddleware(MiddlewareMixin):
                 request.get_host = lambda: "localhost"  # type: ignore[method-assign]
 
 
-class ForwardedProtoMiddleware(MiddlewareMixin):
-    """Drops `X-Forwarded-Proto`, by which Django recognizes HTTPS, unless a trusted proxy sent it."""
+class ForwardedMiddleware(MiddlewareMixin):
+    """Gives the request the scheme and the host that its client used, as a trusted proxy names them."""
 
     def process_request(self, request: HttpRequest) -> None:
-        """Drop the header before anything asks whether the request is secure."""
-        if not client_ip.is_trusted(request.META.get("REMOTE_ADDR") or "", settings.TRUSTED_PROXIES):
-            request.META.pop("HTTP_X_FORWARDED_PROTO", None)
+        """Set what Django reads, before anything asks for it; it checks the host against `ALLOWED_HOSTS`."""
+        forwarded = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES)
+        if forwarded.scheme:
+            request.META["chatapi.scheme"] = forwarded.scheme
+        if forwarded.host:
+            request.META["HTTP_HOST"] = forwarded.host
 
 
 class IdentifyingMiddleware(MiddlewareMixin):

@@ -7,6 +7,7 @@ from django.conf import settings
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from redis.exceptions import RedisError
 
+from accounts.redis_urls import shared_url, stream_urls
 from chatapi import process_metrics
 from chatapi.process_metrics import Histogram, Snapshot
 from chatapi.redis_client import connect_from_thread
@@ -17,9 +18,10 @@ LABELS = ["role", "process"]
 
 
 def families() -> Iterator[Metric]:
-    """Yield the metrics of the living processes; nothing while Redis is away."""
+    """Yield the metrics of the living processes, nothing while Redis is away; and what servers answer."""
+    yield _stream_servers()
     try:
-        with connect_from_thread(settings.STREAMS_URL) as redis:
+        with connect_from_thread(shared_url()) as redis:
             living = process_metrics.read(redis, settings.REDIS_KEY_PREFIX)
     except (RedisError, OSError) as error:
         log.warning("metrics: Redis is not available: %s", error)
@@ -33,6 +35,23 @@ def families() -> Iterator[Metric]:
         yield family
     for histogram in process_metrics.HISTOGRAMS:
         yield _histogram(histogram, living)
+
+
+def _stream_servers() -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "chatapi_stream_server_up",
+        "1 if the streams server answers, by its number in CHATAPI_STREAMS_URL.",
+        labels=["server"],
+    )
+    for number, url in enumerate(stream_urls()):
+        try:
+            with connect_from_thread(url) as redis:
+                redis.ping()
+        except (RedisError, OSError):
+            family.add_metric([str(number)], 0)
+        else:
+            family.add_metric([str(number)], 1)
+    return family
 
 
 def _histogram(histogram: Histogram, living: Mapping[str, Snapshot]) -> HistogramMetricFamily:

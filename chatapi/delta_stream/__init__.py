@@ -1,5 +1,7 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal.
 
+Each generation is on one server (`servers.py`), which has these keys:
+
     job:<id>            the request, for the worker; deleted with the terminal delta
     state:<id>          what later requests may refer to; lives as long as the log
     log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
@@ -28,6 +30,7 @@ from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
 from chatapi.delta_stream.presence import Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.delta_stream.servers import ByServer, StreamServers
 from chatapi.delta_stream.stream import DeltaStream
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "RUN_TTL_MS",
     "WORKER_LOST",
     "Batch",
+    "ByServer",
     "Cancellation",
     "DeltaStream",
     "Entry",
@@ -47,6 +51,7 @@ __all__ = [
     "Sealed",
     "Signs",
     "StreamLost",
+    "StreamServers",
     "StreamUnavailable",
     "in_time",
 ]

@@ -1,4 +1,4 @@
-"""The transport of all generations, on Redis: one method for each thing that a process does with a stream."""
+"""The generations of one Redis: one method for each thing that a process does with a stream."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ STORING_MS = 2_000
 
 
 class DeltaStream:
-    """The Redis side of all generations of a process.
+    """One server of streams; `StreamServers` has them all.
 
     Each method raises `StreamUnavailable` if it can't reach Redis.
     """

@@ -11,6 +11,7 @@ from django.db.migrations.executor import MigrationExecutor
 from redis import Redis
 from redis.exceptions import RedisError
 
+from accounts.redis_urls import all_urls, shared_url, stream_urls
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread
 from chatapi.serving import preflight
@@ -71,7 +72,7 @@ def check_migrations() -> Iterator[Finding]:
 
 def check_redis() -> Iterator[Finding]:
     """Yield the state of each Redis."""
-    for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
+    for url in all_urls():
         try:
             with connect_from_thread(url) as redis:
                 yield from _check_one(redis, _place(url))
@@ -152,13 +153,20 @@ def _check_persistence(redis: Redis, info: dict[str, Any], place: str) -> Iterat
 
 
 def check_processes() -> Finding:
-    """Return whether workers hold a connection to Redis, and how many. Raises `RedisError`."""
-    with connect_from_thread(settings.STREAMS_URL) as redis:
-        channels = cast(list[bytes], redis.pubsub_channels(f"{settings.REDIS_KEY_PREFIX}worker:*"))
+    """Return whether workers are connected to every Redis of streams, and how many. Raises `RedisError`."""
+    connected: list[set[bytes]] = []
+    for url in stream_urls():
+        with connect_from_thread(url) as redis:
+            channels = cast(list[bytes], redis.pubsub_channels(f"{settings.REDIS_KEY_PREFIX}worker:*"))
+            connected.append(set(channels))
+    workers = set().union(*connected)
     # Web processes are not counted: one that has had no request yet is not connected.
-    if not channels:
+    if not workers:
         return warning("processes", "No worker is connected.", "Start manage.py serve --only worker.")
-    return ok("processes", f"{len(channels)} worker{'s' if len(channels) > 1 else ''} connected.")
+    if any(each != workers for each in connected):
+        text = "Not every worker is connected to every server of CHATAPI_STREAMS_URL."
+        return warning("processes", text, "Give all workers the same list, and restart those with another.")
+    return ok("processes", f"{len(workers)} worker{'s' if len(workers) > 1 else ''} connected.")
 
 
 # ---- clocks
@@ -173,7 +181,7 @@ def check_database_clock() -> Finding:
 
 def check_redis_clock() -> Finding:
     """Return how far the clock of Redis is from this machine's. Raises `RedisError`."""
-    with connect_from_thread(settings.STREAMS_URL) as redis:
+    with connect_from_thread(shared_url()) as redis:
         redis.ping()  # connected: the next round trip takes no longer than it must
         before = time.time()
         seconds, microseconds = cast(tuple[int, int], redis.time())

@@ -14,8 +14,9 @@ from django.views.decorators.http import require_POST
 
 from accounts import access
 from accounts.audit import recorder
+from accounts.redis_urls import stream_urls
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
+from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
 from chatapi.redis_client import connect
 from usage.models import Generation, State
 
@@ -67,7 +68,15 @@ def ask_to_stop(rows: Sequence[Generation]) -> bool:
 
 
 async def _cancel(rows: Sequence[Generation]) -> None:
-    async with connect(settings.STREAMS_URL, max_connections=1) as redis:
+    urls = ByServer(stream_urls())
+    for url in urls:
+        await _cancel_on(url, [row for row in rows if urls.of(row.id) == url])
+
+
+async def _cancel_on(url: str, rows: Sequence[Generation]) -> None:
+    if not rows:
+        return
+    async with connect(url, max_connections=1) as redis:
         stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
         for row in rows:
             await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)

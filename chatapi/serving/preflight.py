@@ -14,6 +14,7 @@ from django.core import checks
 from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from accounts.redis_urls import all_urls, stream_urls
 from chatapi.apps import CHECK_TAG
 from chatapi.web.listening_socket import inherited, listen
 from chatapi.web.server_limits import ServerLimits
@@ -184,7 +185,18 @@ def _database() -> Iterator[BaseDatabaseWrapper]:
 
 
 def check_redis() -> None:
-    """Raise `CannotStart` unless every configured Redis answers."""
+    """Raise `CannotStart` unless every Redis answers; of several servers of streams, one suffices."""
+    errors = {url: error for url in all_urls() if (error := _redis_error(url)) is not None}
+    are_all_away = errors.keys() >= set(stream_urls())
+    for url, error in errors.items():
+        # A process that is started again while a server is away must serve the streams of the others.
+        if url == settings.BROKER_URL or are_all_away:
+            raise CannotStart(f"Redis can't be reached ({error}): {_REDIS_SETTINGS}") from error
+        log.warning("streams server %d can't be reached: %s", stream_urls().index(url), error)
+
+
+def _redis_error(url: str) -> Exception | None:
+    """Return why this Redis does not answer, or None; raises `CannotStart` for a URL that is wrong."""
     # Imported here, because `serve` with the embedded Valkey saves these 20 MB.
     from redis import Redis  # noqa: PLC0415
     from redis.backoff import NoBackoff  # noqa: PLC0415
@@ -192,15 +204,14 @@ def check_redis() -> None:
     from redis.retry import Retry  # noqa: PLC0415
 
     # Without a retry: redis-py's own take many times the timeout.
-    for url in sorted({settings.BROKER_URL, settings.STREAMS_URL}):
-        try:
-            with Redis.from_url(
-                url, socket_timeout=PATIENCE_S, socket_connect_timeout=PATIENCE_S, retry=Retry(NoBackoff(), 0)
-            ) as redis:
-                redis.ping()
-        except ValueError:
-            # The error's text, like the URL, may contain a password.
-            hint = "user and password must be percent-encoded, and port and database numbers"
-            raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
-        except RedisError as error:
-            raise CannotStart(f"Redis can't be reached ({error}): {_REDIS_SETTINGS}") from error
+    options = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
+    try:
+        with Redis.from_url(url, **options, retry=Retry(NoBackoff(), 0)) as redis:
+            redis.ping()
+    except ValueError:
+        # The error's text, like the URL, may contain a password.
+        hint = "user and password must be percent-encoded, and port and database numbers"
+        raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
+    except RedisError as error:
+        return error
+    return None

@@ -40,13 +40,14 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     is_later = is_later and request.dialect.encoder is not None  # what is fetched later is a stream
     background_state = request.state if request.summary.is_background else b""
     is_later = is_later or bool(background_state)
+    exchange.id = services.inboxes.place(exchange.id)
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
     admission = _admission(exchange, request, key)
     try:
         reservation = await _take_from_limits(exchange, services, request, admission)
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
-        inbox = "" if is_later else services.inbox.name
+        inbox = "" if is_later else services.inboxes.name
         admitting = services.in_background(_admit(exchange, services, request, admission, inbox))
         usage: Usage | None = None
         try:

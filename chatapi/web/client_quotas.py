@@ -4,12 +4,12 @@ A client's address is its socket's peer. Behind a trusted proxy it is the addres
 each request, and the proxy's connections are not counted. An IPv6 client counts by its /64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from time import monotonic
 from typing import Protocol
 
-from accounts import client_ip
+from accounts import client_ip, forwarding
 from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 from chatapi.web.server_limits import ServerLimits
@@ -59,9 +59,9 @@ class ClientQuotas:
         """Return whether `peer` is a trusted proxy, so that its requests count for other addresses."""
         return _is_proxy(peer, self._trusted_proxies)
 
-    def of_request(self, peer: str, forwarded_for: str) -> Client:
-        """Return the client that a trusted proxy names in `X-Forwarded-For`."""
-        return self.of_peer(client_ip.of(peer, forwarded_for, self._trusted_proxies))
+    def of_request(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+        """Return the client that a trusted proxy names in these headers."""
+        return self.of_peer(forwarding.of(peer, headers, self._trusted_proxies).ip)
 
     def of_peer(self, address: str) -> Client:
         household = _household(address)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from django.conf import settings
 
-from accounts import client_ip
+from accounts import forwarding
 from accounts.authentication import Caller, KeyHeaders
 from accounts.errors import RateLimited
 from accounts.models import KeyScope
@@ -108,7 +108,7 @@ class Exchange:
     @property
     def client_ip(self) -> str:
         """The client's IP address, behind any trusted proxies."""
-        return client_ip.of_request(self._connection.scope, settings.TRUSTED_PROXIES)
+        return forwarding.of_scope(self._connection.scope, settings.TRUSTED_PROXIES).ip
 
     @property
     def route_arguments(self) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ from uuid import UUID
 from accounts import loop_clock
 from chatapi.concurrency import supervise
 from chatapi.delta_stream import DeltaStream, Frame, StreamLost, StreamUnavailable, in_time
+from chatapi.delta_stream.presence import Presence
 from chatapi.fair_turns import FairTurns
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
@@ -120,6 +121,7 @@ class Inbox:
         self.tick_s = tick_s
         self.turns = turns
         self.stream = stream
+        self._url = url
         self._followers: dict[bytes, InboxFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
         # How long Redis has been failing to answer; 0 when it did answer last.
@@ -128,7 +130,12 @@ class Inbox:
         # Redis may have lost the inbox, and the loop has not noticed yet.
         self._is_to_begin_anew = False
         self._loop = asyncio.get_running_loop()
-        self._presence = stream.presence(url, name, read_up_to=self._position, is_unknown=self._lost)
+        self._presence: Presence | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether Redis has answered last, so that a new generation may begin there."""
+        return bool(self._tasks) and not self._failing_s
 
     @property
     def open_count(self) -> int:
@@ -157,12 +164,17 @@ class Inbox:
 
     async def start(self) -> None:
         """Announce this process and begin to read; raises `StreamUnavailable` when Redis is not there."""
-        await self._presence.start()
+        presence = self.stream.presence(
+            self._url, self.name, read_up_to=self._position, is_unknown=self._lost
+        )
+        await presence.start()
+        self._presence = presence
         self._tasks = [asyncio.create_task(supervise(loop)) for loop in (self._read, self._keep_time)]
 
     async def stop(self) -> None:
         """Stop reading."""
-        self._presence.stop()
+        if self._presence is not None:
+            self._presence.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,8 +19,10 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from accounts.redis_urls import all_urls, stream_urls
 from chatapi import identity
 from chatapi.concurrency import CachedValue
+from chatapi.identity import MAX_STREAM_SERVERS
 
 # Status, content type, body.
 Answer = tuple[int, bytes, bytes]
@@ -30,7 +33,7 @@ MAX_AGE_S = 0.2
 
 ALLOWED = "GET, HEAD"
 # Checks that hang keep their threads, and later checks wait: this bounds the cost of probes.
-_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="readiness")
+_threads = ThreadPoolExecutor(2 * (2 + MAX_STREAM_SERVERS), thread_name_prefix="readiness")
 _draining = threading.Event()
 
 
@@ -78,20 +81,26 @@ async def _alive() -> Answer:
 
 async def _readiness() -> Answer:
     checks = {"serving": not is_draining(), **await _answering.get(MAX_AGE_S)}
-    is_ready = all(checks.values())
+    is_ready = bool(checks["serving"] and checks["database"] and checks["redis"])
     return 200 if is_ready else 503, b"application/json", msgspec.json.encode({"ready": is_ready, **checks})
 
 
-async def _ask_all() -> dict[str, bool]:
-    questions: dict[str, Callable[[], Any]] = {"database": _ask_database, "redis": _ask_redis}
+async def _ask_all() -> dict[str, bool | list[bool]]:
+    """Return what answers; of several servers of streams one suffices: new generations avoid the others."""
+    questions: dict[str, Callable[[], Any]] = {"database": _ask_database}
+    questions |= {url: partial(_ask_redis, url) for url in all_urls()}
     futures = {name: _threads.submit(question) for name, question in questions.items()}
     await asyncio.to_thread(wait, futures.values(), CHECK_TIMEOUT_S)
     for future in futures.values():
         future.cancel()  # cancels only a check that has not begun
-    return {
+    answers = {
         name: future.done() and not future.cancelled() and future.exception() is None
         for name, future in futures.items()
     }
+    streams = [answers[url] for url in stream_urls()]
+    is_redis_there = answers[settings.BROKER_URL] and any(streams)
+    several: dict[str, bool | list[bool]] = {"stream_servers": streams} if len(streams) > 1 else {}
+    return {"database": answers["database"], "redis": is_redis_there, **several}
 
 
 _answering = CachedValue(_ask_all)
@@ -105,12 +114,11 @@ def _ask_database() -> None:
         connection.close()
 
 
-def _ask_redis() -> None:
-    for url in {settings.STREAMS_URL, settings.BROKER_URL}:
-        options = {
-            "socket_timeout": CHECK_TIMEOUT_S,
-            "socket_connect_timeout": CHECK_TIMEOUT_S,
-            "retry": Retry(NoBackoff(), 0),
-        }
-        with Redis.from_url(url, **options) as redis:
-            redis.ping()
+def _ask_redis(url: str) -> None:
+    options = {
+        "socket_timeout": CHECK_TIMEOUT_S,
+        "socket_connect_timeout": CHECK_TIMEOUT_S,
+        "retry": Retry(NoBackoff(), 0),
+    }
+    with Redis.from_url(url, **options) as redis:
+        redis.ping()

@@ -40,7 +40,8 @@ async def respond(
     idempotency key.
     """
     # Nothing was awaited since `admitting` began: no delta is missed.
-    follower = services.inbox.follow(admission.id, admission.organization_id)
+    inbox = services.inboxes.of(admission.id)
+    follower = inbox.follow(admission.id, admission.organization_id)
     is_wanted = True
     try:
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
@@ -55,7 +56,7 @@ async def respond(
             services.forget(admission.id)  # without a stream, it can't be asked for again
         return usage
     finally:
-        services.inbox.leave(follower)
+        inbox.leave(follower)
         if is_wanted and admission.idempotency is None and not has_failed(admitting):
             services.abandon(admission.id)
 

@@ -54,9 +54,10 @@ async def check_reached(services: Services, generation_id: UUID, after: Position
     """
     if not after.seq:
         return
-    last_seq = await services.stream.last_seq(generation_id)
+    stream = services.streams.of(generation_id)
+    last_seq = await stream.last_seq(generation_id)
     # A Redis that has lost a log has lost its job, too; the stream then ends with that error.
-    is_known = bool(last_seq) or await services.stream.has_job(generation_id)
+    is_known = bool(last_seq) or await stream.has_job(generation_id)
     if is_known and after.seq > last_seq:
         far = f"its last event is of delta {last_seq}" if last_seq else "it has no event yet"
         raise InvalidRequest(
@@ -71,7 +72,8 @@ async def is_kept(services: Services, row: Generation) -> bool:
     if row.state != State.SETTLED:
         return True
     # The job first: it goes when the terminal delta is written to the log.
-    return await services.stream.has_job(row.id) or await services.stream.has_log(row.id)
+    stream = services.streams.of(row.id)
+    return await stream.has_job(row.id) or await stream.has_log(row.id)
 
 
 async def follow(
@@ -120,7 +122,8 @@ async def remainder(
 
 
 def _follower(services: Services, row: Generation | Admission) -> LogFollower:
-    return LogFollower(row.id, row.organization_id, services.stream, services.turns, services.log_readers)
+    stream = services.streams.of(row.id)
+    return LogFollower(row.id, row.organization_id, stream, services.turns, services.log_readers)
 
 
 def _numbered(encoder: Encoder, deltas: Iterable[tuple[int, AnyDelta]], after: Position) -> bytes:

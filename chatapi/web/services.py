@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from accounts import authentication
@@ -18,21 +19,24 @@ from accounts.authentication import Caller, CallerCache, KeyHeaders, sent_key
 from accounts.errors import AccountsError, NotAuthenticated
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
+from accounts.redis_urls import stream_urls
 from chatapi import catalog, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
-from chatapi.delta_stream import NOT_STARTED, Cancellation, DeltaStream, Job, StreamUnavailable
+from chatapi.delta_stream import NOT_STARTED, ByServer, Cancellation, DeltaStream, Job, StreamUnavailable
 from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
 from chatapi.process_metrics import publish_for_ever
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.redis_client import DedicatedConnection
+from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import Entry, TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
 from chatapi.web.byte_windows import ByteWindows
 from chatapi.web.inbox import Inbox
+from chatapi.web.inboxes import Inboxes
 from chatapi.web.open_generations import OpenGenerations
 from chatapi.web.queue_age import QueueAge
 from chatapi.web.rates import Rates
@@ -76,30 +80,36 @@ class Services:
 
     def __init__(self) -> None:
         self.commits = GroupCommit()
-        self._streams = connect(settings.STREAMS_URL)
-        self._broker = (
-            self._streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
-        )
-        self.stream = DeltaStream(self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        self._redis = RedisServers()
+        self.streams, shared = self._redis.streams, self._redis.shared
         self.turns = FairTurns()
         self.log_readers: Counter[int] = Counter()
         """The number of logs that are followed, by organization."""
         # A follower looks at the time once in a tick, so a tick is never longer than the keep-alive's
         # interval.
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
-        self.inbox = Inbox(
-            self.stream, secrets.token_hex(8), url=settings.STREAMS_URL, turns=self.turns, tick_s=tick_s
+        name = secrets.token_hex(8)
+        self.inboxes = Inboxes(
+            [
+                Inbox(stream, name, url=url, turns=self.turns, tick_s=tick_s)
+                for stream, url in zip(self.streams, stream_urls(), strict=True)
+            ]
         )
         max_bytes = MAX_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
         self.tickets = Tickets(
-            self._streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
+            shared, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
         )
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         # Of their own: an enqueue must not wait behind a read that blocks.
-        self._jobs, self._messages = DedicatedConnection(self._streams), DedicatedConnection(self._broker)
-        self._enqueue = Batch(self._enqueue_all)
+        self._messages = DedicatedConnection(self._redis.broker)
+        self._enqueue = ByServer(
+            [
+                Batch(partial(self._enqueue_all, stream, self._connection(redis)))
+                for stream, redis in zip(self.streams, self._redis.of_streams, strict=True)
+            ]
+        )
         self.states = ByteWindows(
-            self._streams,
+            shared,
             f"{settings.REDIS_KEY_PREFIX}states:",
             period_ms=settings.STREAM_TTL_MS,
             max_bytes=MAX_STATES_BYTES,
@@ -114,7 +124,7 @@ class Services:
         self.discounts: CachedValue[dict[int, int]] = CachedValue(
             lambda: self.commits.read(prices.current_discounts)
         )
-        limits = RateLimits(self._streams, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
+        limits = RateLimits(shared, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.open_generations = OpenGenerations(
             lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS
@@ -129,7 +139,7 @@ class Services:
         self.counting_turns = FairRoom(1, 1, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH)
         """Requests that only count tokens use the parser one after the other, organizations in turn."""
         self.refused_bytes = RefusedBytes(settings.REFUSED_BODY_BYTES_PER_MINUTE)
-        self.silence = Silence(self.commits, self.stream)
+        self.silence = Silence(self.commits, self.streams)
         self.is_closing = False
         """Set shortly before the process ends: streams that still run must end now."""
         self._background: set[asyncio.Task[Any]] = set()
@@ -147,7 +157,7 @@ class Services:
     async def _start(cls) -> "Services":
         services = cls()
         try:
-            await services.inbox.start()
+            await services.inboxes.start()
         except StreamUnavailable:
             # The next request makes everything anew, so that nothing half started stays.
             await services.commits.close()
@@ -157,7 +167,7 @@ class Services:
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
             services.in_background(supervise(loop))
         services.in_background(
-            supervise(partial(attempts.share_for_ever, services._streams, settings.REDIS_KEY_PREFIX))
+            supervise(partial(attempts.share_for_ever, services._redis.shared, settings.REDIS_KEY_PREFIX))
         )
         services.in_background(services.parser.start())
         services.in_background(supervise(services._publish_metrics))
@@ -167,7 +177,7 @@ class Services:
 
     async def _publish_metrics(self) -> None:
         prefix = settings.REDIS_KEY_PREFIX
-        await publish_for_ever(self._streams, prefix, "web", lambda: self.inbox.open_count)
+        await publish_for_ever(self._redis.shared, prefix, "web", lambda: self.inboxes.open_count)
 
     async def model(self, caller: Caller, name: str) -> CatalogModel | None:
         """Return the model that is served to the caller by this name, or None. Raises `DatabaseUnavailable`.
@@ -195,7 +205,7 @@ class Services:
         """End every running stream with a terminal delta."""
         if cls._instance is not None:
             cls._instance.is_closing = True
-            cls._instance.inbox.wake_all()
+            cls._instance.inboxes.wake_all()
 
     async def authenticate(self, headers: KeyHeaders, address: str) -> Caller:
         """Return the owner of the key in these headers.
@@ -222,15 +232,16 @@ class Services:
         self, entry: Entry, job: Job, state: bytes = b"", *, stores_response: bool = False
     ) -> None:
         """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
-        generation and raise `RedisError`.
+        generation and raise `RedisError` or `StreamUnavailable`.
 
         `stores_response`: its response is stored in the database after its end, if it has a state.
         """
+        generation_id = UUID(entry.generation_id)
         try:
-            await self._enqueue((entry, job, state, stores_response))
-        except RedisError:
+            await self._enqueue.of(generation_id)((entry, job, state, stores_response))
+        except (RedisError, StreamUnavailable):
             # A worker may have it although the reply was lost: then the client gets its answer.
-            if await self._withdraw(UUID(entry.generation_id)):
+            if await self._withdraw(generation_id):
                 raise
 
     async def enqueue_again(self, entry: Entry, job: Job) -> None:
@@ -239,26 +250,35 @@ class Services:
         Raises `StreamUnavailable`, `RedisError` (by the queue) or `DatabaseUnavailable`.
         """
         generation_id = UUID(entry.generation_id)
-        was_lost = await self.stream.keep_again(generation_id, job)
+        was_lost = await self.streams.of(generation_id).keep_again(generation_id, job)
         # The admitting process may be about to enqueue it, with the name of its inbox in the job.
         if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
             await self._messages.call(*self.queue.enqueueing([entry]))
 
-    async def _enqueue_all(self, jobs: Sequence[tuple[Entry, Job, bytes, bool]]) -> list[None]:
+    def _connection(self, redis: Redis) -> DedicatedConnection:
+        return self._messages if redis is self._redis.broker else DedicatedConnection(redis)
+
+    async def _enqueue_all(
+        self,
+        stream: DeltaStream,
+        connection: DedicatedConnection,
+        jobs: Sequence[tuple[Entry, Job, bytes, bool]],
+    ) -> list[None]:
+        """Hand generations of one server of streams to the workers."""
         ids = [UUID(entry.generation_id) for entry, *_ in jobs]
-        keeping = [self.stream.keeping(id_, job) for id_, (_, job, *_) in zip(ids, jobs, strict=True)]
+        keeping = [stream.keeping(id_, job) for id_, (_, job, *_) in zip(ids, jobs, strict=True)]
         # Jobs and states before the messages: a worker that pops a message must find its job.
         for id_, (_, _, state, stores_response) in zip(ids, jobs, strict=True):
             if state:
-                keeping.append(self.stream.keeping_state(id_, state))
+                keeping.append(stream.keeping_state(id_, state))
             if state and stores_response:
-                keeping.append(self.stream.remembering_to_store(id_))
+                keeping.append(stream.remembering_to_store(id_))
         enqueueing = self.queue.enqueueing([entry for entry, *_ in jobs])
         # One Redis for both, which is the usual case: one round trip for all.
-        if self._broker is self._streams:
-            await self._jobs.calls([*keeping, enqueueing])
+        if connection is self._messages:
+            await connection.calls([*keeping, enqueueing])
         else:
-            await self._jobs.calls(keeping)
+            await connection.calls(keeping)
             await self._messages.call(*enqueueing)
         return [None] * len(jobs)
 
@@ -276,7 +296,8 @@ class Services:
 
     async def cancel(self, generation_id: UUID) -> None:
         """Tell the worker to stop the generation, before this call returns. Raises `StreamUnavailable`."""
-        await self.stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
+        stream = self.streams.of(generation_id)
+        await stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=settings.CANCELLED_TTL_MS)
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
         """Run a task that outlives its request, and keep a reference to it until it ends."""
@@ -294,11 +315,12 @@ class Services:
             log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
-        cancel = partial(self.stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
+        stream = self.streams.of(generation_id)
+        cancel = partial(stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
         await _retry(cancel, f"could not cancel {generation_id.hex}, which runs on")
 
     async def _forget_stream(self, generation_id: UUID) -> None:
-        drop = partial(self.stream.forget, {generation_id: 0})
+        drop = partial(self.streams.of(generation_id).forget, {generation_id: 0})
         await _retry(drop, f"the request of {generation_id.hex} may stay in Redis")
 
     async def expire(self, generation_id: UUID) -> bool:

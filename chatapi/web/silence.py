@@ -23,7 +23,7 @@ from weakref import WeakSet
 from django.conf import settings
 
 from accounts import loop_clock
-from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.delta_stream import StreamServers, StreamUnavailable
 from usage.books import reports
 from usage.books.ledger import CLAIM_FENCE
 from usage.books.reports import GenerationStatus
@@ -116,9 +116,9 @@ class MissingWorkers:
 class Silence:
     """The watches of a web process."""
 
-    def __init__(self, commits: GroupCommit, stream: DeltaStream) -> None:
+    def __init__(self, commits: GroupCommit, streams: StreamServers) -> None:
         self._commits = commits
-        self._stream = stream
+        self._streams = streams
         self._workers = MissingWorkers()
         self._watches: WeakSet[Watch] = WeakSet()
 
@@ -132,7 +132,7 @@ class Silence:
         """Ask Redis every second which workers are connected, for ever."""
         while True:
             try:
-                self._workers.look(await self._stream.connected_workers())
+                self._workers.look(await self._streams.connected_workers())
             except StreamUnavailable as error:
                 log.warning("connected workers: %r", error)
                 self._workers.start_again()

@@ -162,7 +162,8 @@ async def _delete(exchange: Exchange) -> None:
     services = await Services.get()
     found = await _requested(exchange, services)
     # Redis before the database: a response that is being stored finds in Redis that it is deleted.
-    await services.stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
+    stream = services.streams.of(found.row.id)
+    await stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
     await services.commits.read(response_store.delete, found.row.id)
     await exchange.send_json(200, stored.deleted(found.public_id))
 
@@ -274,7 +275,7 @@ async def _find(
     row = await services.commits.read(rows.first)
     if row is None:
         return None
-    state = await services.stream.state(row.id)
+    state = await services.streams.of(row.id).state(row.id)
     if state is not None:
         await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
         return Stored(exchange, services, row, state)

@@ -4,7 +4,8 @@ The rule is that of Django's CSRF check: the `Origin` header must be the origin 
 and port), or one of `CSRF_TRUSTED_ORIGINS`. Channels' AllowedHostsOriginValidator compares only the host.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, WebSocketScope
@@ -13,7 +14,7 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 from django.utils.http import is_same_domain
 
-from accounts import client_ip
+from accounts import forwarding
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -71,18 +72,14 @@ def _is_allowed(scope: WebSocketScope) -> bool:
 
 def _own_origin(scope: WebSocketScope) -> Origin | None:
     """Return the origin that the handshake was sent to; None if its host is not in `ALLOWED_HOSTS`."""
-    host = _header(scope, b"host")
+    forwarded = forwarding.of_scope(cast(Mapping[str, Any], scope), settings.TRUSTED_PROXIES)
+    host = forwarded.host or _header(scope, b"host")
     domain, _ = split_domain_port(host)
     # A stranger's DNS name may point to this server, and would then be its own origin.
     if not validate_host(domain, settings.ALLOWED_HOSTS):
         return None
     # Whether the browser's connection, to this process or to a trusted proxy, is encrypted.
-    peer, _ = scope.get("client") or ("", None)
-    is_forwarded = (
-        client_ip.is_trusted(peer, settings.TRUSTED_PROXIES)
-        and _header(scope, b"x-forwarded-proto") == "https"
-    )
-    is_secure = scope.get("scheme") == "wss" or is_forwarded
+    is_secure = scope.get("scheme") == "wss" or forwarded.scheme == "https"
     return Origin.parse(f"{'https' if is_secure else 'http'}://{host}")
 
 

@@ -176,6 +176,7 @@ async def _stream(
         claimed.max_prompt_tokens,
         run.attempt_span.headers,
     )
+    publisher = services.publishers.of(run.id)
     # Without `aclosing` the upstream's connection stays open until the garbage collector finds the generator.
     async with run.scope(), aclosing(services.engines[route.target.engine].stream(call)) as batches:
         async for batch in batches:
@@ -186,7 +187,7 @@ async def _stream(
                 await services.turns.wait(run.organization_id, len(batch))
             is_light = heavy_work.is_light(run.usage, batch)
             passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
-            run.publish(services.publisher, passing)
+            run.publish(publisher, passing)
             del batch, passing  # they must not stay in memory until the next ones come
-            if services.publisher.is_behind(run):
-                await services.publisher.caught_up(run)
+            if publisher.is_behind(run):
+                await publisher.caught_up(run)

@@ -57,7 +57,12 @@ SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 
 async def generate(services: Services, generation_id: UUID) -> None:
-    """Run the generation until it is settled. Raises `AlreadyResolved` if another process has claimed it."""
+    """Run the generation until it is settled.
+
+    Raises `AlreadyResolved` if another process has claimed it, `StreamUnavailable` if only others know
+    its server.
+    """
+    services.streams.of(generation_id)  # before the claim, so that another worker can have it
     failpoint("claim.before")
     with services.awaiting(generation_id) as cancellations:
         (run, cancelled), must_end = await shield_until_done(_claimed_run(services, generation_id))
@@ -123,7 +128,7 @@ async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
 async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
     """Return the job, and the reason if it is cancelled; neither if Redis is away."""
     try:
-        return await services.jobs(generation_id)
+        return await services.jobs.of(generation_id)(generation_id)
     except StreamUnavailable as error:
         log.warning("the job of %s can't be read: %r", generation_id.hex, error)
         return None, None
@@ -180,8 +185,9 @@ async def _settle_and_publish(
     """
     ended_at = time.monotonic()
     # Content first: text that is in no log must not be charged.
-    run.publish_held(services.publisher)
-    await services.publisher.flushed(run)
+    publisher = services.publishers.of(run.id)
+    run.publish_held(publisher)
+    await publisher.flushed(run)
     if run.has_lost_stream and end.failure is None:
         # The upstream finished, but a part of the answer is missing.
         end = replace(end, ending=Ending.FAILED, failure=STREAM_LOST)
@@ -194,7 +200,7 @@ async def _settle_and_publish(
         return None
     failpoint("settle.after_commit")
     terminal = run_usage.terminal(end, run.usage, settlement.tokens, run.claimed.choices_count, settled_at)
-    run.publish(services.publisher, terminal)
+    run.publish(publisher, terminal)
     if charge is not None:
         log_end(charge, run.usage.total_ms)
         if not run.claimed.is_test:  # the sandbox would hide the times of upstreams

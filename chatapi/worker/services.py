@@ -5,20 +5,21 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import Batch, CachedValue, supervise
-from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
+from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
 from chatapi.process_metrics import publish_for_ever
-from chatapi.redis_client import connect
+from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
 from chatapi.wire.upstream_api import ANTHROPIC
@@ -69,13 +70,11 @@ class Services:
     def __init__(self) -> None:
         self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
         self.commits = GroupCommit()
-        streams = self._streams = connect(settings.STREAMS_URL)
-        self._broker = (
-            streams if settings.BROKER_URL == settings.STREAMS_URL else connect(settings.BROKER_URL)
-        )
-        self.stream = DeltaStream(streams, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        self.jobs = Batch(self.stream.jobs)
-        self.publisher = Publisher(self.stream)
+        self._redis = RedisServers()
+        self.streams = self._redis.streams
+        # One for each server, so that a server that is away holds up nothing of another.
+        self.jobs = ByServer([Batch(stream.jobs) for stream in self.streams])
+        self.publishers = ByServer([Publisher(stream) for stream in self.streams])
         self.engines: dict[str, Engine] = {name: engine() for name, engine in ENGINES.items()}
         self.routes: CachedValue[dict[str, list[Route]]] = CachedValue(
             lambda: self.commits.read(deployments.load)
@@ -96,18 +95,16 @@ class Services:
         """Run the background loops; at exit, publish what is pending and close all connections."""
         # Loading the vocabularies takes half a second, for which no stream may wait.
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
-        reaper = Reaper(self.commits, self.stream)
-        collecting = partial(collect_garbage, self.commits, self.stream)
-        storing = partial(store_responses, self.commits, self.stream)
+        reaper = Reaper(self.commits, self.streams)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        lost_messages = LostMessages(self.commits, self._broker, queue, self._has_free_slot)
-        work = (
-            self.publisher.run,
-            self._listen,
+        lost_messages = LostMessages(self.commits, self._redis.broker, queue, self._has_free_slot)
+        work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+            *(publisher.run for publisher in self.publishers),
+            *(partial(self._listen, stream) for stream in self.streams),
+            *(partial(collect_garbage, self.commits, stream) for stream in self.streams),
+            *(partial(store_responses, self.commits, stream) for stream in self.streams),
             self._sweep,
             reaper.run,
-            collecting,
-            storing,
             lost_messages.run,
             self._exchange_health,
             self._publish_metrics,
@@ -116,7 +113,8 @@ class Services:
         self._heartbeat.start()
         try:
             yield self
-            await self.publisher.drained()
+            for publisher in self.publishers:
+                await publisher.drained()
         finally:
             for task in loops:
                 task.cancel()
@@ -125,16 +123,15 @@ class Services:
             await self._heartbeat.close()
             for engine in self.engines.values():
                 await engine.close()
-            await self.stream.close()
-            await self._broker.aclose()
+            await self._redis.close()
             await self.commits.close()
 
     async def _publish_metrics(self) -> None:
         prefix = settings.REDIS_KEY_PREFIX
-        await publish_for_ever(self._streams, prefix, "worker", lambda: len(self.running))
+        await publish_for_ever(self._redis.shared, prefix, "worker", lambda: len(self.running))
 
     async def _exchange_health(self) -> None:
-        await exchange_for_ever(self.router, self._streams, settings.REDIS_KEY_PREFIX, self.name)
+        await exchange_for_ever(self.router, self._redis.shared, settings.REDIS_KEY_PREFIX, self.name)
 
     def _has_free_slot(self) -> bool:
         return len(self.running) + len(self._awaited) < slot_count()
@@ -174,7 +171,8 @@ class Services:
             try:
                 if self.running:
                     # Cancellations that were published while this worker did not listen.
-                    for generation_id, why in (await self.stream.cancelled_among([*self.running])).items():
+                    cancelled = await self.streams.cancelled_among([*self.running])
+                    for generation_id, why in cancelled.items():
                         await self._cancel(generation_id, why)
                     for generation_id in await self.commits.read(reports.with_revoked_keys, [*self.running]):
                         if (run := self.running.get(generation_id)) is not None:
@@ -188,7 +186,7 @@ class Services:
         """Cancel the runs of web processes that are dead."""
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
-            found = await self.stream.signs_of_life(sorted(inboxes))
+            found = await self.streams.signs_of_life(sorted(inboxes))
         except StreamUnavailable:
             # A process that was missing may have been back meanwhile: the count begins anew.
             self._absences.forget()
@@ -199,11 +197,11 @@ class Services:
                 await self._turn_to_stop(run)
                 run.cancel(Cancellation.CLIENT_LEFT)
 
-    async def _listen(self) -> None:
-        """Stop runs as their cancellations arrive, for ever."""
+    async def _listen(self, stream: DeltaStream) -> None:
+        """Stop runs of one server as their cancellations arrive, for ever."""
         while True:
             try:
-                async for generation_id, why in self.stream.cancellations(self.name):
+                async for generation_id, why in stream.cancellations(self.name):
                     await self._cancel(generation_id, why)
             except StreamUnavailable as error:
                 log.warning("cancellations: %r", error)

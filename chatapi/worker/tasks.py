@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from chatapi.celery import GENERATE_TASK, app
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.worker.generate import generate
 from chatapi.worker.services import Services
 from usage.errors import AlreadyResolved, DatabaseUnavailable
@@ -37,3 +38,5 @@ async def generate_task(generation_id: str, v: int = 1) -> None:
         log.info("%s was taken already", generation_id)
     except DatabaseUnavailable as error:
         log.warning("%s could not be claimed and is left to the reaper: %s", generation_id, error)
+    except StreamUnavailable as error:
+        log.warning("%s is left to another worker: %s", generation_id, error)

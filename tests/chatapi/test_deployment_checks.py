@@ -64,6 +64,30 @@ def test_only_a_trusted_proxy_says_that_a_request_is_secure(
 
 
 @pytest.mark.parametrize(
+    ("peer", "headers", "status", "url"),
+    [
+        ("10.0.0.5", {"x-forwarded-host": "chat.example.com"}, 200, "http://chat.example.com"),
+        ("10.0.0.5", {"forwarded": "proto=https;host=chat.example.com"}, 200, "https://chat.example.com"),
+        ("10.0.0.5", {"x-forwarded-host": "evil.example"}, 400, ""),
+        ("10.0.0.6", {"x-forwarded-host": "chat.example.com"}, 200, "http://testserver"),
+        ("10.0.0.6", {"forwarded": "proto=https;host=chat.example.com"}, 200, "http://testserver"),
+    ],
+)
+def test_the_front_page_has_the_url_that_a_trusted_proxy_names(
+    db: None, settings: Settings, peer: str, headers: dict[str, str], status: int, url: str
+) -> None:
+    settings.TRUSTED_PROXIES, settings.ALLOWED_HOSTS = ["10.0.0.5"], ["testserver", "chat.example.com"]
+    response: Any = Client().get("/", headers=headers, REMOTE_ADDR=peer)
+    assert response.status_code == status
+    assert f"curl {url}/v1/chat/completions" in response.content.decode() or status == 400
+
+
+@pytest.mark.usefixtures("behind_https")
+def test_a_connection_that_is_secure_itself_needs_no_proxy(db: None) -> None:
+    assert "strict-transport-security" in Client().get("/docs", secure=True).headers
+
+
+@pytest.mark.parametrize(
     ("path", "may_evaluate"),
     [("/admin/login/", True), ("/", False), ("/docs", False), ("/nowhere", False), ("/v1/key", False)],
 )

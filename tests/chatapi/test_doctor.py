@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,18 @@ def test_a_redis_that_is_right(redis: Redis) -> None:
     assert not_ok(stores.check_redis()) == []
     assert stores.check_redis_clock().level is Level.OK
     assert stores.check_processes().text == "No worker is connected."
+
+
+def test_each_server_of_streams_is_checked(redis: Redis, settings: Settings, tmp_path: Path) -> None:
+    with Valkey(tmp_path) as second:
+        settings.STREAMS_URL = f"{settings.BROKER_URL},unix://{second.socket}"
+        assert {text.partition(" ")[0] for _, text in not_ok(stores.check_redis())} == {second.socket}
+        with redis.pubsub() as channel:  # type: ignore[no-untyped-call]
+            channel.subscribe("chatapi:worker:host:1")
+            channel.get_message(timeout=1)
+            found = stores.check_processes()
+    assert found.level is Level.WARNING
+    assert found.text == "Not every worker is connected to every server of CHATAPI_STREAMS_URL."
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,44 @@ def test_redis_urls_must_be_such(settings: Settings, name: str) -> None:
         assert ids() == ["chatapi.E004"]
 
 
+def test_each_server_of_streams_must_be_such(settings: Settings) -> None:
+    first = "redis://user:hunter2@a:6379/0"
+    settings.STREAMS_URL = f"{first}, rediss://b:6379,unix:///run/valkey.sock"
+    assert ids() == []
+    for url, place in (
+        ("sentinel://user:hunter2@b:26379?password=hunter2", "sentinel://b:26379"),
+        ("redis+cluster://b:6379", "redis+cluster://b:6379"),
+        ("b:6379", "b:6379"),
+        ("", "empty"),
+    ):
+        settings.STREAMS_URL = f"{first},{url}"
+        [message] = run_checks(tags=[CHECK_TAG])
+        assert (message.id, message.msg) == (
+            "chatapi.E004",
+            f"CHATAPI_STREAMS_URL: server 1 ({place}) must be a Redis URL.",
+        )
+    settings.STREAMS_URL = f"{first},rediss://b:6379?ssl_cert_reqs=none"
+    [message] = run_checks(tags=[CHECK_TAG])
+    assert message.msg == "CHATAPI_STREAMS_URL: server 1 (rediss://b:6379): ssl_cert_reqs must be required."
+
+
+def test_a_server_of_streams_is_listed_once_and_has_room_in_an_id(settings: Settings) -> None:
+    urls = [f"redis://user:hunter2@host-{number}:6379" for number in range(17)]
+    settings.STREAMS_URL = ",".join(urls[:16])
+    assert ids() == []
+    settings.STREAMS_URL = ",".join(urls)
+    [message] = run_checks(tags=[CHECK_TAG])
+    assert message.msg == "CHATAPI_STREAMS_URL has 17 servers."
+    settings.STREAMS_URL = f"{urls[0]},{urls[1]},{urls[0]}"
+    [message] = run_checks(tags=[CHECK_TAG])
+    assert message.msg == "CHATAPI_STREAMS_URL: 'redis://host-0:6379' is listed twice."
+
+
+def test_only_the_streams_may_have_several_servers(settings: Settings) -> None:
+    settings.BROKER_URL = "redis://a:6379,redis://b:6379"
+    assert ids() == ["chatapi.E004"]
+
+
 @pytest.mark.parametrize("parameter", ["ssl_cert_reqs=none", "ssl_cert_reqs=", "ssl_check_hostname=False"])
 def test_redis_certificates_are_always_verified(settings: Settings, parameter: str) -> None:
     settings.BROKER_URL = "rediss://redis:6380/0?ssl_ca_certs=/etc/ca.pem&ssl_cert_reqs=required"

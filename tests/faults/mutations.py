@@ -72,8 +72,8 @@ MUTATIONS = (
         "        settled_at, charge = await _settle(services, settlement)\n",
         "        now, tokens = datetime.now().astimezone(), settlement.tokens\n"
         "        terminal = run_usage.terminal(end, run.usage, tokens, run.claimed.choices_count, now)\n"
-        "        run.publish(services.publisher, terminal)\n"
-        "        await services.publisher.flushed(run)\n"
+        "        run.publish(publisher, terminal)\n"
+        "        await publisher.flushed(run)\n"
         "        settled_at, charge = await _settle(services, settlement)\n",
         (
             "tests/faults/test_failpoints.py::test_the_books_are_right_wherever_it_strikes[settle.in_tx-kill9-stream]",

@@ -74,7 +74,7 @@ class Visitor(Guest):
 
     def _deliver_again(self, generation_id: str) -> None:
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        message = queue.message(generation_id[-32:])
+        message = queue.message(generation_id[-32:], 1)
         with suppress(RedisError), Redis.from_url(BROKER, socket_timeout=1) as redis:
             redis.lpush(queue.key, message, message)
 

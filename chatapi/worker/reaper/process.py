@@ -10,9 +10,8 @@ from django.conf import settings
 
 from accounts.loop_clock import clock
 from chatapi.concurrency import supervise
-from chatapi.delta_stream import DeltaStream
 from chatapi.process_metrics import publish_for_ever
-from chatapi.redis_client import connect
+from chatapi.redis_servers import RedisServers
 from chatapi.serving.liveness import alive
 from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
@@ -30,12 +29,12 @@ def run() -> None:
 
 async def _run() -> None:
     commits = GroupCommit()
-    redis, prefix = connect(settings.STREAMS_URL), settings.REDIS_KEY_PREFIX
-    stream = DeltaStream(redis, prefix, ttl_ms=settings.STREAM_TTL_MS)
-    reaper = Reaper(commits, stream)
+    redis, prefix = RedisServers(), settings.REDIS_KEY_PREFIX
+    reaper = Reaper(commits, redis.streams)
     reaping = asyncio.create_task(supervise(reaper.run))
-    loops = [partial(each, commits, stream) for each in (collect_garbage, store_responses)]
-    loops.append(partial(publish_for_ever, redis, prefix, "reaper", lambda: 0))
+    by_server = (collect_garbage, store_responses)
+    loops = [partial(each, commits, stream) for stream in redis.streams for each in by_server]
+    loops.append(partial(publish_for_ever, redis.shared, prefix, "reaper", lambda: 0))
     beside = [asyncio.create_task(supervise(loop)) for loop in (partial(keep_house, commits), *loops)]
     for number in (signal.SIGTERM, signal.SIGINT):
         # Orphans that it has taken over and not closed go to the next reaper when the lease runs out.
@@ -49,5 +48,5 @@ async def _run() -> None:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-        await stream.close()
+        await redis.close()
         await commits.close()

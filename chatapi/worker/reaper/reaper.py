@@ -19,10 +19,10 @@ from chatapi.delta_stream import (
     MAX_SEQ,
     NOT_STARTED,
     WORKER_LOST,
-    DeltaStream,
     Entry,
     Job,
     Sealed,
+    StreamServers,
     StreamUnavailable,
 )
 from chatapi.end_log import log_end
@@ -49,9 +49,9 @@ NOTHING = Sealed([], is_whole=False)
 class Reaper:
     """Looks for generations whose lease has run out. Any number of reapers may run at the same time."""
 
-    def __init__(self, commits: GroupCommit, stream: DeltaStream) -> None:
+    def __init__(self, commits: GroupCommit, streams: StreamServers) -> None:
         self._commits = commits
-        self._stream = stream
+        self._streams = streams
         self._was_blind_at = float("-inf")
         # When the last look found nothing, by the database's clock; None if it found orphans, because closing
         # them may take long.
@@ -120,8 +120,9 @@ class Reaper:
     async def _look_back(self, orphan: Orphan) -> tuple[Sealed, Job | None]:
         """Seal the log; return it with the job. An orphan that never started is closed without Redis, too."""
         try:
-            sealed = await self._stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
-            ((job, _),) = await self._stream.jobs([orphan.id])
+            stream = self._streams.of(orphan.id)
+            sealed = await stream.seal(orphan.id, orphan.fence) if orphan.was_started else NOTHING
+            ((job, _),) = await stream.jobs([orphan.id])
         except StreamUnavailable:
             if orphan.was_started:
                 raise
@@ -155,7 +156,7 @@ class Reaper:
             settlement.error_code,
             settlement.tokens.completion_tokens,
         )
-        await self._stream.publish([end])
+        await self._streams.of(orphan.id).publish([end])
 
 
 def _settlement(

@@ -34,8 +34,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Services]:
     """Yield the services of a web process; a test may first set a second, unreachable broker."""
     services = Services()
     yield services
-    await services._broker.aclose()
-    await services._streams.aclose()
+    await services._redis.close()
     await services.commits.close()
 
 
@@ -62,7 +61,7 @@ async def test_a_redis_that_is_frozen_for_a_while(
     alice: Person, services: Services, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.3)
-    await services._jobs.call("PING")
+    await services._redis.shared.ping()
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -65,6 +65,31 @@ async def test_it_is_not_ready_without_redis(settings: Settings, tmp_path: Path)
     assert (answer["status"], found["redis"], found["database"]) == (503, False, True)
 
 
+@pytest.mark.parametrize("away", [0, 1])
+async def test_one_of_several_servers_of_streams_suffices(
+    valkey: Valkey, settings: Settings, tmp_path: Path, away: int
+) -> None:
+    nobody = f"unix://{tmp_path}/nobody.sock"
+    settings.STREAMS_URL = ",".join(
+        [nobody, settings.BROKER_URL] if away == 0 else [settings.BROKER_URL, nobody]
+    )
+    answer = await ask("/readyz")
+    found = json.loads(answer["body"])
+    assert (answer["status"], found["redis"]) == (200, True)
+    assert found["stream_servers"] == [away != 0, away != 1]
+
+
+async def test_it_is_not_ready_without_the_broker_or_any_server_of_streams(
+    valkey: Valkey, settings: Settings, tmp_path: Path
+) -> None:
+    there, nobody = settings.BROKER_URL, f"unix://{tmp_path}/nobody.sock"
+    settings.STREAMS_URL = f"{nobody},{nobody}-either"
+    assert (await ask("/readyz"))["status"] == 503
+    settings.BROKER_URL, settings.STREAMS_URL = nobody, f"{there},{nobody}-either"
+    probes._answering = CachedValue(probes._ask_all)
+    assert (await ask("/readyz"))["status"] == 503
+
+
 async def test_a_redis_that_never_answers_does_not_keep_it_waiting(settings: Settings) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         settings.STREAMS_URL = settings.BROKER_URL = f"redis://127.0.0.1:{silent.getsockname()[1]}"

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, Entry, Job, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web import relay as module
@@ -55,9 +55,17 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     stream = Stream(redis, "test:", ttl_ms=5_000)
     inbox = Inbox(stream, "web", url=f"unix://{valkey.socket}", turns=FairTurns(), tick_s=0.01)
     await inbox.start()
-    watching = Silence(commits, stream)
+    streams = StreamServers([stream])
+    watching = Silence(commits, streams)
     asking = asyncio.create_task(watching.ask_books())
-    yield SimpleNamespace(stream=stream, inbox=inbox, commits=commits, silence=watching, is_closing=False)
+    yield SimpleNamespace(
+        stream=stream,
+        streams=streams,
+        inbox=inbox,
+        commits=commits,
+        silence=watching,
+        is_closing=False,
+    )
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     await inbox.stop()

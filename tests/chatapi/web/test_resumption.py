@@ -11,7 +11,7 @@ import pytest
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job, Rest, StreamUnavailable
+from chatapi.delta_stream import DeltaStream, Entry, Job, Rest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web import relay, resumption, silence
@@ -79,11 +79,12 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(relay, "ASK_RIGHTS_S", 0.1)
     redis, commits = connect(f"unix://{valkey.socket}"), Books()
     stream = Stream(redis, "test:", ttl_ms=5_000)
-    watching = Silence(commits, stream)
+    watching = Silence(commits, StreamServers([stream]))
     asking = asyncio.create_task(watching.ask_books())
     turns, log_readers = FairTurns(), Counter[int]()
     yield SimpleNamespace(
         stream=stream,
+        streams=StreamServers([stream]),
         commits=commits,
         silence=watching,
         turns=turns,

@@ -55,7 +55,7 @@ class Looker(Silence):
     """Looks when the test says so."""
 
     def __init__(self, books: Books, missing: dict[str, float], none_connected_s: float = 0.0) -> None:
-        super().__init__(books, stream=None)  # type: ignore[arg-type]  # its answers are given here
+        super().__init__(books, streams=None)  # type: ignore[arg-type]  # its answers are given here
         self._workers._missing_s, self._workers.none_connected_s = missing, none_connected_s
 
     async def found(self, watch: Watch) -> Finding | None:

@@ -39,7 +39,7 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     yield services
     await asyncio.gather(*services._background)
     await services.parser.close()
-    await services._streams.aclose()
+    await services._redis.close()
     await services.commits.close()
 
 

@@ -78,6 +78,27 @@ async def test_no_origin_is_refused() -> None:
     assert not await is_let_in({"host": "chat.example.com"})
 
 
+@pytest.mark.parametrize(
+    ("peer", "host", "expected"),
+    [
+        ("10.0.0.5", "chat.example.com", True),
+        ("10.0.0.5", "evil.example", False),
+        ("192.0.2.1", "chat.example.com", False),
+    ],
+)
+async def test_only_a_trusted_proxy_says_what_host_it_was(
+    settings: Settings, peer: str, host: str, expected: bool
+) -> None:
+    settings.TRUSTED_PROXIES = ["10.0.0.0/8"]
+    headers = {
+        "origin": f"https://{host}",
+        "host": "inner",
+        "x-forwarded-proto": "https",
+        "x-forwarded-host": host,
+    }
+    assert await is_let_in(headers, scheme="ws", peer=peer) == expected
+
+
 @pytest.mark.parametrize(("scheme", "peer", "is_forwarded", "expected"), [
     ("wss", "192.0.2.1", False, True),
     ("ws", "10.0.0.5", True, True),

@@ -12,7 +12,7 @@ import pytest
 from django.db.models import F
 
 from chatapi import identity
-from chatapi.delta_stream import Cancellation
+from chatapi.delta_stream import ByServer, Cancellation
 from chatapi.fair_turns import FairTurns
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import attempts, generate
@@ -81,7 +81,8 @@ async def test_a_cancellation_is_heard_while_the_generation_is_claimed(
         ends.append(run.stopped)
 
     monkeypatch.setattr(worker, "commits", SimpleNamespace(write=write), raising=False)
-    monkeypatch.setattr(worker, "jobs", job, raising=False)
+    monkeypatch.setattr(worker, "jobs", ByServer([job]), raising=False)
+    monkeypatch.setattr(worker, "streams", ByServer([None]), raising=False)
     monkeypatch.setattr(generate, "_run", run)
     await generate.generate(worker, claimed.id)
     assert ends == [End(Ending.CANCELLED)]
@@ -127,7 +128,8 @@ async def run_interrupted(alice: Person, happens: Happens) -> None:
 
     worker = Services.__new__(Services)
     worker.name, worker.commits, worker.running, worker._awaited = "worker", commits, {}, {}
-    worker.jobs = job  # type: ignore[assignment]  # nothing else of it is asked for
+    worker.jobs = ByServer([job])  # type: ignore[list-item]  # nothing else of it is asked for
+    worker.streams = ByServer([None])  # type: ignore[assignment]
     try:
         await generate.generate(worker, row.pk)
     finally:

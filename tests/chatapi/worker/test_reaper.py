@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import MAX_SEQ, DeltaStream, Entry, Job
+from chatapi.delta_stream import MAX_SEQ, DeltaStream, Entry, Job, StreamServers
 from chatapi.redis_client import connect
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed, Text
@@ -90,7 +90,7 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
     commits: Commits, stream: DeltaStream, lost_run: UUID, first_seq: int, text: str, charged: int
 ) -> None:
     await stream.publish([Entry(lost_run, 1, first_seq, deltas.encode([Text(text)]))])
-    assert await Reaper(commits, stream).reap() == 1
+    assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
     *_, last = (await stream.seal(lost_run, 2)).deltas
     assert isinstance(last, Failed)
@@ -102,7 +102,7 @@ async def test_a_lost_run_whose_job_is_not_readable_is_closed(
 ) -> None:
     await stream.keep_again(lost_run, Job("web", b'{"of": "another version"}'))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
-    assert await Reaper(commits, stream).reap() == 1
+    assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
 
 
@@ -123,7 +123,7 @@ async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
 ) -> None:
     await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
-    assert await Reaper(commits, stream).reap() == 1
+    assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
     row = await commits.read(Generation.objects.get, pk=lost_run)
     assert (row.prompt_tokens, row.amount_nanodollars == 0) == (6 if charged else 0, amount_is_zero)
@@ -137,7 +137,7 @@ async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
     """
     await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
-    assert await Reaper(commits, stream).reap() == 1
+    assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
 
 
@@ -151,7 +151,7 @@ async def test_a_lost_run_whose_log_is_not_readable_is_closed(
     await stream.publish(
         [Entry(lost_run, 1, 1, deltas.encode([Text(" the")])), Entry(lost_run, 1, 2, FROM_ANOTHER_VERSION)]
     )
-    assert await Reaper(commits, stream).reap() == 1
+    assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
     entries: Any = await redis.xrange(stream.key("log", lost_run.hex))
     name, fields = entries[-1]
@@ -172,7 +172,7 @@ async def test_after_a_time_without_database_the_living_may_beat_first(
     commits: Commits, stream: DeltaStream, lost_run: UUID, settings: Any
 ) -> None:
     settings.LEASE_MS = 400
-    reaper = Reaper(commits, stream)
+    reaper = Reaper(commits, StreamServers([stream]))
     commits.is_away = True
     with pytest.raises(DatabaseUnavailable):
         await reaper.reap()
@@ -188,7 +188,7 @@ async def test_when_the_clock_has_leapt_the_living_may_beat_first(
     commits: Commits, stream: DeltaStream, run: ledger.Claimed, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     """The machine has slept, and its workers with it: none of them is dead."""
-    reaper = Reaper(commits, stream)
+    reaper = Reaper(commits, StreamServers([stream]))
     assert await reaper.reap() == 0
 
     def later() -> datetime:
@@ -210,7 +210,7 @@ async def test_what_runs_out_while_it_waits_for_a_lock_may_beat_first(
     commits: Commits, stream: DeltaStream, run: ledger.Claimed, settings: Any
 ) -> None:
     settings.LEASE_MS, settings.HEARTBEAT_MS = 400, 100
-    reaper = Reaper(commits, stream)
+    reaper = Reaper(commits, StreamServers([stream]))
     commits.unlocked.clear()
     reaping = asyncio.create_task(reaper.reap())
     await commits.somebody_waits.wait()
@@ -230,7 +230,7 @@ async def test_one_that_waited_too_long_is_closed_even_without_redis(
 ) -> None:
     generation = await commits.read(lambda: admit(alice, queue_ttl_ms=-1))
     nowhere = connect(f"unix://{tmp_path_factory.mktemp('empty')}/valkey.sock")
-    await Reaper(commits, DeltaStream(nowhere, "", ttl_ms=5_000)).reap()
+    await Reaper(commits, StreamServers([DeltaStream(nowhere, "", ttl_ms=5_000)])).reap()
     assert await outcome(commits, generation.pk) == (Outcome.NOT_STARTED, 0)
     await nowhere.aclose()
 
@@ -248,7 +248,7 @@ async def test_who_must_end_while_it_settles_tells_the_client(
         return result
 
     monkeypatch.setattr(commits, "write", write_slowly)
-    reaper = Reaper(commits, stream)
+    reaper = Reaper(commits, StreamServers([stream]))
     reaping = asyncio.create_task(reaper.reap())
     await is_settled.wait()
     reaping.cancel()

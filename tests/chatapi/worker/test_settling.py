@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from chatapi.delta_stream import DeltaStream
+from chatapi.delta_stream import ByServer, DeltaStream
 from chatapi.fair_turns import FairTurns
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
@@ -109,7 +109,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
         retry_budgets=RetryBudgets(),
         turns=FairTurns(),
         engines={"scripted": engine},
-        publisher=publisher,
+        publishers=ByServer([publisher]),
         commits=commits,
     )
     await generate._run(cast(Services, parts), run)

@@ -1,0 +1,107 @@
+"""Tells what trusted proxies say of a request: its client's IP, and the scheme and host that the client used.
+
+They say it in `X-Forwarded-For`, `-Proto` and `-Host`, or in `Forwarded` (RFC 7239). Each proxy appends its
+words at the end, and all in front of those may be the client's own. `Forwarded` counts only in a request
+without any `X-Forwarded-…`: a proxy that writes one kind passes on the other as its client has sent it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from accounts import client_ip
+
+SCHEMES = ("http", "https")
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PAIR = re.compile(rf"\s*({_WORD})=(?:({_WORD})|\"((?:[^\"\\]|\\.)*)\")\s*([;,]|$)")
+# RFC 7239, section 6: an IPv6 address is in brackets, and either may have a port.
+_NODE = re.compile(r"\[([^\]]+)\](?::\w+)?|([0-9.]+)(?::\w+)?")
+
+
+class Forwarded(NamedTuple):
+    """What is known of a request's client."""
+
+    ip: str
+    """The nearest IP that is not a trusted proxy's."""
+    scheme: str = ""
+    """`http` or `https`; empty if no trusted proxy says it."""
+    host: str = ""
+    """It may be any text; empty if no trusted proxy says it."""
+
+
+def of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted_proxies: Sequence[str]) -> Forwarded:
+    """Return what the proxies say; `headers` have their names in lower case."""
+    if not trusted_proxies or not client_ip.is_trusted(peer, trusted_proxies):
+        return Forwarded(peer)
+    sent: dict[bytes, str] = {}
+    for name, value in headers:
+        if name.startswith(b"x-forwarded-") or name == b"forwarded":
+            # Latin-1 decodes any bytes; all that counts is ASCII.
+            text = value.decode("latin-1")
+            sent[name] = f"{sent[name]},{text}" if name in sent else text
+    forwarded = sent.pop(b"forwarded", "")
+    if not sent:
+        elements = _elements(forwarded)
+        ip, count = _walk(peer, [_node(each.get("for", "")) for each in elements], trusted_proxies)
+        said = elements[-count] if elements else {}
+        return Forwarded(ip, _scheme(said.get("proto", "")), said.get("host", ""))
+    addresses, schemes, hosts = (
+        [each.strip() for each in sent.get(b"x-forwarded-" + name, "").split(",")]
+        for name in (b"for", b"proto", b"host")
+    )
+    ip, count = _walk(peer, addresses, trusted_proxies)
+    # A proxy may have written its own value in place of all others.
+    return Forwarded(ip, _scheme(schemes[-min(count, len(schemes))]), hosts[-min(count, len(hosts))])
+
+
+def of_scope(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarded:
+    """Return what the proxies say of an ASGI scope."""
+    peer, _ = scope.get("client") or ("", None)
+    return of(peer, scope["headers"], trusted_proxies)
+
+
+def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarded:
+    """Return what the proxies say of a Django request's `META`."""
+    headers = (
+        (name.removeprefix("HTTP_").replace("_", "-").lower().encode(), value.encode("latin-1", "replace"))
+        for name, value in meta.items()
+        if name.startswith(("HTTP_X_FORWARDED_", "HTTP_FORWARDED"))
+    )
+    return of(meta.get("REMOTE_ADDR") or "", headers, trusted_proxies)
+
+
+def _walk(peer: str, named: Sequence[str], trusted_proxies: Sequence[str]) -> tuple[str, int]:
+    """Return the client's IP, and how many of the entries, from the end, are the words of trusted proxies."""
+    nearest, count = peer, 0
+    while count < len(named) and client_ip.is_trusted(nearest, trusted_proxies):
+        count += 1
+        if not client_ip.is_ip(named[-count]):
+            break
+        nearest = named[-count]
+    return nearest, max(count, 1)
+
+
+def _elements(header: str) -> Sequence[Mapping[str, str]]:
+    """Return each proxy's words by parameter; nothing if the header is not well formed, as a whole."""
+    elements: list[dict[str, str]] = [{}]
+    at = 0
+    while at < len(header):
+        found = _PAIR.match(header, at)
+        name = found[1].lower() if found else ""
+        if found is None or name in elements[-1]:
+            return ()
+        elements[-1][name] = found[2] or re.sub(r"\\(.)", r"\1", found[3] or "")
+        at = found.end()
+        if found[4] == ",":
+            elements.append({})
+    return elements if elements[-1] else ()
+
+
+def _node(text: str) -> str:
+    """Return the IP of a node; empty for `unknown` and names that hide it."""
+    found = _NODE.fullmatch(text)
+    return (found[1] or found[2]) if found else ""
+
+
+def _scheme(text: str) -> str:
+    return text.lower() if text.lower() in SCHEMES else ""

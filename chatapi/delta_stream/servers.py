@@ -1,0 +1,92 @@
+"""The servers of streams: each generation is on one of them, whose number is the last digit of its id.
+
+So a generation's server is found without asking anyone, and a server that is added at the end of the list
+moves nothing.
+"""
+
+import asyncio
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
+from uuid import UUID
+
+from chatapi import identity
+from chatapi.delta_stream.errors import StreamUnavailable, in_time
+from chatapi.delta_stream.jobs import Cancellation
+from chatapi.delta_stream.presence import Signs
+from chatapi.delta_stream.stream import DeltaStream
+
+Part = TypeVar("Part")
+Answer = TypeVar("Answer")
+
+# How long one of several servers may take to answer a question that is put to all.
+ANSWER_S = 1.0
+
+
+class ByServer(Generic[Part]):
+    """A part of this process for each server of streams, such as its connection or its reader."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Part]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def of(self, generation_id: UUID) -> Part:
+        """Return the part for the generation's server.
+
+        Raises `StreamUnavailable` for a server that only processes with a longer list know.
+        """
+        if len(self._parts) == 1:  # ids of the release before end with any digit
+            return self._parts[0]
+        number = identity.server_number(generation_id)
+        if number >= len(self._parts):
+            raise StreamUnavailable(f"CHATAPI_STREAMS_URL has no server {number}")
+        return self._parts[number]
+
+
+class StreamServers(ByServer[DeltaStream]):
+    """The streams of all servers, and the questions that any of them can answer.
+
+    A process that is connected to one of them lives. A question raises `StreamUnavailable` only if no server
+    answers.
+    """
+
+    async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
+        """Return the signs of life of the processes that read these inboxes."""
+        found = await self._ask(lambda stream: stream.signs_of_life(inboxes))
+        return Signs(
+            set().union(*(each.heard for each in found)), set().union(*(each.connected for each in found))
+        )
+
+    async def connected_workers(self) -> set[str]:
+        """Return the names of all workers that listen for cancellations."""
+        return set().union(*await self._ask(DeltaStream.connected_workers))
+
+    async def cancelled_among(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
+        """Return those that are cancelled, without those of a server that does not answer."""
+
+        async def among_own(stream: DeltaStream) -> Mapping[UUID, Cancellation]:
+            own = [generation_id for generation_id in ids if self.of(generation_id) is stream]
+            return await stream.cancelled_among(own) if own else {}
+
+        return dict(ChainMap(*map(dict, await self._ask(among_own))))
+
+    async def _ask(self, question: Callable[[DeltaStream], Awaitable[Answer]]) -> list[Answer]:
+        """Return the answers of all servers that answer; raises `StreamUnavailable` if none does."""
+        if len(self) == 1:
+            return [await question(self._parts[0])]
+        found = await asyncio.gather(*(_in_time(question(each)) for each in self), return_exceptions=True)
+        errors = [each for each in found if isinstance(each, BaseException)]
+        for error in errors:
+            if len(errors) == len(found) or not isinstance(error, StreamUnavailable):
+                raise error
+        return [each for each in found if not isinstance(each, BaseException)]
+
+
+async def _in_time(answering: Awaitable[Answer]) -> Answer:
+    async with in_time(ANSWER_S):
+        return await answering

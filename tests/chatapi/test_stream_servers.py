@@ -1,0 +1,91 @@
+"""Which server of streams an id names, and what several servers answer together."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from chatapi import identity
+from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamServers
+from chatapi.fair_turns import FairTurns
+from chatapi.redis_client import connect
+from chatapi.web.inbox import Inbox
+from chatapi.web.inboxes import Inboxes
+from tests.chatapi.worker.processes import Valkey
+
+
+@pytest.fixture
+async def streams(valkey: Valkey, tmp_path: Path) -> AsyncIterator[StreamServers]:
+    """Return two servers; there is none behind the second one's address."""
+    clients: list[Redis] = [connect(f"unix://{valkey.socket}"), connect(f"unix://{tmp_path}/nobody.sock")]
+    yield StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
+    for redis in clients:
+        await redis.aclose()
+
+
+def on(server: int) -> UUID:
+    return identity.on_one_of([server], identity.new_id())
+
+
+def test_an_id_names_its_server_and_stays_unique() -> None:
+    ids = [identity.new_id() for _ in range(1_000)]
+    assert {identity.server_number(each) for each in ids} == {0}
+    placed = [identity.on_one_of([1, 4, 15], each) for each in ids]
+    assert Counter(map(identity.server_number, placed)).keys() == {1, 4, 15}
+    assert min(Counter(map(identity.server_number, placed)).values()) > 200
+    assert len(set(placed)) == 1_000
+    assert {each.version for each in placed} == {7}
+    assert [identity.created(each) for each in placed] == [identity.created(each) for each in ids]
+    assert [identity.on_one_of([1, 4, 15], each) for each in placed] == placed
+
+
+def test_a_single_server_has_the_ids_of_the_release_before_too() -> None:
+    assert ByServer(["only"]).of(on(7)) == "only"
+    assert ByServer(["first", "second"]).of(on(1)) == "second"
+    with pytest.raises(RedisError, match="CHATAPI_STREAMS_URL has no server 2"):
+        ByServer(["first", "second"]).of(on(2))
+
+
+async def test_the_servers_that_answer_suffice(streams: StreamServers) -> None:
+    first = streams.of(on(0))
+    cancelled, other = on(0), on(1)
+    await first.cancel(cancelled, Cancellation.ASKED, ttl_ms=5_000)
+    assert await streams.cancelled_among([cancelled, other]) == {cancelled: Cancellation.ASKED}
+    assert await streams.connected_workers() == set()
+    assert (await streams.signs_of_life(["web"])).heard == set()
+
+
+async def test_no_server_that_answers_is_an_error(tmp_path: Path) -> None:
+    clients = [connect(f"unix://{tmp_path}/nobody-{number}.sock") for number in range(2)]
+    streams = StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
+    with pytest.raises(RedisError):
+        await streams.connected_workers()
+    with pytest.raises(RedisError):
+        await streams.cancelled_among([on(0), on(1)])
+
+
+async def test_new_generations_are_placed_where_redis_answers(valkey: Valkey, tmp_path: Path) -> None:
+    urls = [f"unix://{tmp_path}/nobody.sock", f"unix://{valkey.socket}"]
+    clients = [connect(url) for url in urls]
+    inboxes = Inboxes(
+        [
+            Inbox(DeltaStream(redis, "test:", ttl_ms=5_000), "web", url=url, turns=FairTurns(), tick_s=0.5)
+            for redis, url in zip(clients, urls, strict=True)
+        ]
+    )
+    await inboxes.start()
+    assert {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}
+    valkey.stop()
+    async with asyncio.timeout(10):
+        while {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}:
+            await asyncio.sleep(0.01)
+    await inboxes.stop()
+    with pytest.raises(RedisError):
+        await inboxes.start()
+    for redis in clients:
+        await redis.aclose()
