@@ -47,7 +47,7 @@ class OfConsole(UsageFilterForm):
         own = {name: self.query.get(name, "") for name in RANGE}
         found = []
         for text, chosen in _ranges(now).items():
-            query = dict.fromkeys(RANGE, "") | chosen
+            query = {**dict.fromkeys(RANGE, ""), **chosen}
             found.append(Choice(text, self.link(self.page, self.query | query), query == own))
         return found
 
@@ -120,7 +120,7 @@ class ConsoleUsageForm(OfConsole, OverviewForm):
             self.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": "name"})
         field: Any = self.fields["key"]
         if field.known is not None:
-            self.data["key"] = str(field.known)
+            self.data = {**self.data, "key": str(field.known)}
 
     def errors_of(self, code: str) -> str:
         """Return the URL of the range's requests that failed with this error code."""

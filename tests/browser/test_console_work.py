@@ -24,8 +24,8 @@ def streaming(installation: Installation, count: int) -> Iterator[list[Any]]:
     with OpenAI(base_url=url, api_key=key, max_retries=0) as client, ThreadPoolExecutor(count) as pool:
 
         def ask() -> list[Any]:
-            asked = [{"role": "user", "content": LONG}]
-            return list(client.chat.completions.create(model="sandbox", messages=asked, stream=True))  # type: ignore[call-overload]
+            asked: Any = [{"role": "user", "content": LONG}]
+            return list(client.chat.completions.create(model="sandbox", messages=asked, stream=True))
 
         yield [pool.submit(ask) for _ in range(count)]
 

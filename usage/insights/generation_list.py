@@ -135,7 +135,7 @@ def requests_page(filters: RequestFilters, after: str | None = None, limit: int 
 def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) -> Page:
     """Return requests with the highest cost or duration, of the newest `SEARCHED`.
 
-    No index has this order: for a bounded number of rows the database sorts, which takes 30 ms.
+    No index has this order, so the database sorts a bounded number of rows.
     """
     resolved = _with_one_owner(filters)
     if resolved is None:
@@ -146,7 +146,7 @@ def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) ->
         value: Any = after.value if filters.sort == "cost" else timedelta(microseconds=after.value)
         rows = rows.filter(Q(place__lt=value) | Q(place=value, id__lt=after.id))
     rows = rows.order_by("-place", "-id").select_related("organization", "project", "api_key")
-    found = list(rows[: limit + 1])
+    found: list[Any] = list(rows[: limit + 1])
     cursor = str(_Place.of(found[limit - 1])) if len(found) > limit else None
     return Page(found[:limit], cursor, floor.admitted_at if floor else None)
 
