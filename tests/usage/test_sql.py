@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import APIKey
 from tests.usage.conftest import NOW
 from usage.books import ledger
-from usage.database.sql import db_value, execute, fetch_all, to_date, to_uuid
+from usage.database.sql import db_value, execute, fetch_all, insert, to_date, to_uuid, together
 from usage.models import Generation
 
 Ask = Callable[..., ledger.Admission]
@@ -52,3 +52,24 @@ def test_query_logging_sees_the_statements() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert fetch_all("SELECT %s", [1]) == [(1,)]
     assert len(queries) == 1
+
+
+@pytest.mark.django_db
+def test_statements_together_run_in_their_order() -> None:
+    with together():
+        execute("UPDATE usage_budget SET pending_nanodollars = 1")
+        insert("usage_budgetlimit", ("scope", "scope_id", "period"), [("key", 7, "day")])
+        assert fetch_all("SELECT scope_id FROM usage_budgetlimit") == [(7,)]
+        execute("DELETE FROM usage_budgetlimit WHERE scope_id = %s", [7])
+        execute("INSERT INTO usage_budgetlimit (scope, scope_id, period) VALUES ('key', %s, 'ever')", [8])
+    assert fetch_all("SELECT scope_id FROM usage_budgetlimit") == [(8,)]
+
+
+@pytest.mark.django_db
+def test_an_error_of_statements_together_is_djangos() -> None:
+    @together()
+    def insert_twice() -> None:
+        insert("usage_budgetlimit", ("scope", "scope_id", "period"), [("key", 7, "day")] * 2)
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        insert_twice()
