@@ -5,14 +5,15 @@ it would raise.
 from collections.abc import Callable
 
 import pytest
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW
 from usage.books import ledger
-from usage.database.sql import db_value, execute, fetch_all, insert, to_date, to_uuid, together
+from usage.database.clock import begin, database_now
+from usage.database.sql import db_value, execute, fetch_all, insert, send, to_date, to_uuid, together
 from usage.models import Generation
 
 Ask = Callable[..., ledger.Admission]
@@ -73,3 +74,24 @@ def test_an_error_of_statements_together_is_djangos() -> None:
 
     with pytest.raises(IntegrityError), transaction.atomic():
         insert_twice()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_begins_with_the_databases_time() -> None:
+    before = database_now()
+    with transaction.atomic():
+        begun = begin()
+        execute("INSERT INTO usage_budgetlimit (scope, scope_id, period) VALUES ('key', 7, 'ever')")
+        transaction.set_rollback(True)
+    assert before <= begun <= database_now()
+    assert fetch_all("SELECT scope_id FROM usage_budgetlimit") == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no connection to lose")
+def test_a_transaction_that_finds_its_connection_lost_may_succeed_later() -> None:
+    connection.ensure_connection()
+    for text in ("SELECT pg_terminate_backend(pg_backend_pid())", "BEGIN; SELECT 1"):
+        with pytest.raises(OperationalError):
+            send(text)
+    connection.close()

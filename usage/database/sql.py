@@ -97,6 +97,18 @@ def _run(statements: Sequence[Statement]) -> list[tuple[Any, ...]]:
         return _rows(cursor)
 
 
+def send(sql: str) -> str:
+    """Send PostgreSQL a text that cannot be wrong, without psycopg's BEGIN before it. Return its first value,
+    as text; raises `OperationalError`.
+    """
+    own: Any = connections[DEFAULT_DB_ALIAS]
+    with own.wrap_database_errors:
+        result = own.connection.pgconn.exec_(sql.encode())
+        if result.status != own.Database.pq.ExecStatus.TUPLES_OK:
+            raise own.Database.OperationalError(result.get_error_message())
+        return str(result.get_value(0, 0), "ascii")
+
+
 def db_value(value: Any) -> Any:
     """Return the value as this database's driver takes it."""
     return _adapted([[value]])[0]
