@@ -86,8 +86,6 @@ def _run(statements: Sequence[Statement]) -> list[tuple[Any, ...]]:
         if own.vendor == "sqlite":
             ((sql, parameters),) = statements
             return _rows(own.connection.execute(sql.replace("%s", "?"), parameters))
-        if len(statements) == 1:
-            return _rows(own.connection.execute(*statements[0]))
         cursor = own.connection.execute(
             "; ".join(sql for sql, _ in statements),
             [each for _, parameters in statements for each in parameters],
