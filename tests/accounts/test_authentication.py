@@ -37,7 +37,7 @@ def test_all_keys_together_cost_one_query(
     with django_assert_num_queries(1):
         assert look_up_all([alice.key, bob.key]).keys() == {alice.key, bob.key}
     RateLimit.objects.create(api_key=alice.api_key, requests_per_minute=1)
-    RateLimit.objects.create(organization=bob.project.organization, requests_per_minute=2)
+    RateLimit.objects.create(project=bob.project, requests_per_minute=2)
     with django_assert_num_queries(2):
         found = look_up_all([alice.key, bob.key, UNKNOWN])
     assert {key: [limit.most for limit in found[key].rate_limits] for key in found} == {
