@@ -274,12 +274,6 @@ class APIKey(models.Model):
         """Return how the previous secret is shown, if there is one."""
         return api_keys.redacted(self.previous_public, is_test=self.is_test) if self.previous_public else None
 
-    def digest_for(self, public: str, now: datetime) -> str:
-        """Return the digest of the secret with that public part; blank if it has expired."""
-        if public == self.public:
-            return self.digest
-        return self.previous_digest if self.has_previous(now) else ""
-
     def has_previous(self, now: datetime) -> bool:
         """Return whether the previous secret still works."""
         return self.previous_expires_at is not None and self.previous_expires_at > now

@@ -7,9 +7,9 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import keys
-from accounts.authentication import Caller, CallerCache, look_up, sent_key
+from accounts.authentication import Caller, CallerCache, look_up, look_up_all, sent_key
 from accounts.errors import NotAuthenticated, TwoKeys
-from accounts.models import APIKey
+from accounts.models import APIKey, RateLimit
 from tests.cast import Person
 
 UNKNOWN = "ck_live_4fGh0123wxYZ_0123456789ABCDEFGHIJKLMNOPQRSTUV0LDXQK"
@@ -30,10 +30,20 @@ def test_a_valid_key_stands_for_its_project_and_organization(alice: Person) -> N
     assert caller.is_authenticated
 
 
-def test_it_costs_two_queries(alice: Person, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    """One query reads the key, and one its limits."""
+def test_all_keys_together_cost_one_query(
+    alice: Person, bob: Person, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    """Their limits, if there are any, cost another."""
+    with django_assert_num_queries(1):
+        assert look_up_all([alice.key, bob.key]).keys() == {alice.key, bob.key}
+    RateLimit.objects.create(api_key=alice.api_key, requests_per_minute=1)
+    RateLimit.objects.create(project=bob.project, requests_per_minute=2)
     with django_assert_num_queries(2):
-        look_up(alice.key)
+        found = look_up_all([alice.key, bob.key, UNKNOWN])
+    assert {key: [limit.most for limit in found[key].rate_limits] for key in found} == {
+        alice.key: [1],
+        bob.key: [2],
+    }
 
 
 @pytest.mark.parametrize(

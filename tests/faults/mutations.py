@@ -120,7 +120,7 @@ MUTATIONS = (
     Mutation(
         "a failure that cost nothing keeps its idempotency key",
         "usage/books/settlement.py",
-        "    idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)\n",
+        "        idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)\n",
         "",
         ("tests/usage/test_idempotency_keys.py",),
     ),

@@ -5,14 +5,15 @@ it would raise.
 from collections.abc import Callable
 
 import pytest
-from django.db import DatabaseError, IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW
 from usage.books import ledger
-from usage.database.sql import db_value, execute, fetch_all, to_date, to_uuid
+from usage.database.clock import begin, database_now
+from usage.database.sql import db_value, execute, fetch_all, insert, send, to_date, to_uuid, together
 from usage.models import Generation
 
 Ask = Callable[..., ledger.Admission]
@@ -52,3 +53,45 @@ def test_query_logging_sees_the_statements() -> None:
     with CaptureQueriesContext(connection) as queries:
         assert fetch_all("SELECT %s", [1]) == [(1,)]
     assert len(queries) == 1
+
+
+@pytest.mark.django_db
+def test_statements_together_run_in_their_order() -> None:
+    with together():
+        execute("UPDATE usage_budget SET pending_nanodollars = 1")
+        insert("usage_budgetlimit", ("scope", "scope_id", "period"), [("key", 7, "day")])
+        assert fetch_all("SELECT scope_id FROM usage_budgetlimit") == [(7,)]
+        execute("DELETE FROM usage_budgetlimit WHERE scope_id = %s", [7])
+        execute("INSERT INTO usage_budgetlimit (scope, scope_id, period) VALUES ('key', %s, 'ever')", [8])
+    assert fetch_all("SELECT scope_id FROM usage_budgetlimit") == [(8,)]
+
+
+@pytest.mark.django_db
+def test_an_error_of_statements_together_is_djangos() -> None:
+    @together()
+    def insert_twice() -> None:
+        insert("usage_budgetlimit", ("scope", "scope_id", "period"), [("key", 7, "day")] * 2)
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        insert_twice()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_begins_with_the_databases_time() -> None:
+    before = database_now()
+    with transaction.atomic():
+        begun = begin()
+        execute("INSERT INTO usage_budgetlimit (scope, scope_id, period) VALUES ('key', 7, 'ever')")
+        transaction.set_rollback(True)
+    assert before <= begun <= database_now()
+    assert fetch_all("SELECT scope_id FROM usage_budgetlimit") == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no connection to lose")
+def test_a_transaction_that_finds_its_connection_lost_may_succeed_later() -> None:
+    connection.ensure_connection()
+    for text in ("SELECT pg_terminate_backend(pg_backend_pid())", "BEGIN; SELECT 1"):
+        with pytest.raises(OperationalError):
+            send(text)
+    connection.close()

@@ -11,9 +11,8 @@ from datetime import datetime
 from django.db import connection
 
 from usage.books.budget_limits import limit_of
-from usage.database.sql import db_value, execute, fetch_all, rows_of_values
+from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, together
 from usage.errors import BudgetExceeded
-from usage.models import Budget
 from usage.models.budget_keys import BudgetKey
 from usage.models.budgets import CREDIT_BUDGET
 
@@ -25,6 +24,7 @@ _OF_CREDIT = " AND ".join(f"b.{name} = '{value}'" for name, value in CREDIT_BUDG
 _IS_REQUIRED_CREDIT = f"{_OF_CREDIT} AND c.organization_id = b.scope_id AND c.is_required"
 
 
+@together()
 def hold(amounts: Mapping[str, int]) -> bool:
     """Add each amount to its budget's pending, or none of them.
 
@@ -94,6 +94,7 @@ class Headroom:
         return self.posted_nanodollars + amount <= self.limit_nanodollars
 
 
+@together()
 def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
     ensure(ids)
@@ -148,6 +149,7 @@ def _refusal(
     )
 
 
+@together()
 def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
     """Release and post: each budget's pending falls by the first number, its posted rises by the second."""
     if not changes:
@@ -172,8 +174,10 @@ def ensure(ids: Iterable[str]) -> None:
     """Create the budgets that do not exist yet, such as those of a new period or key."""
     # Sorted, because two transactions that insert the same rows in different orders would deadlock.
     # Conflicts are ignored: another admission may create the same budget now.
-    rows = [Budget(id=each, **BudgetKey.parse(each)._asdict()) for each in sorted(ids)]
-    Budget.objects.bulk_create(rows, ignore_conflicts=True)
+    rows = [(each, *BudgetKey.parse(each), 0, 0) for each in sorted(ids)]
+    if rows:
+        columns = ("id", *BudgetKey._fields, "posted_nanodollars", "pending_nanodollars")
+        insert("usage_budget", columns, rows, "ON CONFLICT DO NOTHING")
 
 
 def _lock(ids: Iterable[str]) -> None:

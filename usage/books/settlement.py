@@ -24,6 +24,7 @@ from usage.database.sql import (
     to_date,
     to_datetime,
     to_uuid,
+    together,
 )
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
@@ -105,13 +106,14 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         results.append(Charge(item.id, item.tokens, amount, now, row.model, row.api_key, item, row.queued_ms))
     if not postings:
         return results
-    _update_generations(now, postings)
     entries = [entry for posting in postings for entry in _entries(now, posting)]
-    insert("usage_ledgerentry", Entry._fields, entries)
-    _update_budgets(now, postings)
-    rollups.add(entries)
-    # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
-    idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)
+    with together():
+        _update_generations(now, postings)
+        insert("usage_ledgerentry", Entry._fields, entries)
+        _update_budgets(now, postings)
+        rollups.add(entries)
+        # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
+        idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)
     failpoint("settle.in_tx")
     return results
 

@@ -1,14 +1,15 @@
 """The database's clock, which stamps all rows, so that no other machine's clock matters, and its calendar."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 from zoneinfo import ZoneInfo
 
 from django.db import connection
 from django.db.models import DateTimeField, F, Func
 
-from usage.database.sql import fetch_all
+from usage.database.sql import fetch_all, send
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Width = Literal["minute", "hour", "day"]
 # SQLite stores times as text, such as "2026-11-21 06:04:27.123456".
 _KEPT_CHARACTERS_AND_SUFFIX = {"minute": (16, ":00"), "hour": (13, ":00:00"), "day": (10, " 00:00:00")}
@@ -20,6 +21,15 @@ def database_now() -> datetime:
         return datetime.now(UTC)
     now: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
     return now
+
+
+def begin() -> datetime:
+    """Begin the transaction of an `atomic` block and return the database's time, in one round trip."""
+    if connection.vendor == "sqlite":
+        return database_now()
+    # psycopg would send a BEGIN of its own before the first statement, and wait for its answer.
+    microseconds = send("BEGIN; SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
+    return _EPOCH + timedelta(microseconds=int(microseconds))
 
 
 def local_day(now: datetime, time_zone: str) -> date:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from usage.database.clock import database_now
+from usage.database import clock
 from usage.database.sqlite_write_lock import SQLiteWriteLock, database_file
 from usage.database.watchdog import watchdog
 from usage.errors import DatabaseUnavailable, UsageError, is_unavailable, sqlstate
@@ -151,7 +151,7 @@ class GroupCommit:
             groups.setdefault(waiting.operation, []).append(waiting)
         results: list[tuple[_Waiting, Any]] = []
         with self._write_lock.held(), transaction.atomic():
-            now = database_now()
+            now = clock.begin()
             for operation, group in groups.items():
                 results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
         return results

@@ -4,12 +4,18 @@ For the hot statements of the books: the ORM takes several times as long as the 
 which looks for placeholders with a regular expression, as long as SQLite itself.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connections
+
+Statement = tuple[str, Sequence[Any]]
+# What `together` has not sent yet.
+_waiting: ContextVar[list[Statement] | None] = ContextVar("statements that wait", default=None)
 
 
 def rows_of_values(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> tuple[str, list[Any]]:
@@ -32,22 +38,73 @@ def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]
 
     Every `%s` in the text is a parameter, and it has no other `%`.
     """
-    own: Any = connections[DEFAULT_DB_ALIAS]
-    if own.queries_logged or own.execute_wrappers:  # someone logs Django's queries
-        with own.cursor() as cursor:
-            cursor.execute(sql, parameters)
-            return _rows(cursor)
-    own.ensure_connection()
-    own.validate_no_broken_transaction()
-    with own.wrap_database_errors:
-        return _rows(
-            own.connection.execute(sql.replace("%s", "?") if own.vendor == "sqlite" else sql, parameters)
-        )
+    waiting = _waiting.get() or []
+    statements = [*waiting, (sql, parameters)]
+    waiting.clear()
+    return _run(statements)
 
 
 def execute(sql: str, parameters: Sequence[Any] = ()) -> None:
     """Run one statement and ignore its rows; see `fetch_all`."""
-    fetch_all(sql, parameters)
+    waiting = _waiting.get()
+    if waiting is None:
+        _run([(sql, parameters)])
+    else:
+        waiting.append((sql, parameters))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Send PostgreSQL in one message what is executed inside, at the latest with the next `fetch_all`.
+
+    Statements of the ORM would not wait for their turn, so there are none inside.
+    """
+    if connections[DEFAULT_DB_ALIAS].vendor == "sqlite" or _waiting.get() is not None:
+        yield
+        return
+    waiting: list[Statement] = []
+    token = _waiting.set(waiting)
+    try:
+        yield
+    finally:
+        _waiting.reset(token)
+    if waiting:
+        _run(waiting)
+
+
+def _run(statements: Sequence[Statement]) -> list[tuple[Any, ...]]:
+    """Run the statements and return the rows of the last one."""
+    own: Any = connections[DEFAULT_DB_ALIAS]
+    if own.queries_logged or own.execute_wrappers:  # someone logs Django's queries
+        with own.cursor() as cursor:
+            for sql, parameters in statements:
+                cursor.execute(sql, parameters)
+            return _rows(cursor)
+    own.ensure_connection()
+    own.validate_no_broken_transaction()
+    with own.wrap_database_errors:
+        if own.vendor == "sqlite":
+            ((sql, parameters),) = statements
+            return _rows(own.connection.execute(sql.replace("%s", "?"), parameters))
+        cursor = own.connection.execute(
+            "; ".join(sql for sql, _ in statements),
+            [each for _, parameters in statements for each in parameters],
+        )
+        while cursor.nextset():
+            pass
+        return _rows(cursor)
+
+
+def send(sql: str) -> str:
+    """Send PostgreSQL a text that cannot be wrong, without psycopg's BEGIN before it. Return its first value,
+    as text; raises `OperationalError`.
+    """
+    own: Any = connections[DEFAULT_DB_ALIAS]
+    with own.wrap_database_errors:
+        result = own.connection.pgconn.exec_(sql.encode())
+        if result.status != own.Database.pq.ExecStatus.TUPLES_OK:
+            raise own.Database.OperationalError(result.get_error_message())
+        return str(result.get_value(0, 0), "ascii")
 
 
 def db_value(value: Any) -> Any:

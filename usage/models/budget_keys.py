@@ -124,24 +124,18 @@ class BudgetOwners(NamedTuple):
         """Return the nine budgets in which a request that is admitted on that day counts, and the three of
         its end user, if the project counts them.
         """
-        if self.end_user_id is None:
-            return _of_key(self, day)
-        # Cached without the end user: a key has few owners, and any number of end users.
-        return _of_key(self._replace(end_user_id=None), day) + _of(Scope.END_USER, self.end_user_id, day)
+        own = (
+            *_of(Scope.ORGANIZATION, self.organization_id, day),
+            *_of(Scope.PROJECT, self.project_id, day),
+            *_of(Scope.API_KEY, self.api_key_id, day),
+        )
+        return own if self.end_user_id is None else own + _of(Scope.END_USER, self.end_user_id, day)
 
 
 _owner_columns = attrgetter(*BudgetOwners._fields)
 
 
-# Each admission and each settlement asks for the same ids; building nine strings costs more than a look-up.
-@lru_cache(maxsize=4_096)
-def _of_key(owners: BudgetOwners, day: date) -> tuple[str, ...]:
-    return (
-        *_of(Scope.ORGANIZATION, owners.organization_id, day),
-        *_of(Scope.PROJECT, owners.project_id, day),
-        *_of(Scope.API_KEY, owners.api_key_id, day),
-    )
-
-
+# Each admission and each settlement asks for the same ids; building them costs more than a look-up.
+@lru_cache(maxsize=16_384)
 def _of(scope: Scope, scope_id: int, day: date) -> tuple[str, ...]:
     return tuple(str(BudgetKey.at(scope, scope_id, period, day)) for period in Period)

@@ -61,9 +61,17 @@ class Generation(models.Model):
     """One request from its admission to its settlement; its id is the public request id."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
-    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
-    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False)
+    # Without constraints, here and in the ledger: PostgreSQL would look up and lock the three owners for each
+    # row, though they are never deleted. Those of the hours remain, and refuse to delete an owner.
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    project = models.ForeignKey(
+        Project, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    api_key = models.ForeignKey(
+        APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
     is_test = models.BooleanField(default=False)
     model = models.CharField(max_length=128)
     # Null, as `usage_note`.

@@ -40,11 +40,15 @@ class LedgerEntry(models.Model):
     generation = models.ForeignKey(
         Generation, on_delete=models.PROTECT, related_name="ledger_entries", null=True, db_constraint=False
     )
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
-    project = models.ForeignKey(
-        Project, on_delete=models.PROTECT, related_name="+", db_index=False, null=True
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
     )
-    api_key = models.ForeignKey(APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, null=True)
+    project = models.ForeignKey(
+        Project, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False, null=True
+    )
+    api_key = models.ForeignKey(
+        APIKey, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False, null=True
+    )
     end_user_id = models.BigIntegerField(null=True, help_text="The end user in whose budgets it counts.")
     model = models.CharField(max_length=128, blank=True)
     outcome = models.CharField(max_length=20, choices=Outcome.choices, blank=True)
