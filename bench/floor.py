@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from itertools import count
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -39,7 +40,7 @@ class Job(msgspec.Struct, array_like=True):
 class Web:
     """One web process: its inbox is a stream that holds the pieces of all its answers."""
 
-    def __init__(self, redis: "Redis[bytes]") -> None:
+    def __init__(self, redis: Redis) -> None:
         self.redis, self.inbox, self.numbers = redis, f"inbox-{os.getpid()}", count(1)
         self.answers: dict[int, asyncio.Queue[bytes]] = {}
 
@@ -52,8 +53,10 @@ class Web:
     async def read(self) -> None:
         decoder, last = msgspec.msgpack.Decoder(list[Piece]), b"0"
         while True:
-            for _inbox, entries in await self.redis.xread({self.inbox: last}, block=0):
-                for last, fields in entries:  # noqa: B007  the next read begins there
+            streams: Any = await self.redis.xread({self.inbox: last}, block=0)
+            for _inbox, entries in streams:
+                last = entries[-1][0]
+                for _id, fields in entries:
                     for number, data in decoder.decode(fields[b"pieces"]):
                         if number in self.answers:
                             self.answers[number].put_nowait(data)
@@ -83,7 +86,7 @@ class Web:
 class Worker:
     """One worker process: a task for each request, and one publisher for all."""
 
-    def __init__(self, redis: "Redis[bytes]", upstream_url: str) -> None:
+    def __init__(self, redis: Redis, upstream_url: str) -> None:
         self.redis, self.url = redis, f"{upstream_url}/chat/completions"
         self.pending: dict[str, list[Piece]] = {}
         self.has_pending = asyncio.Event()
@@ -93,8 +96,8 @@ class Worker:
         tasks = {asyncio.create_task(self.publish())}
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
             while True:
-                _queue, data = await self.redis.brpop(JOBS)
-                task = asyncio.create_task(self.answer(client, msgspec.msgpack.decode(data, type=Job)))
+                popped: Any = await self.redis.brpop([JOBS])
+                task = asyncio.create_task(self.answer(client, msgspec.msgpack.decode(popped[1], type=Job)))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
 

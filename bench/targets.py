@@ -25,7 +25,8 @@ from bench.target import Roots, Start, Target
 
 DATABASE_URL_VARIABLE = "CHATAPI_BENCH_DATABASE_URL"
 PREVIOUS_VARIABLE = "CHATAPI_BENCH_PREVIOUS"
-COMMAND_TIMEOUT_S = 600
+COMMAND_TIMEOUT_S = 1_800
+"""A million generations take minutes to write and to verify."""
 ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
 """Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can
 be tried.

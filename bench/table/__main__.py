@@ -101,10 +101,15 @@ def keep(parts: Parts, file: Path | None) -> None:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with a mark if files have changed since."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, cwd=PROJECT_FOLDER, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """Return the commit that is measured, with a mark if the product's files have changed since."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        done = subprocess.run(command, cwd=PROJECT_FOLDER, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    is_changed = bool(git("status", "--porcelain", "accounts", "chatapi", "usage"))
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + " with changes" * is_changed
 
 
 def parse_arguments() -> argparse.Namespace:

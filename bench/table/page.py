@@ -50,7 +50,8 @@ def verdicts(parts: Parts) -> str:
     found = {(reading.row.name, reading.database): reading for reading in readings(parts)}
     lines = []
     for row in ROWS:
-        cells = [row.words]
+        measured = parts.get(row.part)
+        cells = [row.words.format(rows_in_books=measured.rows_in_books if measured else 1_000_000)]
         for database, bound in zip(DATABASES, row.bounds, strict=True):
             wanted = f"{'≥' if row.is_lower_bound else '≤'} {bound:g}"
             reading = found.get((row.name, database))

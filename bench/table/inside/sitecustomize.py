@@ -9,15 +9,18 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+thread_class: Any = threading.Thread
+loop_class: Any = uvloop.Loop
 TICK_S = 0.001
 NOTE_S = 0.1
 PR_SET_NAME = 15
 libc = ctypes.CDLL(None)
-note_native_id = threading.Thread._set_native_id  # the first that a thread runs
-run_forever = uvloop.Loop.run_forever
+note_native_id = thread_class._set_native_id  # the first that a thread runs
+run_forever = loop_class.run_forever
 
 
 def name_thread(thread: threading.Thread) -> None:
@@ -47,5 +50,5 @@ def run_probed(loop: uvloop.Loop) -> None:
     run_forever(loop)
 
 
-threading.Thread._set_native_id = name_thread
-uvloop.Loop.run_forever = run_probed
+thread_class._set_native_id = name_thread
+loop_class.run_forever = run_probed
