@@ -40,11 +40,12 @@ class Part:
 
 
 PARTS = (
+    # First, so that no other service has connections to the same PostgreSQL, whose memory counts whole.
+    Part("crowd", "crowd", (FLOOR,), ("1+1 alone",), seconds=9, setup_s=12),
     Part("streams", "saturate", (DIRECT, FLOOR, PORTKEY), setup_s=12),
     Part("first token", "sequential", (DIRECT,)),
     Part("not streamed", "non-stream", (FLOOR, PORTKEY)),
     Part("paced", "paced", (FLOOR,), seconds=3),
-    Part("crowd", "crowd", (FLOOR,), ("1+1 alone",), seconds=9, setup_s=12),
     Part("long streams", "long"),
     Part("large prompt", "prompt"),
     Part("loop", "one-prompt", variants=("1+1 probed",), setup_s=12),
