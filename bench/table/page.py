@@ -13,7 +13,6 @@ from bench.report import (
     cpu_ms_per_request,
     lag_p99_ms,
     number,
-    own_cost,
     ttft_p50_ms,
 )
 from bench.table import pictures
@@ -204,13 +203,6 @@ def scale(parts: Parts) -> str:
             spread = f"{median(rate):.0f} ({min(rate):.0f}–{max(rate):.0f})"
             lines.append([variant, TITLES[database], spread, number(cpu, 2)])
     return table(["web + workers", "database", "streams/s", "CPU ms a request"], lines)
-
-
-def cost_of(parts: Parts, part: str, name: str) -> dict[str, float]:
-    """Return the median CPU time a request by group."""
-    runs = parts[part].runs.get(name, []) if part in parts else []
-    groups = dict.fromkeys(group for run in runs for group in own_cost(run))
-    return {group: median(own_cost(run)[group].cpu_ms_per_request for run in runs) for group in groups}
 
 
 BLOCKS: dict[str, Callable[[Parts], str]] = {

@@ -17,7 +17,7 @@ NAMES = {
     "sqlite 1+1 alone": "chatapi, SQLite",
     "postgresql 1+1 alone": "chatapi, PostgreSQL",
 }
-COLOURS = ("#3b82c4", "#d97b29", "#4c9f5a", "#a163b8", "#b8a038", "#7f8a94")
+COLOURS = ("#3b82c4", "#d97b29", "#4c9f5a", "#a163b8", "#b8a038", "#7f8a94", "#c2476b")
 WIDTH, LEFT, BAR, GAP = 720, 170, 22, 12
 STYLE = (
     "text{font:13px sans-serif;fill:#24292f}.t{font-weight:bold}.v{font-size:12px}line{stroke:#8c959f}"
@@ -86,7 +86,8 @@ def bars(title: str, rows: Bars, *, digits: int, is_stacked: bool = True) -> str
         marks.append(
             f'<text x="{LEFT - 8}" y="{y + height / 2 + 5:.0f}" text-anchor="end">{escape(label)}</text>'
         )
-        for lane, (kind, value) in enumerate(row.items()):
+        for lane, kind in enumerate(kind for kind in kinds if kind in row):
+            value = row[kind]
             width, line = value * scale, y if is_stacked else y + lane * BAR
             words = f"{label}, {kind}: {value:.{digits}f}"
             marks.append(
