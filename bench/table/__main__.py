@@ -12,6 +12,7 @@ of its own on it, which is dropped in the end. Exit status 1: an answer was wron
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def measure(options: argparse.Namespace) -> Parts:
             parts[part.name] = Measured(
                 commit=commit(),
                 at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-                command=" ".join(["python -m bench.table", *sys.argv[1:]]),
+                command=asked(sys.argv[1:]),
                 machine=machine(),
                 seconds=plan.seconds,
                 rows_in_books=options.rows_in_books,
@@ -98,6 +99,14 @@ def keep(parts: Parts, file: Path | None) -> None:
     """Add the parts to the file."""
     if file:
         save((load(file) if file.exists() else {}) | parts, file)
+
+
+def asked(arguments: list[str]) -> str:
+    """Return the command without its file, so that it says only what was measured and how."""
+    if "--json" in arguments:
+        at = arguments.index("--json")
+        arguments = arguments[:at] + arguments[at + 2 :]
+    return shlex.join(["python", "-m", "bench.table", *arguments])
 
 
 def commit() -> str:
