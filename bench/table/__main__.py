@@ -22,6 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from bench.children import PROJECT_FOLDER, ChildError
 from bench.compare import names_of, running_upstream
 from bench.table import page
@@ -89,8 +91,10 @@ def measure(options: argparse.Namespace) -> Parts:
                 skipped=[
                     fleet.missing[each.target] for each in taking[part.name] if each.target in fleet.missing
                 ],
-                ledger=fleet.stop_all_but(needed),
             )
+            keep(parts, options.json)
+            ledger = fleet.stop_all_but(needed)
+            parts[part.name] = msgspec.structs.replace(parts[part.name], ledger=ledger)
             keep(parts, options.json)
     return parts
 
