@@ -20,6 +20,7 @@ from bench.table.results import Parts, as_results, readings
 from bench.table.rows import DATABASES, ROWS, cpu_us_per_token, peak_rss_mb
 
 PAGE = "performance.md"
+ENOUGH_ROUNDS = 5
 MARKER = re.compile(r"(<!-- figures: ([a-z-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 TITLES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 OURS = {f"{database} 1+1": f"chatapi, {title}" for database, title in TITLES.items()}
@@ -57,6 +58,17 @@ def verdicts(parts: Parts) -> str:
             cells += [wanted, f"{reading}: {reading.verdict}" if reading else "not measured"]
         lines.append(cells)
     return table(["row", "SQLite, wanted", "measured", "PostgreSQL, wanted", "measured"], lines)
+
+
+def note(parts: Parts) -> str:
+    """Return how far the verdicts can be trusted."""
+    rounds = {len(runs) for measured in parts.values() for runs in measured.runs.values()}
+    if min(rounds, default=0) >= ENOUGH_ROUNDS:
+        return f"Every part has {min(rounds)} rounds or more."
+    return (
+        f"**A look**: some parts have fewer than {ENOUGH_ROUNDS} rounds, so their scatter is not known. The last "
+        "section says how many, and how busy the machine was with other work."
+    )
 
 
 def origin(parts: Parts) -> str:
@@ -206,6 +218,7 @@ def scale(parts: Parts) -> str:
 
 
 BLOCKS: dict[str, Callable[[Parts], str]] = {
+    "note": note,
     "verdicts": verdicts,
     "origin": origin,
     "side-by-side": side_by_side,
