@@ -66,8 +66,8 @@ def note(parts: Parts) -> str:
     if min(rounds, default=0) >= ENOUGH_ROUNDS:
         return f"Every part has {min(rounds)} rounds or more."
     return (
-        f"**A look**: some parts have fewer than {ENOUGH_ROUNDS} rounds, so their scatter is not known. The last "
-        "section says how many, and how busy the machine was with other work."
+        f"**A look**: some parts have fewer than {ENOUGH_ROUNDS} rounds, so their scatter is not known.\n"
+        "The last section says how many, and how busy the machine was with other work."
     )
 
 
