@@ -91,6 +91,8 @@ lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/clients.in -o requirements/clients.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/agents.in -o requirements/agents.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/inspect.in -o requirements/inspect.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/vllm-router.in -o requirements/vllm-router.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/litellm.in -o requirements/litellm.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/uv.in -o requirements/uv.txt
 
 compile = --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command "make lock"
@@ -129,7 +131,7 @@ echo "Installing requirements/$$set.txt into .venv"; \
 for smaller in base test dev; do touch .venv/.$$smaller; if [ $$smaller = $$set ]; then break; fi; done
 endef
 
-# ---- clients that are too heavy for `make test`: a browser, other packages' versions, more of npm's
+# ---- clients that are too heavy for `make test`: a browser, other packages' versions, more of npm's; gateways to compare with
 
 .PHONY: test-clients
 test-clients: .venv/.dev .venv/clients/.installed ## the clients too heavy for `make test`, and the pages in a browser (needs Debian's chromium-headless-shell)
@@ -141,7 +143,8 @@ heavy_clients = $(addprefix tests/clients/test_,ai_sdk.py browser.py langchain.p
 clients: .venv/.dev .venv/agents/.installed .venv/inspect/.installed ## agents and frameworks: Codex CLI, Claude Code, LangChain, guidellm ... (installs 7 GB)
 	@.venv/bin/pytest -n 0 -v tests/clients/test_agents.py tests/clients/test_ai_sdk.py $(ARGS)
 
-.venv/clients/.installed .venv/agents/.installed .venv/inspect/.installed: .venv/%/.installed: requirements/%.txt .venv/bin/uv
+in_their_own = clients agents inspect vllm-router litellm
+$(in_their_own:%=.venv/%/.installed): .venv/%/.installed: requirements/%.txt .venv/bin/uv
 	@echo "Installing requirements/$*.txt into .venv/$*"
 	@.venv/bin/uv venv --quiet --clear --python .venv/bin/python .venv/$*
 	@.venv/bin/uv pip sync --quiet --python .venv/$*/bin/python --require-hashes requirements/$*.txt

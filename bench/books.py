@@ -29,7 +29,8 @@ from bench.children import Child, ChildError
 from bench.compare import progress, run_load, running_upstream
 from bench.measurement import Measurement
 from bench.scenarios import SCENARIOS, Scenario
-from bench.targets import Target, served_chatapi
+from bench.target import Target
+from bench.targets import Service, served_chatapi
 
 MOST_WRITING = 3
 """Transactions a generation: admitted, claimed, settled. Only those that write wait for the disk and for each
@@ -157,12 +158,12 @@ def log_position(url: str) -> str:
 def served(name: str, upstream_url: str, folder: Path) -> Iterator[tuple[Target, Database]]:
     """Yield the service on that database."""
     if name == "SQLite":
-        with served_chatapi(name, upstream_url, folder, {}) as target:
+        with served_chatapi(Service(name), upstream_url, folder) as target:
             yield target, Database(name, lambda: count_sqlite(folder / name / "chatapi.sqlite3"))
         return
     url = os.environ["DATABASE_URL"]
     since = log_position(url)
-    with served_chatapi(name, upstream_url, folder, {"DATABASE_URL": url}) as target:
+    with served_chatapi(Service(name, {"DATABASE_URL": url}), upstream_url, folder) as target:
         yield target, Database(name, partial(count_postgresql, url, since), STATISTICS_LAG_S)
 
 

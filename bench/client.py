@@ -6,6 +6,7 @@ Nothing is parsed beyond HTTP while the clock runs; `bench.answers` reads the by
 
 import asyncio
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
@@ -104,7 +105,7 @@ class Connection(asyncio.Protocol):
 class Client:
     """Sends requests to one server over as many connections as there are requests under way."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  all but three have a default
         self,
         base_url: str,
         key: str,
@@ -113,39 +114,49 @@ class Client:
         is_stream: bool,
         timeout_seconds: float,
         protocol: Protocol = PROTOCOLS["chat"],
+        prompt_bytes: int = 0,
+        headers: Mapping[str, str] | None = None,
+        keys: Sequence[str] = (),
     ) -> None:
         url = urlsplit(base_url)
         self.host, self.port = url.hostname or "127.0.0.1", url.port or 80
         self.timeout_seconds = timeout_seconds
-        path = url.path.rstrip("/") + protocol.path
-        self.payloads = {
-            letter: self.payload(
-                path, key, msgspec.json.encode(protocol.body(model, prompt(letter), is_stream))
+        self.path, self.headers = url.path.rstrip("/") + protocol.path, headers or {}
+        self.tails = {
+            letter: self.tail(
+                msgspec.json.encode(protocol.body(model, prompt(letter, prompt_bytes), is_stream))
             )
             for letter in LETTERS
         }
+        self.heads = [self.head(key) for key in keys or [key]]
         self.idle: list[Connection] = []
         self.exchanges: list[Exchange] = []
         self.stray_bytes = 0
 
-    def payload(self, path: str, key: str, body: bytes) -> bytes:
-        """Return a whole request, ready to be written."""
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nAuthorization: Bearer {key}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nAccept: */*\r\n\r\n"
-        )
-        return head.encode() + body
+    def head(self, key: str) -> bytes:
+        """Return the request line and all headers but those of the body."""
+        own = "".join(f"{name}: {value.strip()}\r\n" for name, value in self.headers.items())
+        host = f"{self.host}:{self.port}"
+        head = f"POST {self.path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n{own}"
+        return head.encode()
+
+    def tail(self, body: bytes) -> bytes:
+        """Return the headers of the body, and the body."""
+        return (
+            b"Content-Type: application/json\r\nContent-Length: %d\r\nAccept: */*\r\n\r\n" % len(body)
+        ) + body
 
     async def request(self) -> Exchange:
         """Send one request; store it with its answer in `exchanges` in every case, and return it."""
         letter = LETTERS[len(self.exchanges) % len(LETTERS)]
+        head = self.heads[len(self.exchanges) % len(self.heads)]
         exchange = Exchange(letter, sent_at=clock())
         self.exchanges.append(exchange)
         connection = None
         try:
             async with asyncio.timeout(self.timeout_seconds):
                 connection = self.take_idle() or await self.connect()
-                await connection.send(self.payloads[letter], exchange)
+                await connection.send(head + self.tails[letter], exchange)
         except TimeoutError:
             exchange.failure = "timeout"
         except OSError as error:
@@ -183,6 +194,7 @@ class Client:
             connection.transport.abort()
 
 
-def prompt(letter: str) -> str:
-    """Return a prompt of about 200 bytes, whose last letter chooses the answer's."""
-    return "Count as far as you were told to, please. " * 5 + f"Start every word with {letter}"
+def prompt(letter: str, size_bytes: int = 0) -> str:
+    """Return a prompt of about 200 bytes or of this size, whose last letter chooses the answer's."""
+    sentence = "Count as far as you were told to, please. "
+    return sentence * max(5, size_bytes // len(sentence)) + f"Start every word with {letter}"

@@ -4,8 +4,8 @@ markdown.
 Every round visits every target in rotated order (A B C, B C A, ...). After the load the ledger is verified.
 Everything that was started is stopped at the end. Exit status 1 when an answer was wrong or the books are.
 
-    python -m bench.compare --quick python -m bench.compare --rounds 5 --scenarios saturate,paced --targets
-    direct,passthrough-starlette,chatapi
+    python -m bench.compare --quick
+    python -m bench.compare --rounds 5 --scenarios saturate,paced --targets direct,floor,portkey,chatapi
 """
 
 import argparse
@@ -23,8 +23,9 @@ import msgspec
 from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, mortal, running, wait_until_ready
 from bench.measurement import Measurement
 from bench.report import COMPARISONS, GOALS, UPSTREAM, Results, against, table
-from bench.scenarios import SCENARIOS, Scenario
-from bench.targets import DATABASE_URL_VARIABLE, TARGETS, Target
+from bench.scenarios import COMPARED, SCENARIOS, Scenario
+from bench.target import Target, Unavailable
+from bench.targets import DATABASE_URL_VARIABLE, TARGETS
 
 UPSTREAM_SECONDS = 2 * 3600
 """The upstream ends by itself after this long."""
@@ -53,7 +54,10 @@ def compare(options: argparse.Namespace) -> bool:
         targets = []
         for name in options.targets:
             progress(f"starting {name}")
-            targets.append(stack.enter_context(TARGETS[name](upstream_url, folder)))
+            try:
+                targets.append(stack.enter_context(TARGETS[name](upstream_url, folder)))
+            except Unavailable as error:
+                print(error, flush=True)
         all_results = []
         for name in options.scenarios:
             results = run_rounds(SCENARIOS[name], targets, upstream, options)
@@ -109,6 +113,8 @@ def run_load(scenario: Scenario, target: Target, upstream: Child, seconds: float
         "--key",
         target.key,
         *groups,
+        *(f"--header={name}:{value}" for name, value in target.headers.items()),
+        *(["--keys-file", str(target.keys_file)] if target.keys_file else []),
         *scenario.load_arguments(seconds),
     ]
     done = subprocess.run(mortal(command), cwd=PROJECT_FOLDER, capture_output=True, timeout=600, check=False)
@@ -181,7 +187,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5, help="of each run")
     parser.add_argument(
-        "--scenarios", type=names_of(SCENARIOS), default=list(SCENARIOS), help=", ".join(SCENARIOS)
+        "--scenarios", type=names_of(SCENARIOS), default=list(COMPARED), help=", ".join(SCENARIOS)
     )
     parser.add_argument("--targets", type=names_of(TARGETS), default=targets, help=", ".join(TARGETS))
     options = parser.parse_args()

@@ -14,12 +14,14 @@ import argparse
 import asyncio
 import bisect
 import gc
+import random
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 
 import msgspec
 import uvloop
@@ -52,6 +54,9 @@ class Load:
     is_stream: bool
     roots: dict[str, list[int]]
     protocol: str = "chat"
+    prompt_bytes: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    keys_file: Path | None = None
 
 
 @dataclass
@@ -159,6 +164,9 @@ async def measure(load: Load) -> Measurement:
         is_stream=load.is_stream,
         timeout_seconds=load.timeout_seconds,
         protocol=PROTOCOLS[load.protocol],
+        prompt_bytes=load.prompt_bytes,
+        headers=load.headers,
+        keys=in_turn(load.keys_file) if load.keys_file else (),
     )
     ran = await run(client, load)
     client.close()
@@ -179,6 +187,13 @@ async def measure(load: Load) -> Measurement:
         other_cores=round(ran.other_cores(), 2),
         calibration_ms=round(ran.calibration_ms, 1),
     )
+
+
+def in_turn(keys_file: Path) -> list[str]:
+    """Return the keys of the file, from a random one on, so that runs one after the other use others."""
+    keys = keys_file.read_text().split()
+    first = random.randrange(len(keys))
+    return keys[first:] + keys[:first]
 
 
 def calibrate_ms() -> float:
@@ -288,11 +303,15 @@ def parse_arguments(arguments: list[str]) -> Load:
     parser.add_argument("--timeout-seconds", type=float, default=60)
     parser.add_argument("--no-stream", dest="is_stream", action="store_false")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="chat", help="others are streamed only")
+    parser.add_argument("--prompt-bytes", type=int, default=0, help="at least this long (default: about 200)")
+    parser.add_argument("--header", dest="headers", action="append", default=[], metavar="NAME:VALUE")
+    parser.add_argument("--keys-file", type=Path, help="keys to use in turn, one a line, instead of --key")
     parser.add_argument(
         "--process", dest="roots", action="append", default=[], type=named_processes, metavar="NAME=PID[,PID]"
     )
     values = vars(parser.parse_args(arguments))
-    return Load(**values | {"roots": dict(values["roots"])})
+    headers = dict(header.split(":", 1) for header in values["headers"])
+    return Load(**values | {"roots": dict(values["roots"]), "headers": headers})
 
 
 def named_processes(text: str) -> tuple[str, list[int]]:

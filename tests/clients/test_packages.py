@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-LOCKS = sorted(Path(__file__).parent.glob("*/package-lock.json"))
+ROOT = Path(__file__).parent.parent.parent
+LOCKS = sorted([*ROOT.glob("tests/clients/*/package-lock.json"), *ROOT.glob("bench/*/package-lock.json")])
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.parent.name)
