@@ -5,16 +5,15 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.concurrency import Batch, CachedValue, supervise
+from chatapi.concurrency import Batch, CachedValue, Loop, supervise
 from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
@@ -98,7 +97,7 @@ class Services:
         reaper = Reaper(self.commits, self.streams)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(self.commits, self._redis.broker, queue, self._has_free_slot)
-        work: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
+        work: Sequence[Loop] = (
             *(publisher.run for publisher in self.publishers),
             *(partial(self._listen, stream) for stream in self.streams),
             *(partial(collect_garbage, self.commits, stream) for stream in self.streams),
