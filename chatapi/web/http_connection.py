@@ -177,11 +177,8 @@ class HTTPConnection(http.HTTPChannel):
         """Count the request for its client's address; return the refusal if the client has too many."""
         request = self.requests[-1]
         if self.is_proxied:
-            headers = (
-                (name.lower(), value)
-                for name, values in request.requestHeaders.getAllRawHeaders()
-                for value in values
-            )
+            sent = request.requestHeaders.getAllRawHeaders()
+            headers = ((name.lower(), value) for name, values in sent for value in values)
             client = self.factory.quotas.of_request(self.transport.client[0], headers)
             refusal = self.quota.take(client) or self._count_arriving(self._received_bytes)
             if refusal is not None:

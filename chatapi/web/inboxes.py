@@ -2,11 +2,15 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Sequence
+from typing import Self
 from uuid import UUID
 
+from accounts.redis_urls import stream_urls
 from chatapi import identity
-from chatapi.delta_stream import ByServer, StreamUnavailable
+from chatapi.delta_stream import ByServer, StreamServers, StreamUnavailable
+from chatapi.fair_turns import FairTurns
 from chatapi.web.inbox import Inbox
 
 log = logging.getLogger(__name__)
@@ -22,6 +26,13 @@ class Inboxes(ByServer[Inbox]):
         super().__init__(inboxes)
         self.name = inboxes[0].name
         self._late: list[asyncio.Task[None]] = []
+
+    @classmethod
+    def of_streams(cls, streams: StreamServers, turns: FairTurns, *, tick_s: float) -> Self:
+        """Return the inboxes of a new process on these servers."""
+        name = secrets.token_hex(8)
+        urls = zip(streams, stream_urls(), strict=True)
+        return cls([Inbox(stream, name, url=url, turns=turns, tick_s=tick_s) for stream, url in urls])
 
     @property
     def open_count(self) -> int:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
@@ -19,7 +18,6 @@ from accounts.authentication import Caller, CallerCache, KeyHeaders, sent_key
 from accounts.errors import AccountsError, NotAuthenticated
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
-from accounts.redis_urls import stream_urls
 from chatapi import catalog, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
@@ -35,7 +33,6 @@ from chatapi.task_queue import Entry, TaskQueue
 from chatapi.web.body_parser import BodyParser
 from chatapi.web.body_room import MOST_WAITING_EACH, WAIT_S, BodyRoom
 from chatapi.web.byte_windows import ByteWindows
-from chatapi.web.inbox import Inbox
 from chatapi.web.inboxes import Inboxes
 from chatapi.web.open_generations import OpenGenerations
 from chatapi.web.queue_age import QueueAge
@@ -88,13 +85,7 @@ class Services:
         # A follower looks at the time once in a tick, so a tick is never longer than the keep-alive's
         # interval.
         tick_s = min(TICK_MS, settings.PING_MS or TICK_MS) / 1_000
-        name = secrets.token_hex(8)
-        self.inboxes = Inboxes(
-            [
-                Inbox(stream, name, url=url, turns=self.turns, tick_s=tick_s)
-                for stream, url in zip(self.streams, stream_urls(), strict=True)
-            ]
-        )
+        self.inboxes = Inboxes.of_streams(self.streams, self.turns, tick_s=tick_s)
         max_bytes = MAX_TICKET_BODIES * max(settings.MAX_BODY_BYTES, MEBIBYTE)
         self.tickets = Tickets(
             shared, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
