@@ -18,9 +18,11 @@ CLIENTS = 8
 
 @pytest.fixture(autouse=True)
 def not_made_yet() -> Iterator[None]:
-    openapi._document.cache_clear()
+    for made in (openapi._document, openapi.content):
+        made.cache_clear()
     yield
-    openapi._document.cache_clear()
+    for made in (openapi._document, openapi.content):
+        made.cache_clear()
 
 
 def test_all_who_ask_first_get_the_same_document() -> None:

@@ -19,7 +19,7 @@ from chatapi.worker.reaper import reaper as reaper_module
 from chatapi.worker.reaper.reaper import Reaper
 from tests.cast import Person, admit
 from usage.books import ledger
-from usage.database import group_commit
+from usage.database import clock
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
@@ -194,8 +194,8 @@ async def test_when_the_clock_has_leapt_the_living_may_beat_first(
     def later() -> datetime:
         return database_now() + timedelta(hours=1)
 
-    for module in (reaper_module, group_commit):
-        monkeypatch.setattr(module, "database_now", later)
+    monkeypatch.setattr(reaper_module, "database_now", later)
+    monkeypatch.setattr(clock, "begin", later)
     assert await reaper.reap() == 0
     settings.LEASE_MS = 400
     pulse = ledger.Pulse(run.id, run.fence, 3)
