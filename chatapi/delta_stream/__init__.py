@@ -28,10 +28,11 @@ from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
 from chatapi.delta_stream.presence import Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
-from chatapi.delta_stream.stream import DeltaStream
+from chatapi.delta_stream.stream import INBOX_BEGINNING, DeltaStream
 
 __all__ = [
     "CANCELLED",
+    "INBOX_BEGINNING",
     "MAX_SEQ",
     "NOT_STARTED",
     "RUN_TTL_MS",
