@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -18,8 +19,11 @@ class Counts(StrEnum):
     RUNNING = "running"
 
 
-# What a request takes or used of each thing that is counted by amounts; without an entry, nothing.
+# What a request takes or used of each thing that is counted by amounts. Without an entry it takes nothing;
+# of what it used, an absent entry means not known.
 Amounts = Mapping[Counts, int]
+NOTHING_USED: Final[Amounts] = dict.fromkeys(Counts, 0)
+"""The amounts of a request that never ran."""
 
 
 # The kinds that response headers report.

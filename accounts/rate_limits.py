@@ -163,15 +163,15 @@ class RateLimits:
         return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
 
     async def release(self, reservation: Reservation, used: Amounts | None) -> None:
-        """End a request's leases and give back the amounts that it did not use; None: how much is unknown,
-        and all stays taken. An amount beyond the reservation is charged now.
+        """End a request's leases and give back the amounts that it did not use. What `used` has no amount
+        of, or all without `used`, stays taken. An amount beyond the reservation is charged now.
 
         To be called once. A Redis that is away for longer than `RELEASE_AFTER_S` is not told.
         """
         if reservation.is_empty:
             return
         charges = [
-            (*charge[1:], charge.amount if used is None else used.get(charge.counts, 0))
+            (*charge[1:], charge.amount if used is None else used.get(charge.counts, charge.amount))
             for charge in reservation.charges
         ]
         operation = ("release", reservation.id.hex, reservation.leases, charges)

@@ -17,7 +17,7 @@ _ERRORS = {
     409: "The generation was cancelled before it was answered.",
     410: "The stream is not kept any more; the receipt is.",
     413: "The body is too large.",
-    415: "The body is not `application/json`, or it is compressed.",
+    415: "The body has another media type than the request has here, or it is compressed.",
     422: "The `Idempotency-Key` was sent before, with another request.",
     429: "A budget or limit is taken for now; `Retry-After` says when to try again.",
     500: "The server failed. It is a bug.",

@@ -12,6 +12,7 @@ from chatapi.api.openapi_schemas import Schema, ecma_patterns, ref, ref_to
 from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation
+from chatapi.wire.protocols.chat import CHAT
 
 _STREAM = (402, 404, 409, 502, 504)
 _COMPLETION = (*_STREAM, 415, 422)
@@ -68,7 +69,7 @@ _CHAT_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}], "max_t
 def paths() -> dict[str, Schema]:
     """Return the operations by path and method: those of the protocols beside their code, the others here."""
     found = {
-        operation.path: {"post": _creation(operation)}
+        operation.path: {"post": _creation(operation, protocol.media_type)}
         for protocol in PROTOCOLS.values()
         for operation in protocol.operations
     }
@@ -76,13 +77,13 @@ def paths() -> dict[str, Schema]:
     return found | _tickets() | _responses() | _generations() | _readings() | _management()
 
 
-def _creation(operation: Operation) -> Schema:
+def _creation(operation: Operation, media_type: str) -> Schema:
     """Return the operation of a protocol."""
     found = new_operation(
         (operation.tag, operation.operation_id, operation.summary),
         operation.description,
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, *([_PREFER] if operation.event else [])],
-        body=_body(operation.request.__name__, operation.example),
+        body=_body(operation.request.__name__, operation.example, media_type),
         answers=_completion(operation.answer, operation.event),
         errors=_COMPLETION,
     )
@@ -106,7 +107,7 @@ def _tickets() -> dict[str, Schema]:
         "An `EventSource` can only GET, without a key. Post the request here and let it fetch `url`, once, "
         "within a minute.",
         parameters=[_DIALECT],
-        body=_body("ChatRequest", _CHAT_EXAMPLE),
+        body=_body("ChatRequest", _CHAT_EXAMPLE, CHAT.media_type),
         answers={201: new_answer("The ticket.", "Ticket", _REQUEST_ID)},
         errors=(404, 415),
     )
@@ -312,9 +313,9 @@ def _texts(allowed: list[str] | None = None) -> Schema:
     return {"type": "array", "items": _TEXT | ({} if allowed is None else {"enum": allowed})}
 
 
-def _body(schema: str, example: Mapping[str, Any]) -> Schema:
+def _body(schema: str, example: Mapping[str, Any], media_type: str) -> Schema:
     content = {"schema": ref(schema), "example": {"model": "sandbox", **example}}
-    return {"required": True, "content": {"application/json": content}}
+    return {"required": True, "content": {media_type: content}}
 
 
 _OVERTAKEN = new_answer("Another change was faster, so nothing was changed.", "Error")

@@ -10,6 +10,7 @@ from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.api.statements import StatementPage
 from chatapi.wire import caps
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.protocols.responses.request import UNSUPPORTED
 from usage.statements.document import StatementDocument
 
@@ -172,7 +173,12 @@ _TEXT_CHOICE = _object(
     "text index logprobs finish_reason",
     **{"text": _TEXT, "index": _COUNT, "logprobs": _LOGPROBS, "finish_reason": _FINISH_REASON_OR_NULL},
 )
-_CHUNK_NAME = {"enum": ["chat.completion.chunk", "chat.completion"]}
+_CHUNK_NAME = {
+    "enum": list(dict.fromkeys(encoder.chunk_object for encoder in ENCODERS.values())),
+    "description": "By dialect: "
+    + ", ".join(f"`{dialect}` `{encoder.chunk_object}`" for dialect, encoder in ENCODERS.items())
+    + ".",
+}
 _ANSWERS: dict[str, Schema] = {
     "ChatCompletion": _object(
         "A whole answer (OpenAI's `CreateChatCompletionResponse`).",
@@ -183,7 +189,7 @@ _ANSWERS: dict[str, Schema] = {
     "ChatCompletionChunk": _object(
         "A piece of a streamed answer (OpenAI's `CreateChatCompletionStreamResponse`).",
         "id object created model choices",
-        object=_CHUNK_NAME | {"description": "The latter in the dialect `bitseek`."},
+        object=_CHUNK_NAME,
         **(_COMPLETION | {"choices": _array(_CHUNK_CHOICE), "usage": _USAGE_OR_NULL}),
     ),
     "Completion": _object(

@@ -31,10 +31,11 @@ from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cance
 from chatapi.delta_stream.presence import Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.delta_stream.servers import ByServer, StreamServers
-from chatapi.delta_stream.stream import DeltaStream
+from chatapi.delta_stream.stream import INBOX_BEGINNING, DeltaStream
 
 __all__ = [
     "CANCELLED",
+    "INBOX_BEGINNING",
     "MAX_SEQ",
     "NOT_STARTED",
     "RUN_TTL_MS",

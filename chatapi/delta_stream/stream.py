@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 PAGE_ENTRIES = 256
 # Entries of an inbox that are read at once: each has up to 256 KiB.
 INBOX_ENTRIES = 8
+# The position before the first entry of an inbox.
+INBOX_BEGINNING = b"0"
 
 # How long the responses to be stored are left to the process that has asked for them.
 STORING_MS = 2_000

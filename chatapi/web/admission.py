@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from accounts import end_users
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import Counts, Limit
+from accounts.limits import NOTHING_USED, Counts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.delta_stream import Job
@@ -221,4 +221,4 @@ async def _release(
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
     used = used_amounts(usage.prompt_tokens, usage.completion_tokens) if usage else None
-    await services.rates.release(reservation, {} if has_failed(admitting) else used)
+    await services.rates.release(reservation, NOTHING_USED if has_failed(admitting) else used)

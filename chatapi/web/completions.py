@@ -5,6 +5,7 @@
 
 import msgspec
 
+from accounts.limits import NOTHING_USED
 from chatapi import errors, identity
 from chatapi.web.admission import complete, end_user_limits
 from chatapi.web.byte_windows import WindowFull
@@ -43,7 +44,7 @@ async def count_tokens(exchange: Exchange) -> None:
         request.caller, exchange.id, model=request.model.id, amounts={}, more=more
     )
     exchange.is_counted = True
-    services.in_background(services.rates.release(reservation, {}))
+    services.in_background(services.rates.release(reservation, NOTHING_USED))
     exchange.add_limits(reservation)
     folder = request.dialect.folder(Answer(exchange.id.hex, identity.created(exchange.id), summary.model))
     folder.add(Usage(summary.prompt_tokens or 0, 0))

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from accounts import loop_clock
 from chatapi.concurrency import supervise
-from chatapi.delta_stream import DeltaStream, Frame, StreamLost, StreamUnavailable, in_time
+from chatapi.delta_stream import INBOX_BEGINNING, DeltaStream, Frame, StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.presence import Presence
 from chatapi.fair_turns import FairTurns
 from chatapi.web.follower import PROBE_S, Follower
@@ -126,7 +126,7 @@ class Inbox:
         self._tasks: list[asyncio.Task[None]] = []
         # How long Redis has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
-        self._read_up_to = b"0"
+        self._read_up_to = INBOX_BEGINNING
         # Redis may have lost the inbox, and the loop has not noticed yet.
         self._is_to_begin_anew = False
         self._loop = asyncio.get_running_loop()
@@ -228,4 +228,4 @@ class Inbox:
     def _begin_anew(self) -> None:
         # The clock of a Redis that has lost its data may be behind, so names may be lower now. Followers drop
         # what they have had.
-        self._read_up_to, self._is_to_begin_anew = b"0", False
+        self._read_up_to, self._is_to_begin_anew = INBOX_BEGINNING, False

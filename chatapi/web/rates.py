@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import Amounts, Counts, Limit, LimitStatus
+from accounts.limits import NOTHING_USED, Amounts, Counts, Limit, LimitStatus
 from accounts.rate_limits import RateLimits, Reservation
 from chatapi.delta_stream import RUN_TTL_MS
 from usage.books import reports
@@ -131,7 +131,7 @@ class Rates:
             reservation = await taking
         except (RateLimited, RedisError):
             return
-        await self._limits.release(reservation, {})
+        await self._limits.release(reservation, NOTHING_USED)
 
     async def release(self, reservation: Reservation, used: Amounts | None) -> None:
         """Free the request's leases and give back what it did not use; None: wait until the books know how

@@ -2,7 +2,7 @@
 
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, assert_never
 
 from chatapi.wire.deltas import (
     Annotations,
@@ -20,6 +20,7 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
     Usage,
+    Vector,
 )
 
 
@@ -104,7 +105,7 @@ class Choice:
         self.finish_reason: FinishReason | None = None
         self.stop_sequence: str | None = None
 
-    def add(self, delta: Content | Finished) -> None:
+    def add(self, delta: Content) -> None:
         match delta:
             case Text():
                 self._text.append(delta.text)
@@ -123,9 +124,14 @@ class Choice:
                 self.audio.add(delta)
             case Annotations():
                 self.annotations.extend(delta.annotations)
-            case Finished():
-                self.finish_reason = delta.finish_reason
-                self.stop_sequence = delta.stop_sequence
+            case Vector():
+                pass  # embeddings have a folder of their own
+            case _:
+                assert_never(delta)
+
+    def finish(self, delta: Finished) -> None:
+        self.finish_reason = delta.finish_reason
+        self.stop_sequence = delta.stop_sequence
 
     def _extended(self, known: Logprobs | None, delta: Text | Refusal) -> Logprobs | None:
         # Counted also without log probabilities: a later piece may have some.
@@ -177,6 +183,8 @@ class Completion:
                 self.usage = delta
             case Failed():
                 self.failure = delta
+            case Finished():
+                self.choice(delta.index).finish(delta)
             case _:
                 self.choice(delta.index).add(delta)
 

@@ -14,15 +14,18 @@ reads it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
+from msgspec.structs import replace
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
 # The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
 # id.
 ToolKind = Literal["function", "custom", "function_call"]
+# The length of one token with twenty alternatives.
+LOGPROB_CHARS = 1_000
 
 
 # `gc=False`: an answer has thousands of these, and none can be a part of a cycle.
@@ -46,7 +49,25 @@ class TokenLogprob(msgspec.Struct, frozen=True, gc=False):
 # Arrays and not maps: in Redis a delta of one token costs a few bytes more than its text. So fields may be
 # added at the end, and none may be removed or moved.
 class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="delta"):
-    """The root of all deltas; never sent itself."""
+    """The root of all deltas; never sent itself. Its properties and methods are those without content."""
+
+    @property
+    def counted_text(self) -> str | None:
+        """The text whose tokens are counted and charged; None if the delta is nothing that is counted."""
+        return None
+
+    @property
+    def content_chars(self) -> int:
+        """About how many characters its content has when it is encoded."""
+        return 0
+
+    def cut(self, max_chars: int) -> Sequence[Self]:
+        """Return the same in deltas of at most that many characters each, where a text can be cut."""
+        return [self]
+
+    def joined(self, following: Sequence[Self]) -> Sequence[Self]:
+        """Return the same as this delta and those of its kind that follow it, in one delta if possible."""
+        return [self, *following]
 
 
 class Started(Delta, tag=1, frozen=True):
@@ -62,12 +83,36 @@ class Started(Delta, tag=1, frozen=True):
     """Our estimate of the prompt, for protocols that begin with it; `Usage` has what is charged."""
 
 
-class Text(Delta, tag=2, frozen=True):
-    """A piece of choice `index`'s visible text; `logprobs` covers exactly this piece."""
+class _Said(Delta, frozen=True):
+    """A piece of what choice `index` says to the client; `logprobs` covers exactly this piece."""
 
     text: str
     index: int = 0
     logprobs: list[TokenLogprob] | None = None
+
+    @property
+    def counted_text(self) -> str:
+        return self.text
+
+    @property
+    def content_chars(self) -> int:
+        if self.logprobs is None:
+            return len(self.text)
+        return len(self.text) + LOGPROB_CHARS * len(self.logprobs)
+
+    def cut(self, max_chars: int) -> Sequence[Self]:
+        # Log probabilities belong to the whole text.
+        if len(self.text) <= max_chars or self.logprobs is not None:
+            return [self]
+        return [replace(self, text=part) for part in _cut(self.text, max_chars)]
+
+    def joined(self, following: Sequence[Self]) -> Sequence[Self]:
+        logprobs = [one for each in (self, *following) for one in each.logprobs or ()]
+        return [replace(self, text=_text_of((self, *following)), logprobs=logprobs or None)]
+
+
+class Text(_Said, tag=2, frozen=True):
+    """A piece of a choice's visible text."""
 
 
 class Reasoning(Delta, tag=3, frozen=True):
@@ -83,13 +128,25 @@ class Reasoning(Delta, tag=3, frozen=True):
     redacted: str = ""
     """A block that Anthropic has encrypted."""
 
+    @property
+    def counted_text(self) -> str:
+        return self.text
 
-class Refusal(Delta, tag=4, frozen=True):
-    """A piece of choice `index`'s refusal text."""
+    @property
+    def content_chars(self) -> int:
+        return len(self.text) + len(self.signature) + len(self.redacted)
 
-    text: str
-    index: int = 0
-    logprobs: list[TokenLogprob] | None = None
+    def cut(self, max_chars: int) -> Sequence[Self]:
+        if len(self.text) <= max_chars:
+            return [self]
+        return [replace(self, text=part) for part in _cut(self.text, max_chars)]
+
+    def joined(self, following: Sequence[Self]) -> Sequence[Self]:
+        return [replace(self, text=_text_of((self, *following)))]
+
+
+class Refusal(_Said, tag=4, frozen=True):
+    """A piece of a choice's refusal text."""
 
 
 class ToolCall(Delta, tag=5, frozen=True):
@@ -106,6 +163,27 @@ class ToolCall(Delta, tag=5, frozen=True):
     index: int = 0
     kind: ToolKind = "function"
 
+    @property
+    def counted_text(self) -> str:
+        # The model has generated the name, too.
+        return self.name + self.arguments if self.name else self.arguments
+
+    @property
+    def content_chars(self) -> int:
+        return len(self.arguments)
+
+    def cut(self, max_chars: int) -> Sequence[Self]:
+        if len(self.arguments) <= max_chars:
+            return [self]
+        first, *rest = _cut(self.arguments, max_chars)
+        return [
+            replace(self, arguments=first),
+            *(replace(self, arguments=part, id=None, name=None) for part in rest),
+        ]
+
+    def joined(self, following: Sequence[Self]) -> Sequence[Self]:
+        return [replace(self, arguments="".join([each.arguments for each in (self, *following)]))]
+
 
 class Audio(Delta, tag=9, frozen=True):
     """A piece of choice `index`'s spoken answer: base64 that is whole in itself, and what is said in it.
@@ -119,6 +197,15 @@ class Audio(Delta, tag=9, frozen=True):
     id: str | None = None
     expires_at: int | None = None
 
+    @property
+    def counted_text(self) -> str:
+        # Speech has no text tokens that could be counted; its transcript is the least that was generated.
+        return self.transcript
+
+    @property
+    def content_chars(self) -> int:
+        return len(self.data) + len(self.transcript)
+
 
 class Annotations(Delta, tag=10, frozen=True):
     """What choice `index`'s text refers to, as OpenAI's `annotations[]` of a message (the pages that a web
@@ -128,6 +215,17 @@ class Annotations(Delta, tag=10, frozen=True):
     annotations: list[dict[str, Any]]
     index: int = 0
 
+    @property
+    def counted_text(self) -> None:
+        """None: the model has generated the text that they refer to, and not them."""
+
+    @property
+    def content_chars(self) -> int:
+        return 0
+
+    def joined(self, following: Sequence[Self]) -> Sequence[Self]:
+        return [replace(self, annotations=[one for each in (self, *following) for one in each.annotations])]
+
 
 class Vector(Delta, tag=11, frozen=True):
     """The embedding of input `index`."""
@@ -135,6 +233,14 @@ class Vector(Delta, tag=11, frozen=True):
     values: bytes
     """32-bit floats, the least significant byte first: a fifth of the memory of Python's floats."""
     index: int = 0
+
+    @property
+    def counted_text(self) -> None:
+        """None: a vector has no tokens; its input has."""
+
+    @property
+    def content_chars(self) -> int:
+        return len(self.values)
 
 
 class Finished(Delta, tag=6, frozen=True):
@@ -200,6 +306,15 @@ Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector
 AnyDelta = Started | Content | Finished | Usage | Failed
 # A stream has one of these, last.
 TERMINAL = (Usage, Failed)
+
+
+def _cut(text: str, max_chars: int) -> list[str]:
+    return [text[start : start + max_chars] for start in range(0, len(text), max_chars)]
+
+
+def _text_of(pieces: Sequence[_Said | Reasoning]) -> str:
+    return "".join([each.text for each in pieces])
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyDelta])

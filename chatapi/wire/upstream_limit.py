@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import AnyDelta, Reasoning, Refusal, Text, ToolCall
+from chatapi.wire.deltas import AnyDelta, Reasoning, Text
 
 # A text that is longer is rarely one token.
 MAX_TOKEN_CHARACTERS = 16
@@ -45,7 +45,8 @@ class OutputLimit:
             len(said) == 1 and type(first) is Text and len(first.text) <= MAX_TOKEN_CHARACTERS
         ):  # what nearly every chunk is
             return True
-        return self._allows_texts([text for text in map(_text, said) if len(text) > MAX_TOKEN_CHARACTERS])
+        texts = [delta.counted_text or "" for delta in said]
+        return self._allows_texts([text for text in texts if len(text) > MAX_TOKEN_CHARACTERS])
 
     def beginning(self, said: Sequence[AnyDelta]) -> list[AnyDelta]:
         """What to show of a chunk that is beyond the limit: nothing, but of an answer in one piece as many
@@ -67,12 +68,3 @@ class OutputLimit:
             self._tokens += tokens.estimate("".join(self._uncounted))
             self._uncounted, self._uncounted_bytes = [], 0
         return self._tokens <= most
-
-
-def _text(delta: AnyDelta) -> str:
-    match delta:
-        case Text() | Reasoning() | Refusal():
-            return delta.text
-        case ToolCall():
-            return delta.arguments
-    return ""

@@ -6,6 +6,7 @@ import time
 import pytest
 from redis.asyncio import Redis
 
+from accounts.limits import NOTHING_USED
 from accounts.rate_limits import RateLimits
 from chatapi.concurrency import Batch
 from tests.accounts.limit_client import LEASE_MS, LimitClient, running, tokens
@@ -61,7 +62,7 @@ async def test_a_release_after_a_renewal_of_the_same_moment_ends_the_lease(
 ) -> None:
     shared = RateLimits(redis, client.prefix, lease_ms=LEASE_MS, share=Batch)
     reservation = await client.take(running(1))
-    await asyncio.gather(shared.renew([reservation]), shared.release(reservation, {}))
+    await asyncio.gather(shared.renew([reservation]), shared.release(reservation, NOTHING_USED))
     await client.take(running(1))
 
 

@@ -197,6 +197,14 @@ async def test_each_amount_is_taken_and_given_back_by_itself(client: LimitClient
     assert [await client.remaining(limit) for limit in limits] == [700, 9]
 
 
+async def test_an_amount_of_which_the_use_is_not_known_stays_taken(client: LimitClient) -> None:
+    pictures = Limit("key", 1, "", cast(Counts, "pictures"), 10, DAY_MS)
+    limits, amounts = (tokens(1_000), pictures), {Counts.TOKENS: 800, pictures.counts: 4}
+    taken = await client.rate_limits.take(limits, uuid4(), model="small", amounts=amounts)
+    await client.rate_limits.release(taken, {Counts.TOKENS: 300})
+    assert [await client.remaining(limit) for limit in limits] == [700, 6]
+
+
 @pytest.mark.parametrize("seed", range(5))
 async def test_unused_tokens_come_back_in_any_order_of_ends(client: LimitClient, seed: int) -> None:
     dice, limit = random.Random(seed), tokens(1_000_000)

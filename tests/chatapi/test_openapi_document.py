@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -11,6 +12,7 @@ from django.test import RequestFactory
 
 from chatapi.api import openapi
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.protocols.chat import ENCODERS
 from tests.protocols.small import VECTORS
 
 CLIENTS = 8
@@ -18,11 +20,12 @@ CLIENTS = 8
 
 @pytest.fixture(autouse=True)
 def not_made_yet() -> Iterator[None]:
-    for made in (openapi._document, openapi.content):
-        made.cache_clear()
+    caches = (openapi._document, openapi.content)
+    for cached in caches:
+        cached.cache_clear()
     yield
-    for made in (openapi._document, openapi.content):
-        made.cache_clear()
+    for cached in caches:
+        cached.cache_clear()
 
 
 def test_all_who_ask_first_get_the_same_document() -> None:
@@ -48,3 +51,19 @@ def test_a_protocol_brings_its_operations_and_schemas(monkeypatch: pytest.Monkey
     assert answer["content"].keys() == {"application/json"}
     assert schemas["VectorsBody"]["properties"].keys() == {"model", "input"}
     assert schemas["Vectors"]["required"] == ["data", "tokens"]
+
+
+def test_a_body_has_the_media_type_of_its_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    speech = replace(VECTORS, media_type="multipart/form-data")
+    monkeypatch.setitem(PROTOCOLS, speech.name, speech)
+    operation = json.loads(openapi._document())["paths"]["/v1/vectors"]["post"]
+    assert operation["requestBody"]["content"].keys() == {"multipart/form-data"}
+
+
+def test_the_reference_says_what_each_dialect_calls_its_chunks() -> None:
+    schemas = json.loads(openapi._document())["components"]["schemas"]
+    name = schemas["ChatCompletionChunk"]["properties"]["object"]
+    assert all(
+        f"`{dialect}` `{encoder.chunk_object}`" in name["description"]
+        for dialect, encoder in ENCODERS.items()
+    )

@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from accounts import redis_time_limit
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, Counts, Limit
+from accounts.limits import DAY_MS, NOTHING_USED, Counts, Limit
 from accounts.rate_limits import LEASE_MS, Ask, Operation, RateLimits, Run
 from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
@@ -78,7 +78,7 @@ async def remaining(rates: Rates, *limits: Limit) -> int | None:
         reservation = await rates.take(caller(*limits), uuid4(), model="small", amounts={Counts.TOKENS: 0})
     except RateLimited:
         return None
-    await rates.release(reservation, {})
+    await rates.release(reservation, NOTHING_USED)
     return reservation.statuses[0].remaining
 
 
@@ -120,7 +120,7 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
     for _ in range(2):  # a second release changes nothing
         reservation = await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts={Counts.TOKENS: 800})
         await rates.release(reservation, None)
-        await rates.release(reservation, {})
+        await rates.release(reservation, NOTHING_USED)
     assert await remaining(rates, DAY, ONE) == 800
 
 

@@ -96,7 +96,7 @@ function showInvalid(error) {
 // Hides the fields that the protocol has no place for, and gives the others its names.
 function showFields() {
   const protocol = PROTOCOLS[find("protocol").value];
-  find("dialect").closest(".field").hidden = !protocol.dialects.length;
+  find("dialect").closest(".field").hidden = !protocol.hasDialects;
   for (const field of form.querySelectorAll("[data-parameter]")) {
     const name = protocol.parameters[field.id];
     field.closest(".field").hidden = !name;

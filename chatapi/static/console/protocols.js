@@ -1,10 +1,9 @@
 // The protocols that the playground speaks: one row each, and nothing else in the console knows their fields.
 //
-// `path(dialect)` of the request; `dialects` that it can be chosen in; `parameters`: the protocol's names of the
+// `path(dialect)` of the request; `hasDialects`: whether one can be chosen; `parameters`: the protocol's names of the
 // form's parameters, which has no others; `takes`: the other fields of the form that it has a place for;
 // `body(request)`: what is sent; `text(event)`, `usage(event)` and `failure(event)`: what a frame's object says.
 
-const DIALECTS = ["openai", "opentoken", "bitseek", "llama"];
 const DEFAULT_MAX_TOKENS = 1024; // Of Messages, which require a number.
 
 const withSystem = ({ system, messages }) => (system ? [{ role: "system", content: system }, ...messages] : messages);
@@ -31,7 +30,7 @@ function messagesText({ type, delta, content_block: block }) {
 export const PROTOCOLS = {
   chat: {
     path: (dialect) => `/${dialect}/v1/chat/completions`,
-    dialects: DIALECTS,
+    hasDialects: true,
     parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_completion_tokens", stop_sequences: "stop", seed: "seed" },
     takes: ["system", "tools", "schema"],
     body: (request) => ({
@@ -51,7 +50,7 @@ export const PROTOCOLS = {
   },
   responses: {
     path: () => "/v1/responses",
-    dialects: [],
+    hasDialects: false,
     parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_output_tokens" },
     takes: ["system", "tools", "schema"],
     body: (request) => ({
@@ -70,7 +69,7 @@ export const PROTOCOLS = {
   },
   messages: {
     path: () => "/v1/messages",
-    dialects: [],
+    hasDialects: false,
     parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_tokens", stop_sequences: "stop_sequences" },
     takes: ["system", "tools", "schema"],
     body: (request) => ({
@@ -95,7 +94,7 @@ export const PROTOCOLS = {
   },
   completions: {
     path: (dialect) => `/${dialect}/v1/completions`,
-    dialects: DIALECTS,
+    hasDialects: true,
     parameters: { temperature: "temperature", top_p: "top_p", max_tokens: "max_tokens", stop_sequences: "stop", seed: "seed" },
     takes: [],
     body: (request) => ({

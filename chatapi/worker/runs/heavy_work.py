@@ -12,24 +12,9 @@ from contextvars import ContextVar
 from itertools import chain
 from typing import ParamSpec, TypeVar
 
-from msgspec.structs import replace
-
 from chatapi.fair_room import FairRoom
 from chatapi.wire import tokens
-from chatapi.wire.deltas import (
-    Annotations,
-    AnyDelta,
-    Audio,
-    Failed,
-    Finished,
-    Reasoning,
-    Refusal,
-    Started,
-    Text,
-    ToolCall,
-    Usage,
-    Vector,
-)
+from chatapi.wire.deltas import AnyDelta
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.run_usage import RunUsage
 
@@ -119,7 +104,7 @@ async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
 
     A reader decodes one delta in one step.
     """
-    passing = await aside(usage.add, [part for delta in batch for part in _parts(delta)])
+    passing = await aside(usage.add, [part for delta in batch for part in delta.cut(MAX_DELTA_CHARS)])
     if usage.unsettled_chars > MAX_UNSETTLED_CHARS:
         usage.unsettled_chars = 0
         for counter in usage.counters:
@@ -142,38 +127,4 @@ def is_light(usage: RunUsage, batch: Sequence[AnyDelta]) -> bool:
     """
     if len(batch) > LIGHT_DELTAS or usage.unsettled_chars > MAX_UNSETTLED_CHARS:
         return False
-    return sum([len(delta.text) if type(delta) is Text else _chars(delta) for delta in batch]) <= LIGHT_CHARS
-
-
-def _parts(delta: AnyDelta) -> list[AnyDelta]:
-    """Cut a large delta into several, but not its log probabilities: they belong to the whole text."""
-    if _chars(delta) <= MAX_DELTA_CHARS:
-        return [delta]
-    match delta:
-        case ToolCall():
-            first, *rest = _cut(delta.arguments)
-            following = [
-                ToolCall(delta.call_index, part, index=delta.index, kind=delta.kind) for part in rest
-            ]
-            return [replace(delta, arguments=first), *following]
-        case Reasoning() if delta.text:
-            return [replace(delta, text=part) for part in _cut(delta.text)]
-        case Text() | Refusal() if delta.logprobs is None:
-            return [replace(delta, text=part) for part in _cut(delta.text)]
-    return [delta]
-
-
-def _cut(text: str) -> list[str]:
-    return [text[start : start + MAX_DELTA_CHARS] for start in range(0, len(text), MAX_DELTA_CHARS)]
-
-
-def _chars(delta: AnyDelta) -> int:
-    match delta:
-        case Text() | Reasoning() | Refusal():
-            return len(delta.text)
-        case ToolCall():
-            return len(delta.arguments)
-        case Audio():
-            return len(delta.transcript)
-        case Annotations() | Vector() | Started() | Finished() | Usage() | Failed():
-            return 0
+    return sum([len(delta.counted_text or "") for delta in batch]) <= LIGHT_CHARS

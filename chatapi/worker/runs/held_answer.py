@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Reasoning, Started, Text
-from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS, delta_chars
+from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS
 
 # The most that is held: if the worker dies, it is lost, and nobody is charged for it.
 MAX_CHARS: Final = 16 << 10
@@ -41,7 +41,7 @@ class HeldAnswer:
             else:
                 self._join()
                 self._deltas.append(delta)
-                self._chars += delta_chars(delta)
+                self._chars += delta.content_chars
                 self._pieces += type(delta) is not Started
         is_full = self._chars > MAX_CHARS or len(self._deltas) >= MAX_ENTRY_DELTAS
         return self.take() if is_full or isinstance(batch[-1], TERMINAL) else []

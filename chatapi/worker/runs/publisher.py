@@ -13,21 +13,7 @@ from uuid import UUID
 from accounts import loop_clock
 from chatapi.delta_stream import DeltaStream, Entry, StreamUnavailable, in_time
 from chatapi.wire import deltas
-from chatapi.wire.deltas import (
-    TERMINAL,
-    Annotations,
-    AnyDelta,
-    Audio,
-    Failed,
-    Finished,
-    Reasoning,
-    Refusal,
-    Started,
-    Text,
-    ToolCall,
-    Usage,
-    Vector,
-)
+from chatapi.wire.deltas import TERMINAL, AnyDelta
 from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
@@ -39,8 +25,6 @@ MAX_TICK_S = 0.005
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
 # The most in one entry, unless a single delta is larger: a reader handles an entry in one step.
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
-# The length of one token with twenty alternatives.
-LOGPROB_CHARS = 1_000
 # Up to this number of generations there are no turns: one call nearly always holds them all.
 MOST_IN_ORDER = 16
 # A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas.
@@ -200,32 +184,15 @@ class Publisher:
 def _entry_end(batch: list[AnyDelta]) -> int:
     """Return how many of the deltas go into one entry."""
     if len(batch) == 1 or (
-        len(batch) <= MAX_ENTRY_DELTAS and sum([delta_chars(each) for each in batch]) <= MAX_ENTRY_CHARS
+        len(batch) <= MAX_ENTRY_DELTAS and sum([each.content_chars for each in batch]) <= MAX_ENTRY_CHARS
     ):
         return len(batch)
     chars = 0
     for end, delta in enumerate(batch[:MAX_ENTRY_DELTAS]):
-        chars += delta_chars(delta)
+        chars += delta.content_chars
         if chars > MAX_ENTRY_CHARS:
             return max(1, end)
     return min(len(batch), MAX_ENTRY_DELTAS)
-
-
-def delta_chars(delta: AnyDelta) -> int:
-    """Return about how many characters the encoded delta has."""
-    if type(delta) is Text and delta.logprobs is None:  # nearly every delta
-        return len(delta.text)
-    match delta:
-        case Text() | Refusal():
-            return len(delta.text) + LOGPROB_CHARS * len(delta.logprobs or ())
-        case Reasoning():
-            return len(delta.text) + len(delta.signature) + len(delta.redacted)
-        case ToolCall(arguments=content) | Vector(values=content):
-            return len(content)
-        case Audio():
-            return len(delta.data) + len(delta.transcript)
-        case Annotations() | Started() | Finished() | Usage() | Failed():
-            return 0
 
 
 def _entry(source: Source, batch: list[AnyDelta]) -> Entry:

@@ -6,25 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import assert_never
 
 import msgspec
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import (
-    Annotations,
-    AnyDelta,
-    Audio,
-    Failed,
-    Finished,
-    Reasoning,
-    Refusal,
-    Started,
-    Text,
-    ToolCall,
-    Usage,
-    Vector,
-)
+from chatapi.wire.deltas import AnyDelta, Content, Failed, Finished, Reasoning, Started, Text, Usage
 from chatapi.wire.generation_request import GenerationRequest, Texts
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, STOPPED
 from chatapi.worker.runs.echo import EchoCounters
@@ -77,6 +63,11 @@ class RunUsage:
                     self.finished[delta.index] = delta
                 case Usage():
                     self.reported = delta
+                case Started():
+                    self.has_started = True
+                    passing.append(delta)
+                case Failed():
+                    passing.append(delta)
                 case _:
                     self._count(delta)
                     passing.append(delta)
@@ -86,29 +77,11 @@ class RunUsage:
             self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms
         return passing
 
-    def _count(
-        self, delta: Started | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector | Failed
-    ) -> None:
-        counters = self._visible
-        match delta:
-            case Refusal():
-                text = delta.text
-            case Reasoning():
-                counters, text = self._reasoning, delta.text
-            case ToolCall():
-                # The model has generated the name, too.
-                text = (delta.name or "") + delta.arguments
-            case Audio():
-                # Speech has no text tokens that could be counted; its transcript is the least that was
-                # generated.
-                text = delta.transcript
-            case Started():
-                self.has_started = True
-                return
-            case Annotations() | Vector() | Failed():
-                return
-            case _:
-                assert_never(delta)
+    def _count(self, delta: Content) -> None:
+        text = delta.counted_text
+        if text is None:
+            return
+        counters = self._reasoning if isinstance(delta, Reasoning) else self._visible
         counters[delta.index].add(text)
         self.unsettled_chars += len(text)
         self._pieces += 1

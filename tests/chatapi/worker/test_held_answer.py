@@ -2,7 +2,7 @@
 
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Started, Text, ToolCall, Usage
 from chatapi.worker.runs.held_answer import MAX_CHARS, HeldAnswer
-from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS, delta_chars
+from chatapi.worker.runs.publisher import MAX_ENTRY_DELTAS
 
 
 def test_texts_of_a_choice_that_follow_each_other_are_joined() -> None:
@@ -46,8 +46,8 @@ def test_no_more_is_held_than_one_entry() -> None:
 def test_a_large_delta_that_was_cut_is_not_joined_again() -> None:
     parts: list[AnyDelta] = [Text("a" * MAX_CHARS) for _ in range(8)]
     published = HeldAnswer().add(parts)
-    assert max(map(delta_chars, published)) <= 2 * MAX_CHARS
-    assert sum(map(delta_chars, published)) == 8 * MAX_CHARS
+    assert max(delta.content_chars for delta in published) <= 2 * MAX_CHARS
+    assert sum(delta.content_chars for delta in published) == 8 * MAX_CHARS
 
 
 def test_the_end_is_not_held() -> None:

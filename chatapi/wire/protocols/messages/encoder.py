@@ -5,13 +5,15 @@ incomplete, everything else is held back; calls that an upstream interleaves com
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
 from chatapi.wire.completion import CollectedToolCall, Completion
 from chatapi.wire.deltas import (
+    Annotations,
     AnyDelta,
+    Audio,
     Failed,
     Finished,
     Reasoning,
@@ -20,6 +22,7 @@ from chatapi.wire.deltas import (
     Text,
     ToolCall,
     Usage,
+    Vector,
 )
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.messages.envelope import error_document
@@ -96,6 +99,13 @@ class MessagesEncoder:
                 yield from self._think(delta)
             case ToolCall():
                 yield from self._write(delta.call_index, delta.arguments, delta)
+            case _:
+                yield from self._framing(delta)
+
+    def _framing(
+        self, delta: Started | Audio | Annotations | Vector | Finished | Usage | Failed
+    ) -> Iterator[bytes]:
+        match delta:
             case Started():
                 # Of a tool's name as upstreams have it to the client's own (`request._short`).
                 self._long_names = delta.context.get("tools", {})
@@ -109,6 +119,10 @@ class MessagesEncoder:
             case Failed():
                 yield from self._release()
                 yield self.failed(delta)
+            case Audio() | Annotations() | Vector():
+                pass  # Anthropic's documents have no place for them
+            case _:
+                assert_never(delta)
 
     def _write(self, key: str | int, text: str, call: ToolCall | None = None) -> Iterator[bytes]:
         """Yield the frames for a piece of this block, which may be open or held already."""

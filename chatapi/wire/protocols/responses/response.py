@@ -6,7 +6,7 @@ of others meanwhile is held back until the open one is whole.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, assert_never
 
 import msgspec
 
@@ -14,6 +14,7 @@ from chatapi.wire.deltas import (
     Annotations,
     AnyDelta,
     Audio,
+    Content,
     Failed,
     Finished,
     Reasoning,
@@ -23,6 +24,7 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
     Usage,
+    Vector,
 )
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.held import Held
@@ -90,9 +92,6 @@ class Response:
 
     def add(self, delta: AnyDelta) -> Iterator[Event]:
         """Add one delta, and yield the events that it brings; all of them must be taken."""
-        if self._must_wait(delta):
-            self._held.add(delta)
-            return
         match delta:
             case Started():
                 yield from self._start(delta)
@@ -104,6 +103,8 @@ class Response:
                 yield f"response.{event}", self._told()
             case Failed():
                 yield from self.fail(delta, is_end=True)
+            case _ if self._must_wait(delta):
+                self._held.add(delta)
             case _:
                 yield from self._content(delta)
 
@@ -202,7 +203,7 @@ class Response:
 
     # ---- content
 
-    def _must_wait(self, delta: AnyDelta) -> bool:
+    def _must_wait(self, delta: Content) -> bool:
         """Return whether the delta would begin another part while the open call may go on, or too many."""
         if not isinstance(delta, _CONTENT) or self._continues(delta):
             return False
@@ -210,18 +211,18 @@ class Response:
             return True
         return isinstance(self._open, OutputCall) and not self._open.is_whole
 
-    def _continues(self, delta: AnyDelta) -> bool:
+    def _continues(self, delta: Content) -> bool:
         if isinstance(self._open, OutputCall):
             return isinstance(delta, ToolCall) and delta.call_index == self._open.call_index
         return isinstance(self._open, Spoken) and self._open.part.kind in _PARTS.get(type(delta), ())
 
-    def _content(self, delta: AnyDelta) -> Iterator[Event]:
+    def _content(self, delta: Content) -> Iterator[Event]:
         match delta:
             case Text(logprobs=logprobs):
                 yield from self._say("message", "output_text", delta.text, logprobs)
             case Refusal():
                 yield from self._say("message", "refusal", delta.text)
-            case Reasoning() if delta.text:
+            case Reasoning():
                 has_summary = "has_summary" in self._context
                 yield from self._say(
                     "reasoning", "summary_text" if has_summary else "reasoning_text", delta.text
@@ -230,8 +231,10 @@ class Response:
                 yield from self._call(delta)
             case Annotations():
                 yield from self._annotate(delta)
-            case Audio():
-                """No request can ask for speech."""
+            case Audio() | Vector():
+                pass  # no request of this protocol can ask for them
+            case _:
+                assert_never(delta)
 
     def _say(
         self,
