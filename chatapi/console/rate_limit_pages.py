@@ -19,6 +19,7 @@ from accounts import access
 from accounts.limits import Limit
 from accounts.models import APIKey, RateLimit
 from accounts.rate_limits import LEASE_MS, RateLimits
+from accounts.redis_urls import shared_url
 from chatapi.console.budget_forms import OwnerForm, key_of
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console, page, render
@@ -235,5 +236,5 @@ def _used(limits: Sequence[Limit]) -> Mapping[Limit, int] | None:
 
 
 async def _ask(limits: Sequence[Limit]) -> Mapping[Limit, int]:
-    async with connect(settings.STREAMS_URL, max_connections=1) as redis:
+    async with connect(shared_url(), max_connections=1) as redis:
         return await RateLimits(redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS).used(limits)

@@ -55,28 +55,36 @@ def answer(request: HttpRequest, row: Generation, live_url: str) -> HttpResponse
 
 
 def ask_to_stop(rows: Sequence[Generation]) -> bool:
-    """Return whether Redis has the requests to stop all of them, which are then in the audit log."""
-    try:
-        # A view runs in a thread without an event loop.
-        asyncio.run(_cancel(rows))
-    except StreamUnavailable as error:
-        log.warning("could not stop %s: %r", ", ".join(map(str, rows[:3])), error)
-        return False
-    for row in rows:
+    """Return whether Redis has the requests to stop all of them; those that it has are in the audit log."""
+    # A view runs in a thread without an event loop.
+    asked = asyncio.run(_cancel(rows))
+    for row in asked:
         recorder.record("asked to stop", row)
-    return True
+    return len(asked) == len(rows)
 
 
-async def _cancel(rows: Sequence[Generation]) -> None:
+async def _cancel(rows: Sequence[Generation]) -> list[Generation]:
+    """Cancel the generations; return those whose server of streams has taken that."""
     urls = ByServer(stream_urls())
-    for url in urls:
-        await _cancel_on(url, [row for row in rows if urls.of(row.id) == url])
+    by_url: dict[str, list[Generation]] = {}
+    for row in rows:
+        try:
+            by_url.setdefault(urls.of(row.id), []).append(row)
+        except StreamUnavailable as error:
+            log.warning("could not stop %s: %r", row, error)
+    # At the same time: a server that is away delays and spares none of another's.
+    asked = await asyncio.gather(*(_cancel_on(url, own) for url, own in by_url.items()))
+    return [row for own in asked for row in own]
 
 
-async def _cancel_on(url: str, rows: Sequence[Generation]) -> None:
-    if not rows:
-        return
-    async with connect(url, max_connections=1) as redis:
-        stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-        for row in rows:
-            await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)
+async def _cancel_on(url: str, rows: Sequence[Generation]) -> list[Generation]:
+    asked: list[Generation] = []
+    try:
+        async with connect(url, max_connections=1) as redis:
+            stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+            for row in rows:
+                await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)
+                asked.append(row)
+    except StreamUnavailable as error:
+        log.warning("could not stop %s: %r", ", ".join(map(str, rows[len(asked) :][:3])), error)
+    return asked

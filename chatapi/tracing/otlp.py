@@ -38,6 +38,8 @@ from chatapi.tracing import Attributes, Span
 log = logging.getLogger(__name__)
 
 MAX_ATTRIBUTE_CHARACTERS = 256
+# W3C's Trace Context, section 3.3.1.5: the least that is to be passed on.
+MAX_HEADER_CHARACTERS = 512
 # How long the end of the process may wait for the collector.
 CLOSE_S = 2.0
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -69,7 +71,12 @@ class OTLPTracer:
     def begin_request(self, method: str, route: str, headers: Mapping[bytes, bytes], began_ns: int) -> Span:
         """Begin the span of a request; what is not valid in its headers is ignored."""
         names = ("traceparent", "tracestate")
-        sent = {name: headers.get(name.encode(), b"").decode("latin-1") for name in names}
+        # The SDK takes 8 KB, with which many servers refuse the request to the upstream.
+        sent = {
+            name: value.decode("latin-1")
+            for name in names
+            if len(value := headers.get(name.encode(), b"")) <= MAX_HEADER_CHARACTERS
+        }
         method = method if method in _METHODS else "_OTHER"
         path = _template(route)
         return self._begin(

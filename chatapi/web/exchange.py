@@ -61,7 +61,6 @@ class Exchange:
         self.id = identity.new_id()
         """Identifies the request, and the generation that it creates."""
         self.request_headers = _by_name(connection.scope["headers"])
-        self.request_id = identity.request_id(self.request_headers.get(b"x-request-id"), self.id).decode()
         self.response_headers = [OPENAI_VERSION]
         """Headers that every response has, errors too."""
         self.caller: Caller | None = None
@@ -94,6 +93,10 @@ class Exchange:
         return round((time.monotonic() - self.began_at) * 1_000)
 
     # ---- the request
+
+    @property
+    def request_id(self) -> str:
+        return identity.request_id(self.request_headers.get(b"x-request-id"), self.id).decode()
 
     def belongs_to(self, caller: Caller) -> None:
         """Note whose request it is, and begin its span."""

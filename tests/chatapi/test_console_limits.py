@@ -202,12 +202,17 @@ def test_a_key_gets_a_rate_limit_from_its_page(alice: Person) -> None:
     assert RateLimit.objects.get().api_key == alice.api_key
 
 
-def test_the_use_of_a_rate_limit_is_shown(alice: Person, settings: Settings, valkey: Valkey) -> None:
-    settings.STREAMS_URL = f"unix://{valkey.socket}"
+@pytest.mark.parametrize("are_several", [False, True])
+def test_the_use_of_a_rate_limit_is_shown(
+    alice: Person, settings: Settings, valkey: Valkey, are_several: bool
+) -> None:
+    settings.BROKER_URL = settings.STREAMS_URL = f"unix://{valkey.socket}"
+    if are_several:
+        settings.STREAMS_URL = "redis://nobody-0.invalid:6379,redis://nobody-1.invalid:6379"
     row = RateLimit.objects.create(project=alice.project, requests_per_day=10, concurrent_requests=4)
 
     async def take() -> None:
-        async with connect(settings.STREAMS_URL) as redis:
+        async with connect(settings.BROKER_URL) as redis:
             shared = RateLimits(redis, settings.REDIS_KEY_PREFIX, lease_ms=60_000)
             for _ in range(3):
                 await shared.take(row.limits, uuid4(), model="small", amounts={})

@@ -7,6 +7,7 @@ from django.test import Client
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Role
+from chatapi.identity import new_id, on_one_of
 from chatapi.models import ServedModel
 from chatapi.pages import stopping
 from tests.admin_pages import client_of, text
@@ -114,3 +115,17 @@ def test_without_redis_nothing_claims_to_be_stopped(alice: Person, settings: Any
     )
     assert "could not be stopped" in text(answer)
     assert not AuditEntry.objects.filter(action="asked to stop").exists()
+
+
+def test_a_server_of_streams_that_is_away_spares_no_request_of_another(
+    alice: Person, settings: Any, valkey: Valkey
+) -> None:
+    settings.STREAMS_URL = f"unix:///nowhere,unix://{valkey.socket}"
+    away, there, unknown = (running(alice, id=on_one_of([number], new_id())) for number in (0, 1, 2))
+    client, path = as_role(alice, Role.ADMIN), url(alice, "live/stop-key")
+    assert "could not be stopped" in text(client.post(path, {"key": alice.api_key.pk}, follow=True))
+    assert valkey.client.keys(f"*{there.pk.hex}*")
+    stopped = AuditEntry.objects.filter(action="asked to stop").values_list("object_name", flat=True)
+    assert list(stopped) == [str(there)]
+    assert not stopping.ask_to_stop([away])
+    assert not stopping.ask_to_stop([unknown])

@@ -8,10 +8,9 @@ from uuid import UUID
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
 from chatapi import identity
-from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamServers
+from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web.inbox import Inbox
@@ -47,7 +46,7 @@ def test_an_id_names_its_server_and_stays_unique() -> None:
 def test_a_single_server_has_the_ids_of_the_release_before_too() -> None:
     assert ByServer(["only"]).of(on(7)) == "only"
     assert ByServer(["first", "second"]).of(on(1)) == "second"
-    with pytest.raises(RedisError, match="CHATAPI_STREAMS_URL has no server 2"):
+    with pytest.raises(StreamUnavailable, match="CHATAPI_STREAMS_URL has no server 2"):
         ByServer(["first", "second"]).of(on(2))
 
 
@@ -63,9 +62,9 @@ async def test_the_servers_that_answer_suffice(streams: StreamServers) -> None:
 async def test_no_server_that_answers_is_an_error(tmp_path: Path) -> None:
     clients = [connect(f"unix://{tmp_path}/nobody-{number}.sock") for number in range(2)]
     streams = StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
-    with pytest.raises(RedisError):
+    with pytest.raises(StreamUnavailable):
         await streams.connected_workers()
-    with pytest.raises(RedisError):
+    with pytest.raises(StreamUnavailable):
         await streams.cancelled_among([on(0), on(1)])
 
 
@@ -85,7 +84,7 @@ async def test_new_generations_are_placed_where_redis_answers(valkey: Valkey, tm
         while {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}:
             await asyncio.sleep(0.01)
     await inboxes.stop()
-    with pytest.raises(RedisError):
+    with pytest.raises(StreamUnavailable):
         await inboxes.start()
     for redis in clients:
         await redis.aclose()

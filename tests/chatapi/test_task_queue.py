@@ -155,3 +155,10 @@ def test_messages_of_the_previous_release_are_popped_from_its_list(valkey: Valke
     valkey.client.lpush(queue.key, queue.message("old0", 1), queue.message("old1", 1))
     enqueue(valkey, queue, Entry("new", 1))
     assert popped(valkey, queue, 8) == ["new", "old0", "old1"]
+
+
+def test_a_web_process_of_the_release_before_shares_the_queue(valkey: Valkey) -> None:
+    """It computes with what it finds in these two keys, and fails if that is no number."""
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, *(Entry(each.name, 1, each) for each in QueueClass))
+    assert not valkey.client.exists(f"{queue.key}:last", f"{queue.key}:last-flex")

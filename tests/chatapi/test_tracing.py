@@ -228,6 +228,21 @@ def test_a_header_that_is_not_valid_is_ignored(
     assert "traceparent" not in installation.log("web")
 
 
+def test_a_state_that_is_too_long_is_passed_on_to_nobody(
+    installation: Installation, receiver: Receiver
+) -> None:
+    trace_id, header = traced()
+    state = ",".join(f"v{number}={'a' * 250}" for number in range(30))
+    client = Client(installation.url, installation.keys["live"])
+    body = {"model": "five", "messages": [{"role": "user", "content": CANARY}]}
+    answer = client.send(
+        "POST", "/v1/chat/completions", json.dumps(body).encode(), traceparent=header, tracestate=state
+    )
+    assert answer.status == 200
+    spans_of(receiver, trace_id, "server", "consumer", "client")
+    assert "tracestate" not in installation.calls("five")[-1]["headers"]
+
+
 def test_no_span_has_content_keys_or_names_of_end_users(
     installation: Installation, receiver: Receiver
 ) -> None:
