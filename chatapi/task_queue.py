@@ -49,7 +49,7 @@ REPEAT_MS = 2_000
 
 # After how many interactive messages one of each other class joins their turns, so that it is served at all.
 INTERACTIVE_PER_OTHER = 16
-# How many waiting messages of a class a worker looks at for one that it may take.
+# How many messages a script looks at: of each class for one that a worker may take, or for lost ones.
 LOOK_AT = 64
 
 # KEYS: the sorted sets of turns of all classes, then for each a hash of every organization's last message,
@@ -115,15 +115,15 @@ return {#in_list, found}
 
 # KEYS: the queue's list and its sorted sets, then one flag per generation. ARGV: the number of queue keys,
 # how long a flag lasts in ms, then one message per generation. Returns the positions of the messages that
-# were enqueued; none while the queue holds any message, which may be one of these.
+# were enqueued: those that wait nowhere. None while the list has any, which may be one of these.
 _ENQUEUE_LOST = """
 local enqueued, queues = {}, tonumber(ARGV[1])
-local waiting = redis.call('LLEN', KEYS[1])
-for i = 2, queues do waiting = waiting + redis.call('ZCARD', KEYS[i]) end
-if waiting > 0 then return enqueued end
+if redis.call('LLEN', KEYS[1]) > 0 then return enqueued end
 for i = queues + 1, #KEYS do
-  if redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[2]) then
-    redis.call('ZADD', KEYS[2], 0, ARGV[i - queues + 2])
+  local message, waits = ARGV[i - queues + 2], false
+  for j = 2, queues do waits = waits or redis.call('ZSCORE', KEYS[j], message) end
+  if not waits and redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[2]) then
+    redis.call('ZADD', KEYS[2], 0, message)
     enqueued[#enqueued + 1] = i - queues - 1
   end
 end
@@ -211,18 +211,20 @@ class TaskQueue:
         return "EVAL", _ENQUEUE, len(keys), *keys, INTERACTIVE_PER_OTHER, *parts
 
     async def enqueue_lost(self, redis: Redis, entries: Sequence[Entry]) -> list[str]:
-        """Enqueue the generations again, as interactive ones, if the queue is empty; return those that were
-        enqueued.
+        """Enqueue generations whose message waits nowhere again, as interactive ones; return their ids.
 
         Each is enqueued at most once in `REPEAT_MS`, for any number of workers. Raises `RedisError`.
         """
         queues = self.key, *sorted_sets(self.key)
-        flags = [f"{self.key}:enqueued-again:{entry.generation_id}" for entry in entries]
-        messages = [self.message(entry.generation_id, entry.organization_id) for entry in entries]
-        async with in_time():
-            keys = *queues, *flags
-            enqueue = redis.eval(_ENQUEUE_LOST, len(keys), *keys, len(queues), REPEAT_MS, *messages)
-            return [entries[at].generation_id for at in cast(list[int], await enqueue)]
+        found: list[str] = []
+        for start in range(0, len(entries), LOOK_AT):
+            some = entries[start : start + LOOK_AT]  # a script blocks Redis
+            keys = *queues, *(f"{self.key}:enqueued-again:{entry.generation_id}" for entry in some)
+            messages = [self.message(entry.generation_id, entry.organization_id) for entry in some]
+            async with in_time():
+                enqueue = redis.eval(_ENQUEUE_LOST, len(keys), *keys, len(queues), REPEAT_MS, *messages)
+                found += [some[at].generation_id for at in cast(list[int], await enqueue)]
+        return found
 
 
 def _probe(app: Celery, task_name: str, queue: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Finds generations whose queue message was lost, and enqueues them again.
 
-A worker claims a generation within milliseconds after it has popped its message. So a message is lost if the
-queue is empty, a worker has a free slot, and the database has a generation that was admitted a second ago and
-is not claimed. There are three causes: Redis was emptied, a worker was killed between the pop and the claim,
-or a web process was killed between the commit and the enqueueing.
+A worker claims a generation within milliseconds after it has taken its message. So a message is lost if it
+waits in no queue, and the database has its generation, admitted a second ago and not claimed. A worker looks
+while it has a free slot. There are three causes: Redis was emptied, a worker was killed between the pop and
+the claim, or a web process was killed between the commit and the enqueueing.
 
 If the request is lost too, the worker that claims the generation voids it with `request_lost`.
 """

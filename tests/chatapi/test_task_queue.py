@@ -14,7 +14,6 @@ from chatapi.task_queue import (
     Entry,
     QueueClass,
     TaskQueue,
-    sorted_sets,
     taking,
     wake_ups,
 )
@@ -59,26 +58,26 @@ def test_each_message_carries_its_own_id_everywhere() -> None:
     assert decoded(second)["body"][:2] == [["second"], {"v": 1}]
 
 
-async def test_a_lost_message_is_enqueued_once_and_only_into_an_empty_queue(valkey: Valkey) -> None:
+async def test_a_message_that_waits_nowhere_is_enqueued_again_and_only_once(valkey: Valkey) -> None:
     queue, redis = TaskQueue(probe_app, "note", QUEUE), connect(f"unix://{valkey.socket}")
     first, second, third = (Entry(name, 1) for name in ("first", "second", "third"))
     assert await queue.enqueue_lost(redis, [first, second]) == ["first", "second"]
-    turns = f"{queue.key}:turns"
-    valkey.client.zpopmin(turns)
-    assert await queue.enqueue_lost(redis, [first, third]) == []
-    valkey.client.delete(turns)
-    assert await queue.enqueue_lost(redis, [first, third]) == ["third"]
-    assert valkey.client.zrange(turns, 0, -1) == [queue.message("third", 1).decode()]
-    valkey.client.delete(turns)
-    for key in *sorted_sets(queue.key)[1:], queue.key:
-        enqueue(
-            valkey, queue, Entry("background", 1, QueueClass.BACKGROUND), Entry("flex", 1, QueueClass.FLEX)
-        )
-        valkey.client.lpush(queue.key, queue.message("old", 1))
-        for other in {*sorted_sets(queue.key), queue.key} - {key}:
-            valkey.client.delete(other)
-        assert await queue.enqueue_lost(redis, [Entry(f"not in {key}", 1)]) == []
-        valkey.client.delete(key)
+    assert popped(valkey, queue, 1) == ["first"]
+    assert await queue.enqueue_lost(redis, [first, second, third]) == ["third"], "the second one waits"
+    assert await queue.enqueue_lost(redis, [first, second, third]) == []
+    assert popped(valkey, queue, 3) == ["second", "third"]
+    await redis.aclose()
+
+
+async def test_a_message_of_any_class_is_not_lost_while_it_waits(valkey: Valkey) -> None:
+    """Beside a flood, too, a lost message is found."""
+    queue, redis = TaskQueue(probe_app, "note", QUEUE), connect(f"unix://{valkey.socket}")
+    waiting = [Entry(each.name, 1, each) for each in QueueClass]
+    flood = [Entry(f"flood {number}", 2) for number in range(100)]
+    enqueue(valkey, queue, *waiting, *flood)
+    assert await queue.enqueue_lost(redis, [*waiting, *flood, Entry("lost", 3)]) == ["lost"]
+    valkey.client.lpush(queue.key, "a message of the release before, which may be that of any")
+    assert await queue.enqueue_lost(redis, [Entry("also lost", 3)]) == []
     await redis.aclose()
 
 
