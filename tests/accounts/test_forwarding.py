@@ -58,6 +58,15 @@ def test_without_trusted_proxies_only_the_socket_counts() -> None:
             },
             Forwarded(CLIENT, "https", "a.example"),
         ),
+        # The outer proxy has appended host and scheme, the inner one an address only.
+        (
+            {
+                "x_forwarded_for": f"1.1.1.1, {CLIENT}, 10.9.9.9",
+                "x_forwarded_proto": "http, https",
+                "x_forwarded_host": "evil.example, a.example",
+            },
+            Forwarded(CLIENT, "https", "a.example"),
+        ),
         # Two proxies, each of which has appended its words.
         (
             {
