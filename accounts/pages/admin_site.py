@@ -22,6 +22,8 @@ MAX_SEARCH_CHARACTERS = 200
 _SEARCHES = ("q", "s", "term")
 # Lookups that Django's lists accept. On SQLite this process matches, and some patterns never end.
 _PATTERNS = {"regex", "iregex"}
+# The form was valid when it was checked; a second press or another person was faster.
+CONFLICT = "This conflicts with a change that was saved just now, so it was not saved."
 
 
 class Site(UnfoldAdminSite):
@@ -53,10 +55,7 @@ class Site(UnfoldAdminSite):
             except (OverflowError, DataError, InvalidPage) as error:
                 raise BadRequest("A number or a date in this request is out of range.") from error
             except IntegrityError as error:
-                # The form was valid when it was checked; a second press or another person was faster.
-                raise BadRequest(
-                    "This conflicts with a change that was saved just now, so it was not saved."
-                ) from error
+                raise BadRequest(CONFLICT) from error
             except ValueError as error:
                 match = request.resolver_match
                 if match is None or not (match.url_name or "").endswith("_changelist"):

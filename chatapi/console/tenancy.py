@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, NamedTuple
 
+from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
+from django.db import IntegrityError
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect
 from django.shortcuts import render as render_template
 from django.urls import reverse
 from django.utils import timezone
@@ -16,6 +19,7 @@ from django.views.decorators.cache import never_cache
 
 from accounts import access
 from accounts.models import Member, Organization, Project
+from accounts.pages.admin_site import CONFLICT
 
 # The organizations and projects that the switcher lists.
 MAX_CHOICES = 50
@@ -100,8 +104,9 @@ View = Callable[..., HttpResponse]
 def page(permission: str) -> Callable[[View], View]:
     """Return a decorator for views of one organization: they get the `Console` instead of its id.
 
-    Visitors are sent to the sign-in page, others' organizations are a 404, a missing permission is a 403. The
-    view's times are those of the organization's time zone.
+    Visitors are sent to the sign-in page, others' organizations are a 404, a missing permission is a 403. A
+    form that another change has overtaken is shown again. The view's times are those of the organization's
+    time zone.
     """
 
     def decorate(view: View) -> View:
@@ -115,7 +120,11 @@ def page(permission: str) -> Callable[[View], View]:
             if not console.may(permission):
                 raise PermissionDenied
             with timezone.override(console.organization.time_zone):
-                return view(request, console, **kwargs)
+                try:
+                    return view(request, console, **kwargs)
+                except IntegrityError:
+                    messages.error(request, CONFLICT)
+                    return redirect(request.get_full_path())
 
         return guarded
 

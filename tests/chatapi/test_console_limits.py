@@ -4,6 +4,7 @@ import asyncio
 from uuid import uuid4
 
 import pytest
+from django.db.models.signals import pre_save
 from django.test import Client
 from pytest_django import Settings
 
@@ -200,6 +201,23 @@ def test_a_key_gets_a_rate_limit_from_its_page(alice: Person) -> None:
     assert path in client.get(url(alice, f"keys/{alice.api_key.pk}")).content.decode()
     client.post(path, {"requests_per_day": "7"})
     assert RateLimit.objects.get().api_key == alice.api_key
+
+
+@pytest.mark.django_db(transaction=True)  # so that a refused row ends only its own transaction
+def test_a_second_press_shows_the_form_again(alice: Person) -> None:
+    client, new = as_role(alice, Role.ADMIN), url(alice, "budgets/rate-limits/new")
+
+    def be_faster(**kwargs: object) -> None:
+        RateLimit.objects.bulk_create([RateLimit(project=alice.project, requests_per_minute=60)])
+
+    pre_save.connect(be_faster, sender=RateLimit)
+    try:
+        sent = {"project": alice.project.pk, "requests_per_minute": "60"}
+        shown = text(client.post(new, sent, follow=True))
+    finally:
+        pre_save.disconnect(be_faster, sender=RateLimit)
+    assert "This conflicts with a change that was saved just now" in shown
+    assert RateLimit.objects.count() == 1
 
 
 @pytest.mark.parametrize("are_several", [False, True])
