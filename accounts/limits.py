@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -17,6 +17,25 @@ class Counts(StrEnum):
     REQUESTS = "requests"
     TOKENS = "tokens"
     RUNNING = "running"
+
+
+class LimitNumber(NamedTuple):
+    """A number of a row of limits, as its names elsewhere say it."""
+
+    counts: Counts
+    window_ms: int
+    """The time in which it comes back; 0 for concurrent requests, which are counted by leases."""
+    api_member: str
+    """Its name in the management API."""
+    option: str
+    """The option of `createkey`."""
+
+    @property
+    def measure(self) -> str:
+        """What it is the most of, in words."""
+        if self.counts is Counts.RUNNING:
+            return "requests at the same time"
+        return f"{self.counts} in a {'day' if self.window_ms == DAY_MS else 'minute'}"
 
 
 # What a request takes or used of each thing that is counted by amounts. Without an entry it takes nothing;

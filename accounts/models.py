@@ -1,7 +1,7 @@
 """Tenants: organizations, projects, members, API keys and rate limits."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from zoneinfo import available_timezones
 
 from django.conf import settings
@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import api_keys
-from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
+from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit, LimitNumber
 from accounts.model_lists import ModelsMode, validate_model_names
 
 MAX_END_USER_CHARS = 128
@@ -324,13 +324,19 @@ class RateLimit(models.Model):
     tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True)
     concurrent_requests = models.PositiveIntegerField(null=True, blank=True)
 
-    # The columns of limits, with what each counts and its window; a lease has no window.
-    NUMBERS = {
-        "requests_per_minute": (Counts.REQUESTS, MINUTE_MS),
-        "tokens_per_minute": (Counts.TOKENS, MINUTE_MS),
-        "requests_per_day": (Counts.REQUESTS, DAY_MS),
-        "tokens_per_day": (Counts.TOKENS, DAY_MS),
-        "concurrent_requests": (Counts.RUNNING, 0),
+    # By column.
+    NUMBERS: ClassVar[dict[str, LimitNumber]] = {
+        "requests_per_minute": LimitNumber(
+            Counts.REQUESTS, MINUTE_MS, "max_requests_per_1_minute", "--requests-per-minute"
+        ),
+        "tokens_per_minute": LimitNumber(
+            Counts.TOKENS, MINUTE_MS, "max_tokens_per_1_minute", "--tokens-per-minute"
+        ),
+        "requests_per_day": LimitNumber(
+            Counts.REQUESTS, DAY_MS, "max_requests_per_1_day", "--requests-per-day"
+        ),
+        "tokens_per_day": LimitNumber(Counts.TOKENS, DAY_MS, "max_tokens_per_1_day", "--tokens-per-day"),
+        "concurrent_requests": LimitNumber(Counts.RUNNING, 0, "max_concurrent_requests", "--concurrent"),
     }
 
     class Meta:
@@ -384,11 +390,8 @@ class RateLimit(models.Model):
 
     def limits_of(self, scope: str, scope_id: int, name: str = "") -> list[Limit]:
         """Return the limits that are set, as values for this owner."""
-        numbers = (
-            (counts, getattr(self, name), window_ms) for name, (counts, window_ms) in self.NUMBERS.items()
-        )
         return [
-            Limit(scope, scope_id, self.model, counts, min(most, HIGHEST), window_ms, name)
-            for counts, most, window_ms in numbers
-            if most is not None
+            Limit(scope, scope_id, self.model, number.counts, min(most, HIGHEST), number.window_ms, name)
+            for column, number in self.NUMBERS.items()
+            if (most := getattr(self, column)) is not None
         ]

@@ -9,7 +9,7 @@ import msgspec
 from chatapi.api.management.routes import ROUTES
 from chatapi.api.openapi_operations import new_answer, new_operation, new_parameter, with_errors
 from chatapi.api.openapi_schemas import Schema, ecma_patterns, ref, ref_to
-from chatapi.api.organization_query import COMPLETIONS, COSTS, EMBEDDINGS, UsageRouteSpec
+from chatapi.api.organization import REPORTS, Report
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation
 from chatapi.wire.protocols.chat import CHAT
@@ -200,9 +200,6 @@ def _readings() -> dict[str, Schema]:
         "/v1/models/{model}": _retrieval(
             ("models", "retrieveModel", "Show one model"), "If the key can use it.", "Model", _MODEL
         ),
-        "/v1/organization/costs": _report(
-            ("organization", "listCosts", "List the organization's costs by day"), "CostPage", COSTS
-        ),
         "/v1/organization/statements": _retrieval(
             ("organization", "listStatements", "List the organization's statements of closed months"),
             "Needs an admin key. The newest statement is the first one.",
@@ -217,24 +214,7 @@ def _readings() -> dict[str, Schema]:
             new_parameter("path", "period", _TEXT, "A month of UTC, such as `2026-11`."),
             new_parameter("query", "format", {"enum": ["json", "csv", "pdf"], **_TEXT}, "Before `Accept`."),
         ),
-        "/v1/organization/usage/completions": _report(
-            (
-                "organization",
-                "listUsageOfCompletions",
-                "List the organization's usage by minute, hour or day",
-            ),
-            "UsagePage",
-            COMPLETIONS,
-        ),
-        "/v1/organization/usage/embeddings": _report(
-            (
-                "organization",
-                "listUsageOfEmbeddings",
-                "List the organization's usage of embeddings by minute, hour or day",
-            ),
-            "EmbeddingsPage",
-            EMBEDDINGS,
-        ),
+        **{f"/v1/organization/{path}": _report(report) for path, report in REPORTS.items()},
     }
 
 
@@ -281,7 +261,8 @@ def _retrieval(
     return {"get": new_operation(names, description, parameters=parameters, answers=answers, errors=errors)}
 
 
-def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dict[str, Schema]:
+def _report(report: Report) -> dict[str, Schema]:
+    spec = report.spec
     limits = ", ".join(f"`{word}`: {usual}, at most {most}" for word, (_, usual, most) in spec.widths.items())
     width = {"type": "string", "enum": list(spec.widths), "default": "1d"}
     number: Schema = {"type": "integer"}
@@ -302,10 +283,11 @@ def _report(names: tuple[str, str, str], page: str, spec: UsageRouteSpec) -> dic
         for name, (schema, description) in parameters.items()
     ]
     answers = {
-        200: new_answer("Buckets, oldest first.", page),
+        200: new_answer("Buckets, oldest first.", report.page.__name__),
         400: new_answer("A parameter is missing or wrong; `param` names it.", "Error"),
         403: new_answer("The key is not an admin key, or lacks the scope `usage`.", "Error"),
     }
+    names = "organization", report.operation_id, report.summary
     return {"get": new_operation(names, "For admin keys.", parameters=query, answers=answers)}
 
 

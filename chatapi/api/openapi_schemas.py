@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from chatapi.api.management.routes import ROUTES
-from chatapi.api.organization_answers import CostPage, EmbeddingsPage, UsagePage
+from chatapi.api.organization import REPORTS
 from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.api.statements import StatementPage
 from chatapi.wire import caps
@@ -37,7 +37,7 @@ def all_schemas() -> dict[str, Schema]:
     operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
     requests = [operation.request for operation in operations]
     managing = [operation for route in ROUTES for operation in route.operations.values()]
-    types = [*requests, ModelList, Key, Receipt, UsagePage, EmbeddingsPage, CostPage]
+    types = [*requests, ModelList, Key, Receipt, *(report.page for report in REPORTS.values())]
     types += [StatementPage, StatementDocument]
     types += [each for operation in managing for each in (operation.body, operation.answer) if each]
     _, found = msgspec.json.schema_components(types, ref_template=_REF)

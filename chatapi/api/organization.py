@@ -39,11 +39,13 @@ from usage.pricing import NANODOLLARS
 
 
 class Report(NamedTuple):
-    """What one route answers."""
+    """What one route answers, and what the reference says about it."""
 
+    operation_id: str
+    summary: str
     spec: UsageRouteSpec
-    page: Callable[..., Struct]
-    bucket: Callable[..., Struct]
+    page: type[Struct]
+    bucket: type[Struct]
     result: Callable[[Sums, PageRequest], Struct]
     """Makes of the sums of one group of a bucket what clients see."""
     narrowed: Callable[[BucketQuery], BucketQuery] = lambda query: query
@@ -101,9 +103,25 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
 
 # By the path behind `/v1/organization/`.
 REPORTS: Final = {
-    "usage/completions": Report(COMPLETIONS, UsagePage, UsageBucket, _completions, _but_other_models),
-    "usage/embeddings": Report(EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket, _embeddings, _embedding_models),
-    "costs": Report(COSTS, CostPage, CostBucket, _costs),
+    "usage/completions": Report(
+        "listUsageOfCompletions",
+        "List the organization's usage by minute, hour or day",
+        COMPLETIONS,
+        UsagePage,
+        UsageBucket,
+        _completions,
+        _but_other_models,
+    ),
+    "usage/embeddings": Report(
+        "listUsageOfEmbeddings",
+        "List the organization's usage of embeddings by minute, hour or day",
+        EMBEDDINGS,
+        EmbeddingsPage,
+        EmbeddingsBucket,
+        _embeddings,
+        _embedding_models,
+    ),
+    "costs": Report("listCosts", "List the organization's costs by day", COSTS, CostPage, CostBucket, _costs),
 }
 
 

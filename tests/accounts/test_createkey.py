@@ -106,7 +106,7 @@ def test_a_name_that_is_not_allowed_is_refused_and_nothing_is_made(option: str, 
 
 
 LIMITED = ["--organization", "Acme", "--requests-per-minute", "60", "--tokens-per-minute", "9000"]
-LIMITED += ["--concurrent", "5"]
+LIMITED += ["--concurrent", "5", "--tokens-per-day", "70000"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_key_can_have_limits_and_a_budget(per: str, period: Period) -> None:
     row = look_up(createkey(*LIMITED, "--budget-usd", "12.5", "--per", per).strip())
     limit = RateLimit.objects.get(api_key_id=row.api_key_id)
     assert (limit.requests_per_minute, limit.tokens_per_minute, limit.concurrent_requests) == (60, 9_000, 5)
-    assert (limit.requests_per_day, limit.tokens_per_day) == (None, None)
+    assert (limit.requests_per_day, limit.tokens_per_day) == (None, 70_000)
     budget = BudgetLimit.objects.get()
     assert (budget.scope, budget.scope_id, budget.period) == ("key", row.api_key_id, period)
     assert budget.limit_nanodollars == 12_500_000_000

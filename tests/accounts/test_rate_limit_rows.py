@@ -10,6 +10,8 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import RateLimit
+from chatapi.api.management.objects import ProjectRateLimit
+from chatapi.api.management.requests import RateLimitBody
 from chatapi.models import ServedModel
 from tests.cast import Person
 
@@ -150,3 +152,9 @@ def test_an_operator_is_told_of_a_second_row_for_a_model(
 def test_an_operator_is_told_of_what_is_no_limit(root: Client, alice: Person, number: str) -> None:
     assert root.post(ADD, {"api_key": alice.api_key.pk, "tokens_per_day": number}).status_code == 200
     assert not RateLimit.objects.exists()
+
+
+def test_the_api_knows_each_number_of_a_rate_limit() -> None:
+    members = {number.api_member for number in RateLimit.NUMBERS.values()}
+    assert set(RateLimitBody.__struct_fields__) == members
+    assert set(ProjectRateLimit.__struct_fields__) == members | {"object", "id", "model"}

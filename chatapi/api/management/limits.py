@@ -25,14 +25,8 @@ from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.models.budget_keys import BudgetKey, LimitKey
 
-# Our columns by the members of OpenAI's object; the last two are not OpenAI's.
-_NUMBERS = {
-    "max_requests_per_1_minute": "requests_per_minute",
-    "max_tokens_per_1_minute": "tokens_per_minute",
-    "max_requests_per_1_day": "requests_per_day",
-    "max_tokens_per_1_day": "tokens_per_day",
-    "max_concurrent_requests": "concurrent_requests",
-}
+# Our columns by the members of the API's object.
+_NUMBERS = {number.api_member: column for column, number in RateLimit.NUMBERS.items()}
 # What the columns of requests hold on PostgreSQL.
 _MOST_REQUESTS = 2**31 - 1
 _ALL_MODELS = "*"

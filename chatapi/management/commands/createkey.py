@@ -14,12 +14,6 @@ from chatapi.models import ServedModel
 from usage.management import arguments
 from usage.models import BudgetLimit, Period, Scope
 
-# Each limit's column, and its name in the help.
-LIMITS = {
-    "--requests-per-minute": ("requests_per_minute", "requests in a minute"),
-    "--tokens-per-minute": ("tokens_per_minute", "tokens in a minute"),
-    "--concurrent": ("concurrent_requests", "requests at the same time"),
-}
 PERIODS = {"day": Period.DAY, "month": Period.MONTH, "total": Period.EVER}
 
 
@@ -116,9 +110,13 @@ class Command(BaseCommand):
 
 
 def _add_limits(parser: CommandParser) -> None:
-    for option, (field, what) in LIMITS.items():
+    for column, number in RateLimit.NUMBERS.items():
         parser.add_argument(
-            option, dest=field, type=arguments.positive, metavar="N", help=f"the most {what} of this key"
+            number.option,
+            dest=column,
+            type=arguments.positive,
+            metavar="N",
+            help=f"the most {number.measure} of this key",
         )
     parser.add_argument(
         "--budget-usd",
@@ -131,7 +129,7 @@ def _add_limits(parser: CommandParser) -> None:
 
 def _save_limits(row: APIKey, options: dict[str, Any]) -> None:
     """Save the key's rate limits and budget, if there are any. Raises `CommandError`."""
-    numbers = {field: options[field] for field, _ in LIMITS.values() if options[field] is not None}
+    numbers = {column: options[column] for column in RateLimit.NUMBERS if options[column] is not None}
     limits: list[RateLimit | BudgetLimit] = [RateLimit(api_key=row, **numbers)] if numbers else []
     if options["budget_usd"] is not None:
         period, amount = PERIODS[options["per"]], options["budget_usd"]
