@@ -180,7 +180,7 @@ class Simulation:
 def main() -> None:
     """Simulate, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    numbers = {"machines": 1, "web": 1, "workers": 1, "slots": 1200, "streams": 1000, "seed": 1}
+    numbers = {"machines": 1, "web": 1, "workers": 1, "slots": 4000, "streams": 1000, "seed": 1}
     times = {"cores": 4.0, "tokens-per-second": 50.0, "seconds": 60.0, "ramp-seconds": 1.0}
     for name, default in (numbers | times).items():
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default: {default}")

@@ -1,7 +1,7 @@
 """A fleet whose hosts are network namespaces: each has its own address, and a link that can be cut.
 
-PostgreSQL and two Valkeys, the broker's and the streams', are a host, too. All of it is inside one network
-namespace of this process (`unshare`), so that only its own addresses and loopback exist.
+PostgreSQL and three Valkeys, the broker and two servers of streams, are a host, too. All of it is inside one
+network namespace of this process (`unshare`), so that only its own addresses and loopback exist.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import Request
 
 import psycopg
@@ -24,8 +25,11 @@ from tests.installation import Installation, fetch, wait_for
 INSIDE = "CHATAPI_TESTS_INSIDE_NAMESPACE"
 SUBNET = "10.77.0"
 OUTSIDE, STORES = f"{SUBNET}.1", f"{SUBNET}.10"
-BROKER, STREAMS = f"redis://{STORES}:6379/0", f"redis://{STORES}:6380/0"
-VALKEYS = {"broker": (BROKER, "6379"), "streams": (STREAMS, "6380")}
+VALKEYS = {
+    name: f"redis://{STORES}:{port}/0"
+    for name, port in {"broker": 6379, "streams-0": 6380, "streams-1": 6381}.items()
+}
+BROKER, *STREAMS = VALKEYS.values()
 DATABASE = f"postgres://chatapi@{STORES}:5432"
 WEB_PORT = 8000
 READY_S = 60
@@ -65,7 +69,7 @@ class Fleet(Installation):
         self.environment |= {
             "DATABASE_URL": f"{DATABASE}/chatapi",
             "CHATAPI_BROKER_URL": BROKER,
-            "CHATAPI_STREAMS_URL": STREAMS,
+            "CHATAPI_STREAMS_URL": ",".join(STREAMS),
         }
         self.hosts = [f"host-{number}" for number in range(1, hosts + 1)]
         self.served: list[str] = []
@@ -90,14 +94,15 @@ class Fleet(Installation):
     # ---- stores
 
     def start_valkey(self) -> None:
-        """Start PostgreSQL and both Valkeys."""
+        """Start PostgreSQL and all Valkeys."""
         self._start_postgres()
         for name in VALKEYS:
             self.start_store(name)
 
     def start_store(self, name: str) -> None:
         """Start one of the Valkeys, empty, and wait until it answers."""
-        url, port = VALKEYS[name]
+        url = VALKEYS[name]
+        port = str(urlsplit(url).port)
         options = {"port": port, "bind": STORES, "protected-mode": "no", "save": "", "appendonly": "no"}
         words = [word for option, value in options.items() for word in (f"--{option}", value)]
         self._spawn_on("stores", name, [str(get_binary_path()), *words])

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.faults.soak_verdict import Outages
+from tests.faults.soak_verdict import Loss, Outages
 from tests.installation import Installation
 
 PAUSE_S = (1.0, 4.0)
@@ -96,7 +96,7 @@ class Chaos:
         self._installation.start_reaper()
 
     def _kill_valkey(self) -> None:
-        self.outages.valkey_losses.append(time.monotonic())
+        self.outages.valkey_losses.append(Loss(time.monotonic()))
         self._installation.end("valkey")
         self._supervisor_notices()
         self._installation.start_valkey()

@@ -3,7 +3,8 @@ exits 1 if the books are wrong in the end. It needs root, `ip` and PostgreSQL.
 
 python -m tests.faults.soak_hosts --seconds 180 --seed 4         the seed decides requests and faults
 
-Hosts are killed and started again, cut off, and added, and each of the two Valkeys dies.
+Hosts are killed and started again, cut off, and added; the broker dies, and so does one of two servers of
+streams, which must end its own streams only.
 """
 
 import argparse
@@ -31,11 +32,11 @@ from chatapi.task_queue import TaskQueue
 from tests import canaries
 from tests.chatapi.http_client import Exchange
 from tests.faults.bookkeeper import Bookkeeper
-from tests.faults.hosts import BROKER, INSIDE, STREAMS, Fleet, command_inside, why_not
+from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections, KeepingClient
 from tests.faults.soak_report import print_report
-from tests.faults.soak_verdict import Outages, Verdict
+from tests.faults.soak_verdict import Loss, Outages, Verdict, harmed_by_another_server
 from tests.faults.soak_visits import Visit
 from tests.installation import wait_for
 
@@ -92,7 +93,7 @@ class HostFaults:
             self._cut_a_link,
             self._add_a_host,
             self._kill_the_broker,
-            self._kill_the_streams,
+            self._kill_a_stream_server,
         ]
 
     def run(self, seconds: float) -> None:
@@ -129,15 +130,16 @@ class HostFaults:
             self._fleet.add()
 
     def _kill_the_broker(self) -> None:
-        self._kill_a_store("broker")
+        self._kill_a_store("broker", (0, 1))
 
-    def _kill_the_streams(self) -> None:
-        self.outages.valkey_losses.append(time.monotonic())
-        self._kill_a_store("streams")
+    def _kill_a_stream_server(self) -> None:
+        number = self._chance.randrange(len(STREAMS))
+        self.outages.valkey_losses.append(Loss(time.monotonic(), str(number)))
+        self._kill_a_store(f"streams-{number}", PAUSE_S)
 
-    def _kill_a_store(self, name: str) -> None:
+    def _kill_a_store(self, name: str, away_s: tuple[float, float]) -> None:
         self._fleet.end(name)
-        time.sleep(self._chance.uniform(0, 1))
+        time.sleep(self._chance.uniform(*away_s))
         self._fleet.start_store(name)
 
 
@@ -184,12 +186,13 @@ class HostsSoak:
         finally:
             bookkeeper.stop()
         verdict = Verdict.of(self.visits, rows, report, calls, self.faults.outages)
-        return replace(verdict, violations=[*verdict.violations, *self._traces()])
+        harmed = harmed_by_another_server(self.visits, self.faults.outages)
+        return replace(verdict, violations=[*verdict.violations, *harmed, *self._traces()])
 
     def _traces(self) -> list[str]:
         """Return the places that still contain a message when no stream is stored any more."""
         found = []
-        for url in (BROKER, STREAMS):
+        for url in VALKEYS.values():
             with Redis.from_url(url) as valkey:
                 valkey.config_set("rdbcompression", "no")
                 patience_s = STREAM_TTL_MS / 1_000 + 5

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
@@ -28,6 +28,9 @@ NEVER_TOLD = "queue_timeout"
 
 MAX_CALLS = 4
 """Calls of the upstream for one generation: the worker repeats one that has sent nothing."""
+
+STREAM_LOST = {"stream_unavailable", "request_lost"}
+"""What clients are told when the server of their stream has died."""
 
 NOT_COMPLETED = "response_not_completed"
 """No client may be told this: they go on from responses whose end they have."""
@@ -57,6 +60,14 @@ class Waits:
         )
 
 
+class Loss(NamedTuple):
+    """A server of streams lost all that it had."""
+
+    at: float
+    server: str = "0"
+    """Its number: the last digit of the ids of its generations."""
+
+
 @dataclass
 class Outages:
     """What was away, and when, in seconds of the monotonic clock."""
@@ -65,8 +76,7 @@ class Outages:
     """From a web process's death to the next one's first answer: whatever it served is cut off."""
     web_stops: list[tuple[float, float]] = field(default_factory=list)
     """The same of one that was told to stop: it may take nothing new, but ends what it has taken."""
-    valkey_losses: list[float] = field(default_factory=list)
-    """When Valkey lost all that it had."""
+    valkey_losses: list[Loss] = field(default_factory=list)
     bad_exits: list[str] = field(default_factory=list)
     """Web processes that were told to stop, and ended otherwise than by themselves."""
 
@@ -80,18 +90,17 @@ class Outages:
             for began, ended in [*self.web_kills, *refusing]
         )
 
-    def has_lost_data(self, since: float, until: float) -> bool:
-        """Whether Valkey has lost all that it had, some time between."""
-        return any(since <= lost_at <= until for lost_at in self.valkey_losses)
+    def has_lost_data(self, ids: Iterable[str], since: float, until: float) -> bool:
+        """Return whether a server of one of these generations has lost all that it had, some time between."""
+        servers = {each[-1:] for each in ids}
+        return any(loss.server in servers and since <= loss.at <= until for loss in self.valkey_losses)
 
     def has_lost(self, visit: Visit, row: Row) -> bool:
         """Return whether Valkey has lost the log of this visit's generation, so that only the last heartbeat
         is left.
         """
         first, last = visit.heard[0].began_at, visit.heard[-1].ended_at + row.seconds + AT_ONCE_S
-        return row.outcome == "worker_lost" and any(
-            first <= lost_at <= last for lost_at in self.valkey_losses
-        )
+        return row.outcome == "worker_lost" and self.has_lost_data([row.id], first, last)
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,7 @@ class Verdict:
             "ends": Counter(_end(each) for _, each in heard),
             "status": Counter(str(each.status) for _, each in heard),
             "errors": Counter(code for _, each in heard for code in each.error_codes),
+            "when a stream server died": Counter(_ends_by_server(visits, outages.valkey_losses)),
             "charged": Counter(
                 _kind_of_charge(visit, each, by_id, outages) for visit, each in heard if each.generation_id
             ),
@@ -286,11 +296,33 @@ def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outage
 
 
 def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
-    """What a client goes on from, or asks for later, is there unless Valkey has lost it meanwhile."""
-    if heard.status in {404, 410} and not outages.has_lost_data(visit.heard[0].began_at, heard.ended_at):
+    """What a client goes on from, or asks for later, is there unless its server has lost it meanwhile."""
+    since, ids = visit.heard[0].began_at, map(_id, visit.heard)
+    if heard.status in {404, 410} and not outages.has_lost_data(ids, since, heard.ended_at):
         yield f"{heard.status} {heard.error_codes}, and Valkey has lost nothing"
     if NOT_COMPLETED in heard.error_codes:
         yield f"it was told {NOT_COMPLETED}"
+
+
+def harmed_by_another_server(visits: Sequence[Visit], outages: Outages) -> Iterator[str]:
+    """Check that a stream is lost only if its own server has died, or a host of the fleet."""
+    for visit in visits:
+        for heard in visit.heard:
+            since = visit.heard[0].began_at
+            is_own = outages.has_lost_data([_id(heard)], since, heard.ended_at)
+            is_cut_off = outages.explain(replace(heard, began_at=since))
+            if STREAM_LOST & set(heard.error_codes) and heard.generation_id and not (is_own or is_cut_off):
+                yield f"{visit}: it was told {heard.error_codes}, and its server lived"
+
+
+def _ends_by_server(visits: Sequence[Visit], losses: Sequence[Loss]) -> Iterator[str]:
+    """Yield how each connection that was open when a server died has ended, on that server or another."""
+    for visit in visits:
+        for heard in visit.heard:
+            for loss in losses:
+                if heard.generation_id and heard.began_at < loss.at < heard.ended_at:
+                    place = "on it" if _id(heard)[-1] == loss.server else "on another"
+                    yield f"{place}: {', '.join(heard.error_codes) or _end(heard)}"
 
 
 def _sent_is_charged(row: Row, sent: Sequence[int]) -> Iterator[str]:

@@ -15,7 +15,13 @@ from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
 from tests.faults.soak_clients import Guest
 from tests.faults.soak_connections import Connections, KeepingClient
-from tests.faults.soak_verdict import FORGOTTEN_TOKENS, MAX_CALLS, MAX_SILENCE_S, Outages, Verdict, Waits
+from tests.faults.soak_verdict import (
+    MAX_CALLS,
+    MAX_SILENCE_S,
+    Outages,
+    Verdict,
+    Waits,
+)
 from tests.faults.soak_visits import Heard, Visit
 from tests.installation import Installation
 
@@ -137,25 +143,6 @@ def test_tokens_that_cost_nothing_are_a_violation() -> None:
 
 def test_what_nobody_has_in_the_books_was_seen_for_nothing() -> None:
     assert "saw 5 tokens of nothing that is in the books" in violations(heard(generation_id=""), rows=())
-
-
-@pytest.mark.parametrize(
-    ("row", "seen", "lost_at", "expected"),
-    [
-        (LOST, 60, 11.0, []),
-        (LOST, 60, 30.0, ["saw 60 tokens, charged 0"]),
-        (LOST, FORGOTTEN_TOKENS + 1, 11.0, [f"saw {FORGOTTEN_TOKENS + 1} tokens, charged 0"]),
-        (NOTHING, 60, 11.0, ["saw 60 tokens, charged 0"]),
-    ],
-    ids=["lost with its log", "its log was lost later", "more than since a heartbeat", "its worker lived"],
-)
-def test_only_a_dead_worker_whose_log_is_lost_is_charged_as_of_its_last_heartbeat(
-    row: Row, seen: int, lost_at: float, expected: list[str]
-) -> None:
-    assert (
-        violations(told_an_error(seen), rows=(row,), sent=(90,), outages=Outages(valkey_losses=[lost_at]))
-        == expected
-    )
 
 
 # ---- the text, and who goes on behind it
@@ -283,14 +270,6 @@ def test_vectors_are_charged_without_tokens_if_they_came() -> None:
     assert violations(heard(0), rows=(row,), sent=(0,)) == []
     lost = row._replace(outcome="worker_lost")
     assert f"{ID}: 17000 nanodollars for 0 tokens" in violations(told_an_error(0), rows=(lost,), sent=(0,))
-
-
-@pytest.mark.parametrize(("status", "code"), [(404, "not_found"), (410, "stream_expired")])
-def test_what_was_kept_is_there_unless_valkey_has_lost_it(status: int, code: str) -> None:
-    gone = heard(0, usage=None, status=status, error_codes=[code], is_document=True)
-    found = violations(heard(), gone, act="resumes")
-    assert found == [f"{status} ['{code}'], and Valkey has lost nothing"]
-    assert violations(heard(), gone, act="resumes", outages=Outages(valkey_losses=[11.0])) == []
 
 
 # ---- what was away
