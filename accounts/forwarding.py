@@ -50,8 +50,8 @@ def of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted_proxies: Seque
         for name in (b"for", b"proto", b"host")
     )
     ip, count = _walk(peer, addresses, trusted_proxies)
-    # In a list of another length, a proxy has written its own value in place of others, or none: then only the
-    # last one is surely a proxy's.
+    # In a list of another length, a proxy has written its own value in place of others, or none: then only
+    # the last one is surely a proxy's.
     scheme, host = (
         values[-count] if len(values) == len(addresses) else values[-1] for values in (schemes, hosts)
     )

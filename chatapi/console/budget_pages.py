@@ -146,7 +146,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         "intro": f"A period begins at midnight in {console.organization.time_zone}. Limits of "
         "the organization apply, too.",
     }
-    return render(request, console, "limit_form.html", context)
+    return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -170,6 +170,7 @@ def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
         "tables": _tables(console, use, over, filters) if filters else [],
         "requests_url": console.url("requests", **_owner(use.limit), **_times(use, over)) if filters else "",
         "time_zone": console.organization.time_zone,
+        "minutes_left_out": over.start.minute and 60 - over.start.minute,
     }
     return render(request, console, "budget.html", context, 400 if form is not None and form.errors else 200)
 

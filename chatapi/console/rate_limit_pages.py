@@ -10,6 +10,7 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -102,6 +103,10 @@ class Line:
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the limits, newest first, with their use."""
     rows, before = _rows(console).order_by("-pk"), request.GET.get("before", "")
+    project_id = console.project and console.project.pk
+    if project_id:
+        of_project = Q(project=project_id) | Q(api_key__project=project_id) | Q(end_user__project=project_id)
+        rows = rows.filter(of_project)
     if is_id(before):
         rows = rows.filter(pk__lt=int(before))
     found = list(rows[: PAGE + 1])
@@ -111,9 +116,11 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "lines": [_line(console, row, used) for row in found[:PAGE]],
         "is_use_known": used is not None,
         "may_add": bool(console.projects) and console.may("accounts.add_ratelimit"),
-        "new_url": console.url("new_rate_limit", project=console.project and console.project.pk),
-        "older_url": console.url("rate_limits", before=found[PAGE - 1].pk) if len(found) > PAGE else "",
-        "newest_url": console.url("rate_limits") if before else "",
+        "new_url": console.url("new_rate_limit", project=project_id),
+        "older_url": console.url("rate_limits", project=project_id, before=found[PAGE - 1].pk)
+        if len(found) > PAGE
+        else "",
+        "newest_url": console.url("rate_limits", project=project_id) if before else "",
     }
     return render(request, console, "rate_limits.html", context)
 
@@ -139,7 +146,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         "has_no_project": not key and not console.projects,
         "intro": "Leave a number empty for no limit. 0 blocks everything.",
     }
-    return render(request, console, "limit_form.html", context)
+    return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -162,7 +169,7 @@ def change_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
         "everything.",
         "remove_url": console.url("remove_rate_limit", row.pk),
     }
-    return render(request, console, "limit_form.html", context)
+    return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
 
 
 @require_POST

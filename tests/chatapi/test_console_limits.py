@@ -56,10 +56,11 @@ def test_a_project_gets_fifty_dollars_a_month(alice: Person) -> None:
     assert (row.scope, row.scope_id, row.limit_nanodollars) == ("project", alice.project.pk, from_usd("50"))
     entry = AuditEntry.objects.get(object_type="usage.budgetlimit")
     assert (entry.action, entry.actor_id) == ("created", alice.user.pk)
-    again = text(client.post(url(alice, "budgets/new"), sent))
+    again = text(client.post(url(alice, "budgets/new"), sent), 400)
     assert "There is a limit for this period already" in again
     assert "Enter a limit, a soft limit or both." in text(
-        client.post(url(alice, "budgets/new"), sent | {"period": "day", "limit_nanodollars": ""})
+        client.post(url(alice, "budgets/new"), sent | {"period": "day", "limit_nanodollars": ""}),
+        400,
     )
 
 
@@ -110,7 +111,7 @@ def test_limits_of_end_users_are_in_the_list(alice: Person) -> None:
     assert client.post(url(alice, "budgets/new"), sent).status_code == 302
     Project.objects.create(organization=alice.project.organization, name="other")
     other = {**sent, "project": Project.objects.get(name="other").pk}
-    assert "does not count its end users" in text(client.post(url(alice, "budgets/new"), other))
+    assert "does not count its end users" in text(client.post(url(alice, "budgets/new"), other), 400)
 
 
 def test_a_limit_is_changed_and_removed(alice: Person) -> None:
@@ -176,13 +177,13 @@ def test_a_rate_limit_is_set_changed_and_removed(alice: Person) -> None:
     client, new = as_role(alice, Role.ADMIN), url(alice, "budgets/rate-limits/new")
     assert "Set a rate limit" in text(client.get(url(alice, "budgets/rate-limits")))
     empty = {"project": alice.project.pk, "model": "small"}
-    assert "Enter at least one number." in text(client.post(new, empty))
+    assert "Enter at least one number." in text(client.post(new, empty), 400)
     client.post(new, empty | {"requests_per_minute": "60", "concurrent_requests": "3"})
     row = RateLimit.objects.get()
     assert (row.project, row.model, row.requests_per_minute, row.concurrent_requests) == (
         alice.project, "small", 60, 3,
     )  # fmt: skip
-    assert "already exists" in text(client.post(new, empty | {"requests_per_minute": "1"}))
+    assert "already exists" in text(client.post(new, empty | {"requests_per_minute": "1"}), 400)
     shown = text(client.get(url(alice, "budgets/rate-limits")))
     assert "Requests a minute" in shown
     assert "60" in shown
@@ -193,6 +194,19 @@ def test_a_rate_limit_is_set_changed_and_removed(alice: Person) -> None:
     assert not RateLimit.objects.exists()
     actions = AuditEntry.objects.filter(object_type="accounts.ratelimit").values_list("action", flat=True)
     assert sorted(actions) == ["changed", "created", "deleted"]
+
+
+def test_a_project_narrows_the_list_of_rate_limits(alice: Person) -> None:
+    other = Project.objects.create(organization=alice.project.organization, name="other")
+    RateLimit.objects.create(project=other, requests_per_minute=4321)
+    RateLimit.objects.create(api_key=alice.api_key, requests_per_minute=1234)
+    path, client = url(alice, "budgets/rate-limits"), as_role(alice, Role.VIEWER)
+    assert "1,234" in (whole := text(client.get(path)))
+    assert "4,321" in whole
+    narrowed = client.get(f"{path}?project={alice.project.pk}")
+    assert "1,234" in text(narrowed)
+    assert "4,321" not in text(narrowed)
+    assert f"/budgets?project={alice.project.pk}" in narrowed.content.decode(), "the other tab keeps it"
 
 
 def test_a_key_gets_a_rate_limit_from_its_page(alice: Person) -> None:
