@@ -1,6 +1,6 @@
 """What a model lacks until it is served, said after its model, deployment or price was saved."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from urllib.parse import urlencode
 
 from django.contrib import messages
@@ -21,13 +21,14 @@ def tell(request: HttpRequest, model_id: str) -> None:
     if model is None:  # a price outlives its model
         return
     deployments = [row for row in catalog.active_deployments() if row.model_id == model_id]
+    without_key = [row for row in deployments if upstream_keys.key_of(row) is None]
     if gaps := list(_gaps(request, model, has_deployment=bool(deployments))):
         text = format_html_join(" ", "{}.", ((gap,) for gap in gaps))
         messages.warning(request, format_html("{} is not served yet. {}", model_id, text))
-    elif not (keys := list(_keys(deployments))):
+    elif len(without_key) < len(deployments):
         messages.success(request, f"{model_id} is served from now on.")
-    else:
-        messages.warning(request, format_html_join(" ", "{}", ((key,) for key in keys)))
+    for row in without_key:
+        messages.warning(request, _missing_key(row))
 
 
 def _gaps(request: HttpRequest, model: ServedModel, *, has_deployment: bool) -> Iterator[SafeString | str]:
@@ -48,18 +49,13 @@ def _todo(request: HttpRequest, permission: str, url: str, text: str) -> SafeStr
     return link(url, text) if request.user.has_perm(permission) else text
 
 
-def _keys(deployments: Iterable[Deployment]) -> Iterator[SafeString]:
-    """Yield a sentence about each deployment whose key this process does not have."""
-    for row in deployments:
-        page = link(reverse("admin:chatapi_deployment_change", args=[row.pk]), row.name)
-        if upstream_keys.key_of(row) is not None:
-            continue
-        if row.api_key_env:
-            yield format_html(
-                "Deployment {}: {} is not set in this web process. The workers need it; set it and restart "
-                "them, or enter the key on the deployment's page.",
-                page,
-                row.api_key_env,
-            )
-        else:
-            yield format_html("Deployment {}: {} Enter it again.", page, upstream_keys.LOST)
+def _missing_key(row: Deployment) -> SafeString:
+    page = link(reverse("admin:chatapi_deployment_change", args=[row.pk]), row.name)
+    if not row.api_key_env:
+        return format_html("Deployment {}: {} Enter it again.", page, upstream_keys.LOST)
+    return format_html(
+        "Deployment {}: {} is not set in this web process. The workers need it: set it and restart them, or "
+        "enter the key on the deployment's page.",
+        page,
+        row.api_key_env,
+    )
