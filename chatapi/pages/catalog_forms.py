@@ -13,7 +13,7 @@ from unfold.widgets import (
     UnfoldAdminPasswordWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
-    UnfoldBooleanWidget,
+    UnfoldBooleanSwitchWidget,
 )
 
 from accounts.models import Project
@@ -184,7 +184,7 @@ class DeploymentForm(ConstrainedForm):
         help_text="Stored encrypted and never shown again. Or name a variable of the workers.",
     )
     removes_api_key = forms.BooleanField(
-        label="Remove the stored API key", required=False, widget=UnfoldBooleanWidget
+        label="Remove the stored API key", required=False, widget=UnfoldBooleanSwitchWidget
     )
     extra_parameters = NamesField(
         extra_parameters_mistake,

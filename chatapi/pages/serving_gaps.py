@@ -26,7 +26,7 @@ def tell(request: HttpRequest, model_id: str) -> None:
         text = format_html_join(" ", "{}.", ((gap,) for gap in gaps))
         messages.warning(request, format_html("{} is not served yet. {}", model_id, text))
     elif len(without_key) < len(deployments):
-        messages.success(request, f"{model_id} is served from now on.")
+        messages.success(request, f"{model_id} is served.")
     for row in without_key:
         messages.warning(request, _missing_key(row))
 

@@ -181,7 +181,7 @@ def test_another_secret_key_is_said_in_a_line_and_mended_on_the_page(
     assert re.search("can't be decrypted .* 502 upstream_credentials_missing", tried)
     saved = words(root.post(page(deployed), form(deployed.model), follow=True))
     assert f"Deployment new : {upstream_keys.LOST} Enter it again." in saved
-    assert "is served from now on" not in saved
+    assert "is served" not in saved
     save(root, deployed, api_key=OTHER)
     assert (entered(deployed), list(doctor.check_keys())) == (OTHER, [])
 
@@ -224,7 +224,7 @@ def test_saving_says_what_is_missing_until_the_model_is_served(root: Client) -> 
     price = dict.fromkeys(("input_per_mtok_nanodollars", "output_per_mtok_nanodollars"), "1")
     start = {"effective_from_0": "2026-01-01", "effective_from_1": "00:00:00"}
     priced = root.post(url, {"model": model.pk, **price, **start}, follow=True)
-    assert "org/bare is served from now on." in text(priced)
+    assert "org/bare is served." in text(priced)
 
 
 def test_saving_says_that_a_model_is_inactive(root: Client) -> None:
@@ -235,6 +235,6 @@ def test_saving_says_that_a_model_is_inactive(root: Client) -> None:
 def test_saving_says_which_variable_is_not_set(root: Client, small: ServedModel) -> None:
     shown = saved(root, small, api_key_env="NOT_SET_ANYWHERE")
     assert "Deployment new : NOT_SET_ANYWHERE is not set in this web process." in shown
-    assert "small is served from now on." in shown  # by the other one
+    assert "small is served." in shown  # by the other one
     small.deployments.filter(name="sandbox").delete()
-    assert "is served from now on" not in saved(root, small, name="b", api_key_env="NOT_SET_ANYWHERE")
+    assert "is served" not in saved(root, small, name="b", api_key_env="NOT_SET_ANYWHERE")
