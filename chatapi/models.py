@@ -216,6 +216,10 @@ class Deployment(models.Model):
     api_key_env = models.CharField(
         max_length=128, blank=True, help_text="The environment variable that holds the upstream's key."
     )
+    # `upstream_keys.py` reads and writes it; no file has it.
+    encrypted_api_key = models.BinaryField(
+        null=True, blank=True, help_text="The upstream's key, if it was entered in the admin."
+    )
     weight = models.PositiveIntegerField(
         default=1, validators=_positive, help_text="The share among deployments of one priority."
     )
@@ -258,13 +262,21 @@ class Deployment(models.Model):
         """Refuse values that no engine can use; `catalog.active_deployments` would leave the row out."""
         mistakes = {
             "base_url": base_url_mistake(self.engine, self.base_url),
-            "api_key_env": api_key_env_mistake(self.api_key_env),
+            "api_key_env": api_key_env_mistake(self.api_key_env) or self._two_keys_mistake(),
             "streaming": streaming_mistake(self.engine, self.streaming),
             "timeouts": timeouts_mistake(self.timeouts),
             "extra_parameters": extra_parameters_mistake(self.extra_parameters),
         }
         if found := {field: mistake for field, mistake in mistakes.items() if mistake}:
             raise ValidationError(found)
+
+    def _two_keys_mistake(self) -> str | None:
+        if self.api_key_env and self.encrypted_api_key:
+            return (
+                "must be empty, because an API key was entered for this deployment; remove that one first, "
+                "on the deployment's page in the admin"
+            )
+        return None
 
 
 class StoredResponse(models.Model):

@@ -1,26 +1,21 @@
 """Responses in the database, for projects that store them for days: written, found and deleted.
 
-The content is encrypted by AES-256-GCM (NIST SP 800-38D). Its key is derived from the service's secret by
-HKDF (RFC 5869); the response's id is the associated data, so that no content can be put in another's place.
+The content is encrypted (`encryption.py`), bound to the response's id.
 """
 
 import logging
-import os
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from django.conf import settings
 from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
 
 from accounts import access
 from accounts.authentication import Caller
 from accounts.models import Project
+from chatapi import encryption
+from chatapi.encryption import Purpose
 from chatapi.models import StoredResponse
 from usage.database.clock import database_now
 from usage.models import Generation
@@ -32,7 +27,6 @@ MAX_RESPONSES = 100_000
 MAX_BYTES = 1 << 30
 MAX_RESPONSE_BYTES = 16 << 20
 DELETED_AT_ONCE = 500
-_NONCE_BYTES = 12
 
 
 class Content(msgspec.Struct, frozen=True, array_like=True):
@@ -108,24 +102,15 @@ def is_full(organization_id: int) -> bool:
 
 
 def encrypt(generation_id: UUID, content: Content) -> bytes:
-    """Return a nonce and the encrypted content."""
-    nonce = os.urandom(_NONCE_BYTES)
-    # The id is authenticated with it, so that a row's content can't be moved to another row.
-    return nonce + _cipher().encrypt(nonce, msgspec.msgpack.encode(content), generation_id.bytes)
+    """Return the content, encrypted for this response's row."""
+    return encryption.encrypt(Purpose.STORED_RESPONSES, generation_id.bytes, msgspec.msgpack.encode(content))
 
 
 def decrypt(row: StoredResponse) -> Content | None:
     """Return the content; None, and log it, if the key or the content is another one than it was."""
-    data = bytes(row.content)
+    text = encryption.decrypt(Purpose.STORED_RESPONSES, row.pk.bytes, bytes(row.content))
     try:
-        text = _cipher().decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], row.pk.bytes)
-        return msgspec.msgpack.decode(text, type=Content)
-    except (InvalidTag, msgspec.DecodeError):
+        return msgspec.msgpack.decode(text or b"", type=Content)
+    except msgspec.DecodeError:
         log.error("%s can't be decrypted: it was stored under another CHATAPI_SECRET_KEY, or is damaged", row)
         return None
-
-
-def _cipher() -> AESGCM:
-    # A key of its own, so that Django's uses of the secret and this one can't be mixed.
-    derivation = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"chatapi stored responses")
-    return AESGCM(derivation.derive(settings.SECRET_KEY.encode()))

@@ -68,6 +68,8 @@ def _model(row: ServedModel, history: Iterable[Price], now: datetime) -> Iterato
         yield from _lines(_price(price))
     for deployment in deployments:
         yield "[[models.deployments]]"
+        if deployment.encrypted_api_key:
+            yield "# Its API key was entered in the admin and is not in this file."
         yield from _lines(_deployment(deployment))
 
 

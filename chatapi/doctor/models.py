@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from chatapi import catalog
+from chatapi import catalog, upstream_keys
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.deployment_pages import HINTS, call
@@ -40,6 +40,15 @@ def check_catalog() -> Iterator[Finding]:
         yield warning("models", "No model is served.", "Run manage.py loadcatalog FILE.toml.")
 
 
+def check_keys() -> Iterator[Finding]:
+    """Yield the deployments whose stored API key is of no use."""
+    for row in catalog.active_deployments():
+        if upstream_keys.entered(row) is None:
+            yield wrong(
+                "upstreams", f"{row}: {upstream_keys.LOST}", "Enter it again on the deployment's page."
+            )
+
+
 def check_upstreams() -> Iterator[Finding]:
     """Ask each active deployment for one token, and yield the answers."""
     rows = [row for row in catalog.active_deployments() if row.engine != "sandbox"]
@@ -49,7 +58,9 @@ def check_upstreams() -> Iterator[Finding]:
     with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
         until = time.monotonic() + ALL_WITHIN_S
         calls: Sequence[tuple[Deployment, Future[Answer | None]]] = [
-            (row, threads.submit(_call_before, until, row)) for row in rows
+            (row, threads.submit(_call_before, until, row))
+            for row in rows
+            if upstream_keys.entered(row) is not None  # `check_keys` has the others
         ]
         for row, answer in calls:
             yield _of_upstream(row, answer.result())

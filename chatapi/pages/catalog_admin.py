@@ -13,9 +13,11 @@ from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import action, display
 
 from accounts.pages.admin_mixins import ChoosesRows
+from chatapi import upstream_keys
 from chatapi.models import Deployment, ModelKind, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm, ServedModelForm
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
+from chatapi.pages.serving_gaps import tell
 from chatapi.pages.theme import link
 from usage.formatting import usd
 from usage.models import Price
@@ -24,7 +26,9 @@ from usage.pages.filters import page_url
 _FIELDS = [
     ("name", "engine"),
     ("base_url", "upstream_model"),
-    ("api_key_env", "is_active"),
+    ("api_key", "api_key_env"),
+    "removes_api_key",
+    "is_active",
     ("priority", "weight"),
     "max_concurrent",
     ("on_disconnect", "streaming"),
@@ -43,6 +47,10 @@ class DeploymentInline(StackedInline):
     extra = 0
     fields = [*_FIELDS, "test"]
     readonly_fields = ["test"]
+
+    def get_extra(self, request: HttpRequest, obj: ServedModel | None = None, **kwargs: Any) -> int:
+        """Offer a deployment to a new model, which needs one."""
+        return 0 if obj else 1
 
     @display(description="Test")
     def test(self, row: Deployment) -> str:
@@ -104,6 +112,10 @@ class ServedModelAdmin(ModelAdmin):
             active_deployments=active, **{name: Subquery(current.values(name)[:1]) for name in names}
         )
 
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        tell(request, form.instance.pk)
+
     def has_import_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         return request.user.has_perms(IMPORT_PERMISSIONS)
 
@@ -154,7 +166,7 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
 
     change_list_template = "chatapi/deployments_list.html"
     form = DeploymentForm
-    list_display = ["name", "served_model", "status", "upstream", "key_variable", "share", "test"]
+    list_display = ["name", "served_model", "status", "upstream", "key_source", "share", "test"]
     list_filter = ["is_active", "engine"]
     list_select_related = ["model"]
     search_fields = ["name", "model__id", "base_url", "upstream_model"]
@@ -165,6 +177,10 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Deployment | None = None) -> list[str]:
         return ["model"] if obj else []
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        tell(request, form.instance.model_id)
 
     def has_test_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         """Return whether the person may change deployments and, with an id, whether there is one."""
@@ -192,9 +208,11 @@ class DeploymentAdmin(ChoosesRows, ModelAdmin):
     def upstream(self, row: Deployment) -> str:
         return row.base_url or str(row.get_engine_display())
 
-    @display(description="API key variable", ordering="api_key_env")
-    def key_variable(self, row: Deployment) -> str:
-        return row.api_key_env
+    @display(description="API key", ordering="api_key_env")
+    def key_source(self, row: Deployment) -> str:
+        if row.api_key_env or not row.encrypted_api_key:
+            return row.api_key_env
+        return "entered" if upstream_keys.entered(row) else "can't be decrypted"
 
     @display(description="Priority, weight", ordering="priority")
     def share(self, row: Deployment) -> str:

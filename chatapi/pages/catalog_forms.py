@@ -6,19 +6,24 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.core.validators import RegexValidator
 from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
+    UnfoldAdminPasswordWidget,
     UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
 )
 
 from accounts.models import Project
 from accounts.pages.admin_mixins import ConstrainedForm
+from chatapi import upstream_keys
 from chatapi.models import (
     MAX_TIMEOUT_MS,
     TIMEOUTS,
     Deployment,
+    Engine,
     ServedModel,
     aliases_mistake,
     extra_parameters_mistake,
@@ -167,8 +172,20 @@ class ProjectForm(ConstrainedForm):
 
 
 class DeploymentForm(ConstrainedForm):
-    """A deployment, with a field for each of its timeouts."""
+    """A deployment, with a field for each of its timeouts, and one for its upstream's key."""
 
+    api_key = forms.CharField(
+        label="API key",
+        required=False,
+        max_length=4_096,
+        validators=[RegexValidator(r"^[!-~]+\Z", "Use ASCII letters, digits and signs, without spaces.")],
+        # Browsers must not offer the person's own password.
+        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        help_text="Stored encrypted and never shown again. Or name a variable of the workers.",
+    )
+    removes_api_key = forms.BooleanField(
+        label="Remove the stored API key", required=False, widget=UnfoldBooleanSwitchWidget
+    )
     extra_parameters = NamesField(
         extra_parameters_mistake,
         "top_k min_p",
@@ -202,8 +219,36 @@ class DeploymentForm(ConstrainedForm):
         # the page where it is corrected.
         if isinstance(timeouts, dict):
             self.initial = {**{name: timeouts[name] for name in TIMEOUTS if name in timeouts}, **self.initial}
+        if self.instance._state.adding:
+            self.initial.setdefault("engine", Engine.OPENAI_COMPATIBLE)
+        if "api_key" in self.fields:  # people who may only view have no fields
+            self._say_what_is_stored()
+
+    def _say_what_is_stored(self) -> None:
+        key = upstream_keys.entered(self.instance)
+        if key == "":
+            self.fields["removes_api_key"].widget = forms.HiddenInput()
+        else:
+            self.fields["api_key"].help_text = (
+                "A key is stored. Leave this empty to keep it."
+                if key
+                else f"{upstream_keys.LOST} Enter it again."
+            )
 
     def clean(self) -> dict[str, Any]:
+        """Refuse two keys; take the timeouts, and the removal of the key, into the row."""
         data = self.cleaned_data
+        if data.get("api_key") and (data.get("api_key_env") or data.get("removes_api_key")):
+            self.add_error(
+                "api_key", "Enter a key, name a variable or remove the stored key: only one of these."
+            )
+        if data.get("removes_api_key"):
+            self.instance.encrypted_api_key = None
         self.instance.timeouts = {name: data[name] for name in TIMEOUTS if data.get(name) is not None}
         return data
+
+    def _save_m2m(self) -> None:
+        super()._save_m2m()  # type: ignore[misc]  # django-stubs leave this hook out
+        # Only now a new row has the id to which its key is bound.
+        if key := self.cleaned_data.get("api_key"):
+            upstream_keys.enter(self.instance, key)

@@ -4,7 +4,6 @@ A test is one request for one token to the saved row's URL. No generation, hold 
 """
 
 import asyncio
-import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from accounts.audit import recorder
+from chatapi import upstream_keys
 from chatapi.models import Deployment, ModelKind
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage, Vector
@@ -59,8 +59,9 @@ _REQUESTS = {
 HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
-    "upstream_authentication": "Does the deployment's environment variable hold a key of this upstream?",
-    "upstream_credentials_missing": "Set the deployment's environment variable for web and worker.",
+    "upstream_authentication": "Is the deployment's API key one of this upstream?",
+    "upstream_credentials_missing": "Enter the API key on the deployment's page, or set its variable for web "
+    "and worker.",
     "upstream_model_not_found": "Set the deployment's upstream model to the upstream's name for it.",
     "upstream_invalid_response": "Does its base URL end before /chat/completions, such as in /v1?",
     "upstream_timeout": f"Loading a model can take longer than this test's {TIMEOUT_S:.0f} s.",
@@ -246,16 +247,11 @@ def call(row: Deployment) -> Finding:
         answer.completion.system_fingerprint or "",
     ]
     # An upstream may repeat the key in its error.
-    key = key_of(row)
+    key = upstream_keys.key_of(row)
     error, message, text, fingerprint = (text.replace(key, "(the key)") if key else text for text in texts)
     status = failure.status if failure else 200
     usage, times = answer.completion.usage, (answer.started_ms, answer.first_token_ms, answer.total_ms)
     return Finding(status, error, message, text, fingerprint, usage, *times)
-
-
-def key_of(row: Deployment) -> str:
-    """Return the upstream's key from this process's environment; empty if none is set or needed."""
-    return os.environ.get(row.api_key_env, "").strip() if row.api_key_env else ""
 
 
 class _Answer:
@@ -347,6 +343,6 @@ def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> d
         "finding": finding,
         "timeout_s": f"{TIMEOUT_S:.0f}",
         # The page says only whether the key is set.
-        "has_key": bool(key_of(row)),
+        "has_key": bool(upstream_keys.key_of(row)),
         "hint": HINTS.get(finding.error) if finding else None,
     }

@@ -16,6 +16,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import percent, written
+from chatapi.pages.serving_gaps import tell
 from chatapi.pages.theme import link
 from usage.admin import ModelFilter
 from usage.books import prices
@@ -120,6 +121,10 @@ class PriceAdmin(ModelAdmin):
         }
         rows: QuerySet[Price] = super().get_queryset(request)
         return rows.annotate(current_from=Subquery(current.values("effective_from")[:1]), **before)
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        super().save_related(request, form, formsets, change)
+        tell(request, form.instance.model)
 
     def has_change_permission(self, request: HttpRequest, obj: Price | None = None) -> bool:
         return False

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from chatapi import upstream_keys
 from chatapi.catalog import active_deployments
 from chatapi.models import Deployment, OnDisconnect
 from chatapi.wire.generation_request import GenerationRequest
@@ -60,6 +61,7 @@ def target_of(row: Deployment) -> Target:
         upstream_model=row.upstream_model or row.model_id,
         base_url=row.base_url,
         api_key_env=row.api_key_env,
+        api_key=upstream_keys.entered(row),
         timeouts=msgspec.convert(row.timeouts, Timeouts),
         extra_parameters=frozenset(row.extra_parameters),
         streaming=row.streaming,

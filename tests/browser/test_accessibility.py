@@ -20,7 +20,8 @@ PAGES = [
     "usage/price/", "usage/discount/",
     *(f"usage/{model}/add/" for model in ("budgetlimit", "price", "discount")),
     "accounts/organization/1/change/", "accounts/apikey/1/change/", "accounts/apikey/1/history/",
-    "chatapi/servedmodel/", "chatapi/servedmodel/sandbox/change/", "chatapi/deployment/",
+    "chatapi/servedmodel/", "chatapi/servedmodel/add/", "chatapi/servedmodel/sandbox/change/",
+    "chatapi/deployment/", "chatapi/deployment/add/",
     "deployments/1/test", "auth/user/", "auth/user/1/change/",
 ]  # fmt: skip
 SERIOUS = ("serious", "critical")

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.installation import Installation
+from tests.chatapi.http_client import Client
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
+COUNT_CLICKS = """
+addEventListener("click", (event) => {
+    if (event.isTrusted && event.detail) sessionStorage.clicks = Number(sessionStorage.clicks ?? 0) + 1;
+}, true);
+"""
 MODEL = """
 [[models]]
 id = "imported"
@@ -112,3 +118,30 @@ def test_nothing_is_wider_than_a_phone(
         page.goto(f"{installation.url}/admin/{path}")
         widths = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
         assert widths[0] <= widths[1], path
+
+
+def test_a_new_upstream_model_with_its_key_takes_six_clicks_and_no_restart(
+    page: Page, installation: Installation
+) -> None:
+    installation.script("behind-a-key")
+    page.add_init_script(COUNT_CLICKS)
+    page.goto(f"{installation.url}/admin/")
+    page.get_by_role("link", name="Models").click()
+    page.get_by_title("Add model").click()
+    page.get_by_role("textbox", name=re.compile(r"^Id")).fill("typed")
+    page.get_by_role("textbox", name=re.compile(r"^Name")).fill("vllm")
+    page.get_by_role("textbox", name="Base URL").fill(f"{installation.upstream_url}/v1")
+    page.get_by_role("textbox", name="Upstream's model").fill("behind-a-key")
+    page.locator("[type=password]:visible").fill("sk-typed")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("typed is not served yet.")).to_be_visible()
+    page.get_by_role("link", name="Set its price").click()
+    page.get_by_role("textbox", name=re.compile(r"^Input")).fill("1")
+    page.get_by_label("Output").fill("2")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("typed is served.")).to_be_visible()
+    assert int(page.evaluate("sessionStorage.clicks")) <= 6
+    client = Client(installation.url, installation.keys["live"])
+    wait_for(lambda: client.complete("typed").status == 200, "the model")
+    assert installation.calls("behind-a-key")[-1]["headers"]["Authorization"] == "Bearer sk-typed"
+    assert "sk-typed" not in page.content()

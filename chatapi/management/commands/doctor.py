@@ -71,6 +71,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     if has_database:
         yield from _explained("database", lambda: [stores.check_database_clock()])
         yield from _explained("database", models.check_catalog)
+        yield from _explained("database", models.check_keys)
         if calls_upstreams:
             yield from _explained("database", models.check_upstreams)
     connection.close()

@@ -339,11 +339,11 @@ def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",
     }
-    key = ""
+    key = target.api_key
     if target.api_key_env:
-        key = os.environ.get(target.api_key_env, "").strip()
-        if not key or not key.isprintable():  # no header can carry two lines
-            raise UpstreamError(upstream_errors.NO_CREDENTIALS)
+        key = os.environ.get(target.api_key_env, "").strip() or None
+    if key is None or not key.isprintable():  # no header can carry two lines
+        raise UpstreamError(upstream_errors.NO_CREDENTIALS)
     return headers | api.headers(key)
 
 

@@ -1,0 +1,33 @@
+"""The API keys of upstreams: in a variable of the environment, or entered in the admin and encrypted."""
+
+import os
+
+from chatapi.encryption import Purpose, decrypt, encrypt
+from chatapi.models import Deployment
+
+LOST = "The stored API key can't be decrypted: it was entered under another CHATAPI_SECRET_KEY."
+
+
+def key_of(row: Deployment) -> str | None:
+    """Return the upstream's key; empty if it needs none, None if this process does not have it."""
+    if row.api_key_env:
+        return os.environ.get(row.api_key_env, "").strip() or None
+    return entered(row)
+
+
+def entered(row: Deployment) -> str | None:
+    """Return the key that was entered; empty if none was, None if it can't be decrypted."""
+    if not row.encrypted_api_key:
+        return ""
+    key = decrypt(Purpose.UPSTREAM_KEYS, _place(row), bytes(row.encrypted_api_key))
+    return None if key is None else key.decode()
+
+
+def enter(row: Deployment, key: str) -> None:
+    """Store the key of a saved deployment."""
+    row.encrypted_api_key = encrypt(Purpose.UPSTREAM_KEYS, _place(row), key.encode())
+    row.save(update_fields=["encrypted_api_key"])
+
+
+def _place(row: Deployment) -> bytes:
+    return str(row.pk).encode()
