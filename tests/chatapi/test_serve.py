@@ -366,7 +366,7 @@ def test_it_starts_whatever_it_listens_on_and_is_called(
     assert python.returncode == 0, python.stderr
     opens = host not in {"127.0.0.2"} and not environment
     assert ("open only under the names in CHATAPI_ALLOWED_HOSTS" in serve.text) is not opens
-    url = re.search(r"operators: (\S+)/admin/", serve.text)
+    url = re.search(r"(\S+)/admin/ +for operators", serve.text)
     assert url
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(url[1]).netloc)
     connection.request("GET", "/admin/login/")
