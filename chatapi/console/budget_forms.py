@@ -3,6 +3,7 @@
 from typing import Any
 
 from django import forms
+from django.http import Http404
 
 from accounts import access
 from accounts.models import APIKey, Project
@@ -10,6 +11,7 @@ from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.console.tenancy import Console
 from usage.models import BudgetLimit, Period, Scope
 from usage.models.budget_keys import LimitKey
+from usage.pages.filters import is_id
 from usage.pages.forms import SOFT, USDField, check_is_new, check_some_limit
 
 PERIODS = {Period.MONTH: "each month", Period.DAY: "each day", Period.EVER: "in total"}
@@ -101,6 +103,14 @@ class BudgetForm(OwnerForm):
 
 
 def key_of(console: Console, key_id: str) -> APIKey | None:
-    """Return the organization's key with this id, for the form of a limit of a key."""
+    """Return the organization's key with this id, for the form of a limit of a key; None without an id.
+
+    Raises `Http404` if there is no such key.
+    """
+    if not key_id:
+        return None
     rows = access.belonging_to(console.organization.pk, APIKey.objects.select_related("project"))
-    return rows.filter(pk=int(key_id)).first()
+    key = rows.filter(pk=int(key_id)).first() if is_id(key_id) else None
+    if key is None:
+        raise Http404("There is no such key.")
+    return key

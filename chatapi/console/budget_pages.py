@@ -128,10 +128,7 @@ def _unlimited(console: Console) -> list[LimitUse]:
 @page("usage.add_budgetlimit")
 def new_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the form of a new limit, of a project or of the key that the URL names; save it."""
-    key_id = request.GET.get("key", "")
-    key = key_of(console, key_id) if is_id(key_id) else None
-    if key_id and key is None:
-        raise Http404("There is no such key.")
+    key = key_of(console, request.GET.get("key", ""))
     form = BudgetForm(request.POST or None, console, key)
     if form.is_valid():
         form.save()
