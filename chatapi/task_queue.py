@@ -56,8 +56,9 @@ LOOK_AT = 64
 # then a counter and the list of wake-ups. ARGV: how many interactive messages let others in, then for each
 # message its class, organization and text. A message has the turn after the last one of its organization, or
 # the turn that is served now if none of them waits. In the latter case a worker that looks past others'
-# messages may want it: one wake-up waits for one at most.
-_ENQUEUE = """
+# messages may want it: one wake-up waits for one at most. The first line lets a full Redis refuse the script
+# as a whole: without it, a script that has deleted something may go on, and its message would have no job.
+_ENQUEUE = """#!lua
 local classes, counter, wake = (#KEYS - 2) / 2, KEYS[#KEYS - 1], KEYS[#KEYS]
 local function turn_served(class)
   local first = redis.call('ZRANGE', KEYS[class], 0, 0, 'WITHSCORES')

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis.exceptions import RedisError
 
 from chatapi.redis_client import connect
 from chatapi.task_queue import (
@@ -161,3 +162,17 @@ def test_a_web_process_of_the_release_before_shares_the_queue(valkey: Valkey) ->
     queue = TaskQueue(probe_app, "note", QUEUE)
     enqueue(valkey, queue, *(Entry(each.name, 1, each) for each in QueueClass))
     assert not valkey.client.exists(f"{queue.key}:last", f"{queue.key}:last-flex")
+
+
+def test_a_full_redis_takes_no_message(valkey: Valkey) -> None:
+    """The job beside the message is refused, too: a worker that found the message would lose the request."""
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, Entry("first", 1))
+    assert popped(valkey, queue, 1) == ["first"]
+    valkey.client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(RedisError, match="maxmemory"):
+            enqueue(valkey, queue, Entry("second", 1))
+    finally:
+        valkey.client.config_set("maxmemory", 0)
+    assert popped(valkey, queue, 1) == []
