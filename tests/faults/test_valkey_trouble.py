@@ -205,8 +205,9 @@ def test_what_is_queued_in_a_valkey_that_keeps_its_data_outlives_it(
     installation: Installation, ask: Ask, valkey: Redis, keeping_valkey: None
 ) -> None:
     installation.end("worker")
+    jobs_before = set(valkey.scan_iter("*job:*"))  # requests of other tests
     answer = ask("five")
-    wait_for(lambda: any(valkey.scan_iter("*job:*")), "the request to be queued")
+    wait_for(lambda: not jobs_before.issuperset(valkey.scan_iter("*job:*")), "the request to be queued")
     installation.end("valkey")
     start_keeping_valkey(installation)
     installation.start_worker()
