@@ -11,7 +11,7 @@ import pytest
 from tests.bad_input.bodies import CHAT, body_for
 from tests.bad_input.raw_http import LINE_TOO_LONG, NOT_WELL_FORMED, RawClient, refusal
 from tests.chatapi.http_client import Client
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(120)]
 
@@ -140,6 +140,8 @@ def test_http_1_0_is_answered_and_closed(raw: RawClient, version: str) -> None:
 def test_a_client_that_resets_in_the_middle_harms_nobody(
     installation: Installation, raw: RawClient, client: Client, sent: int
 ) -> None:
+    earlier = client.complete("nothing").headers["x-request-id"].removeprefix("req_")
+    wait_for(lambda: earlier in installation.log("web"), "the access lines of all earlier requests")
     logged = installation.log("web")
     raw.send((raw.head_of("POST", CHAT, LENGTH) + BODY)[:sent])
     raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
