@@ -5,6 +5,7 @@ A name is a row of labelled numbers joined by hyphens, in any order; only `tok` 
     tok64       64 tokens                         -b16    16 tokens per write (default 1)
     -d20        20 ms between two tokens (0)      -x10    drop the connection after 10 tokens
     -f300       first token after 300 ms (d)      -e429   answer with this HTTP status instead
+    -p9000      report a prompt of 9,000 tokens (7)
 """
 
 import re
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 PROMPT_TOKENS = 7
-"""What the upstream reports for every prompt."""
+"""The prompt's tokens that the upstream reports unless the model's name says otherwise."""
 
 LETTERS = string.ascii_lowercase
 """Every token of an answer starts with the letter that its prompt ends with, so text that reached another
@@ -27,6 +28,7 @@ LABELS = {
     "b": "tokens_per_write",
     "x": "drop_after_tokens",
     "e": "error_status",
+    "p": "prompt_tokens",
 }
 
 
@@ -40,6 +42,7 @@ class Behaviour:
     tokens_per_write: int = 1
     drop_after_tokens: int | None = None
     error_status: int | None = None
+    prompt_tokens: int = PROMPT_TOKENS
 
     @classmethod
     def parse(cls, model: str) -> "Behaviour":

@@ -241,7 +241,9 @@ def check_exchange(exchange: Exchange, load: Load, timings: Timings) -> None:
     if exchange.failure:
         raise AnswerError(exchange.failure)
     behaviour = Behaviour.parse(load.model)
-    expected = Expected(expected_text(exchange.letter, behaviour.tokens), behaviour.tokens)
+    expected = Expected(
+        expected_text(exchange.letter, behaviour.tokens), behaviour.tokens, behaviour.prompt_tokens
+    )
     media_type = b"text/event-stream" if load.is_stream else b"application/json"
     if exchange.content_type.partition(b";")[0] != media_type:
         raise AnswerError(f"content type {exchange.content_type.decode(errors='replace')}")

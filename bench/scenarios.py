@@ -82,7 +82,7 @@ SCENARIOS = {
         Scenario(
             "prompt",
             "64-token streams with a prompt of 2 MB, 4 concurrent",
-            "tok64-d0",
+            "tok64-d0-p500000",
             4,
             warmup_requests=4,
             prompt_bytes=2_000_000,
@@ -90,7 +90,7 @@ SCENARIOS = {
         Scenario(
             "one-prompt",
             "64-token streams with a prompt of 2 MB, one after the other",
-            "tok64-d0",
+            "tok64-d0-p500000",
             1,
             warmup_requests=4,
             prompt_bytes=2_000_000,

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from bench.behaviour import PROMPT_TOKENS, Behaviour, answer_tokens
+from bench.behaviour import Behaviour, answer_tokens
 
 ID_PLACEHOLDER = b"chatcmpl-0000000000000000"
 """Stands in every prepared frame; each answer puts an id of the same length in its place."""
@@ -44,9 +44,9 @@ def error_answer(status: int, message: str, code: str | None = None) -> bytes:
 def usage_of(behaviour: Behaviour) -> dict[str, int]:
     """Return the usage object of one answer."""
     return {
-        "prompt_tokens": PROMPT_TOKENS,
+        "prompt_tokens": behaviour.prompt_tokens,
         "completion_tokens": behaviour.tokens,
-        "total_tokens": PROMPT_TOKENS + behaviour.tokens,
+        "total_tokens": behaviour.prompt_tokens + behaviour.tokens,
     }
 
 

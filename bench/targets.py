@@ -35,7 +35,7 @@ be tried.
 CATALOG_MODEL = """\
 [[models]]
 id = "{model}"
-context_window = 131072
+context_window = 1048576
 max_output_tokens = 8192
 
 [models.price]
