@@ -302,9 +302,9 @@ def receipt(row: Generation) -> Receipt:
 def _budget(each: spending.Spending) -> Budget:
     limit = each.limit_nanodollars
     return Budget(
-        scope=each.scope,  # type: ignore[arg-type]
-        period=each.period,  # type: ignore[arg-type]
-        period_start=each.period_start,
+        scope=each.key.scope,  # type: ignore[arg-type]
+        period=each.key.period,  # type: ignore[arg-type]
+        period_start=each.key.period_start,
         limit_usd=None if limit is None else to_usd(limit),
         limit_nanodollars=limit,
         posted_usd=to_usd(each.posted_nanodollars),

@@ -118,9 +118,9 @@ class Meter:
         """Return the URL of the requests in it: those admitted in its period, in its organization's time
         zone.
         """
-        use, last_day = self.use, self.use.last_day
-        period = {"start": use.first_day, "end": last_day, "time_zone": use.time_zone} if last_day else {}
-        return page_url("requests", {use.scope: use.scope_id, **period})
+        key, last_day, time_zone = self.use.key, self.use.last_day, self.use.time_zone
+        period = {"start": key.period_start, "end": last_day, "time_zone": time_zone} if last_day else {}
+        return page_url("requests", {key.scope: key.scope_id, **period})
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":
