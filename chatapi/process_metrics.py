@@ -12,7 +12,7 @@ import socket
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from redis import Redis as ThreadRedis
@@ -76,14 +76,51 @@ SETTLEMENT = Histogram(
     LATENCY_S,
 )
 HISTOGRAMS: Final = (ADMISSION, QUEUE_WAIT, FIRST_TOKEN, BETWEEN_TOKENS, SETTLEMENT)
-CPU_SECONDS: Final = "chatapi_process_cpu_seconds"
-GAUGES: Final = {
-    "chatapi_process_active": "Open streams of a web process, running generations of a worker.",
-    "chatapi_process_event_loop_lag_seconds": "The latest turn of the event loop in the last seconds.",
-    "chatapi_process_resident_bytes": "Memory.",
-    CPU_SECONDS: "Processor time since the process began.",
-    "chatapi_process_open_descriptors": "Open files and sockets.",
-}
+
+
+class Gauge(NamedTuple):
+    """A number that is read when the process writes its numbers."""
+
+    name: str
+    meaning: str
+    read: Callable[[int], float]
+    """Takes the count of what the process works on."""
+    only_grows: bool = False
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+
+
+GAUGES: Final = (
+    Gauge(
+        "chatapi_process_active",
+        "Open streams of a web process, running generations of a worker.",
+        lambda active: active,
+    ),
+    Gauge(
+        "chatapi_process_event_loop_lag_seconds",
+        "The latest turn of the event loop in the last seconds.",
+        lambda _: clock.take_lag_s(),
+    ),
+    Gauge("chatapi_process_resident_bytes", "Memory.", lambda _: _resident_bytes()),
+    Gauge(
+        "chatapi_process_cpu_seconds",
+        "Processor time since the process began.",
+        lambda _: _cpu_s(),
+        only_grows=True,
+    ),
+    Gauge(
+        "chatapi_process_open_descriptors",
+        "Open files and sockets.",
+        lambda _: len(os.listdir("/proc/self/fd")),
+    ),
+)
 
 
 class Snapshot(msgspec.Struct):
@@ -98,7 +135,8 @@ async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callabl
     """Write this process's numbers every `PUBLISH_S`; `active` counts what it works on."""
     name = f"{socket.gethostname()[:40]}:{os.getpid()}"
     while True:
-        gauges = _gauges(active())
+        count = active()
+        gauges = {gauge.name: float(gauge.read(count)) for gauge in GAUGES}
         histograms = {each.name: each.series for each in HISTOGRAMS if each.series}
         text = msgspec.json.encode(Snapshot(role, gauges, histograms))
         try:
@@ -107,19 +145,6 @@ async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callabl
         except RedisError as error:
             log.warning("metrics: %s", error)
         await asyncio.sleep(PUBLISH_S)
-
-
-def _gauges(active: int) -> dict[str, float]:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    values = (
-        active,
-        clock.take_lag_s(),
-        pages * _PAGE_BYTES,
-        usage.ru_utime + usage.ru_stime,
-        len(os.listdir("/proc/self/fd")),
-    )
-    return dict(zip(GAUGES, map(float, values), strict=True))
 
 
 def read(redis: ThreadRedis, prefix: str) -> Mapping[str, Snapshot]:

@@ -1,6 +1,10 @@
 """The connections of a process to all its Redis servers."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from django.conf import settings
+from redis.asyncio import Redis
 
 from accounts.redis_urls import all_urls, shared_url, stream_urls
 from chatapi.delta_stream import DeltaStream, StreamServers
@@ -18,14 +22,20 @@ class RedisServers:
         """Has what all processes share, such as rate limits (`accounts/redis_urls.py`)."""
         self.of_streams = [clients[url] for url in stream_urls()]
         """In the order of their numbers."""
-        self.streams = StreamServers(
-            [
-                DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
-                for redis in self.of_streams
-            ]
-        )
+        self.streams = StreamServers([_stream(redis) for redis in self.of_streams])
 
     async def close(self) -> None:
         """Close all connections."""
         for redis in self._clients:
             await redis.aclose()
+
+
+@asynccontextmanager
+async def stream_at(url: str) -> AsyncIterator[DeltaStream]:
+    """Yield the streams of one server, on a connection that is closed afterwards."""
+    async with connect(url, max_connections=1) as redis:
+        yield _stream(redis)
+
+
+def _stream(redis: Redis) -> DeltaStream:
+    return DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)

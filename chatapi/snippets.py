@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from django.http import HttpRequest
 from django.urls import get_script_prefix
 
-from chatapi.models import ModelKind
-
 
 class Template(NamedTuple):
     """Code with places for a base URL, a key and a model."""
@@ -173,33 +171,26 @@ console.log(answer.data[0].embedding.length);
 """
 )
 
-# By the name of the protocol as people read it, for each kind of model.
-PROTOCOLS = {
-    ModelKind.CHAT: {
-        "Chat": (
-            Template("curl", "curl", CURL),
-            Template("python", "Python", _CHAT_WITH_PYTHON),
-            Template("node", "Node.js", _CHAT_WITH_NODE),
-        ),
-        "Responses": (
-            Template("responses-curl", "curl", _RESPONSES_WITH_CURL),
-            Template("responses", "Python", _RESPONSES_WITH_PYTHON),
-            Template("responses-node", "Node.js", _RESPONSES_WITH_NODE),
-        ),
-        "Messages": (
-            Template("messages-curl", "curl", _MESSAGES_WITH_CURL),
-            Template("messages", "Python", _MESSAGES_WITH_PYTHON),
-            Template("messages-node", "Node.js", _MESSAGES_WITH_NODE),
-        ),
-    },
-    ModelKind.EMBEDDINGS: {
-        "Embeddings": (
-            Template("embeddings-curl", "curl", _EMBEDDINGS_WITH_CURL),
-            Template("embeddings-python", "Python", _EMBEDDINGS_WITH_PYTHON),
-            Template("embeddings-node", "Node.js", _EMBEDDINGS_WITH_NODE),
-        ),
-    },
-}
+CHAT = (
+    Template("curl", "curl", CURL),
+    Template("python", "Python", _CHAT_WITH_PYTHON),
+    Template("node", "Node.js", _CHAT_WITH_NODE),
+)
+RESPONSES = (
+    Template("responses-curl", "curl", _RESPONSES_WITH_CURL),
+    Template("responses", "Python", _RESPONSES_WITH_PYTHON),
+    Template("responses-node", "Node.js", _RESPONSES_WITH_NODE),
+)
+MESSAGES = (
+    Template("messages-curl", "curl", _MESSAGES_WITH_CURL),
+    Template("messages", "Python", _MESSAGES_WITH_PYTHON),
+    Template("messages-node", "Node.js", _MESSAGES_WITH_NODE),
+)
+EMBEDDINGS = (
+    Template("embeddings-curl", "curl", _EMBEDDINGS_WITH_CURL),
+    Template("embeddings-python", "Python", _EMBEDDINGS_WITH_PYTHON),
+    Template("embeddings-node", "Node.js", _EMBEDDINGS_WITH_NODE),
+)
 
 
 def base_url(request: HttpRequest) -> str:

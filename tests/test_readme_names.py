@@ -34,19 +34,19 @@ def test_what_a_table_names_is_there(readme: str) -> None:
 
 
 def missing(readme: Path) -> Iterator[str]:
-    """Names of files that are neither in the README's folder nor in the project's, nor beside the file named
-    before in the line.
+    """Names of files that are neither in the README's folder nor in the project's, nor beside the file or in
+    the folder that is named before in the paragraph or item.
     """
-    for line in readme.read_text().splitlines():
+    for item in re.split(r"\n(?=\n|\d\. |- |\|)", readme.read_text()):
         beside = readme.parent
-        for name in re.findall(r"`([\w./*]+\.(?:py|md|toml|js|css|lua))\b", line):
+        for name in re.findall(r"`((?!/)[\w./*]+(?:\.(?:py|md|toml|js|css|lua)\b|/(?=`)))", item):
             found = next(
                 (path for folder in (readme.parent, ROOT, beside) for path in folder.glob(name)), None
             )
-            if found is None:
+            if found is None and not name.endswith("/"):
                 yield name
-            else:
-                beside = found.parent
+            elif found is not None:
+                beside = found if found.is_dir() else found.parent
 
 
 @pytest.mark.parametrize(
@@ -67,5 +67,5 @@ def test_a_file_that_is_not_there_is_found_missing(tmp_path: Path) -> None:
         "`room/*.py`, `there*.py`",
         "`inside.py`, `pyproject.toml`",
     ]
-    (tmp_path / "README.md").write_text("\n".join(lines))
+    (tmp_path / "README.md").write_text("\n\n".join(lines))
     assert list(missing(tmp_path / "README.md")) == ["there*.py", "inside.py"]

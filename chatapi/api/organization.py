@@ -6,6 +6,7 @@ dimension that is not grouped by is null, and a bucket without usage has no resu
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -73,8 +74,8 @@ def _completions(sums: Sums, page: PageRequest) -> CompletionsUsage:
     )
 
 
-def _embedding_models(query: BucketQuery) -> BucketQuery:
-    known = _models_of(ModelKind.EMBEDDINGS)
+def _only_models_of(kind: ModelKind, query: BucketQuery) -> BucketQuery:
+    known = _models_of(kind)
     wanted = [name for name in known if query.models is None or name in query.models]
     return replace(query, models=tuple(wanted))
 
@@ -119,7 +120,7 @@ REPORTS: Final = {
         EmbeddingsPage,
         EmbeddingsBucket,
         _embeddings,
-        _embedding_models,
+        partial(_only_models_of, ModelKind.EMBEDDINGS),
     ),
     "costs": Report("listCosts", "List the organization's costs by day", COSTS, CostPage, CostBucket, _costs),
 }

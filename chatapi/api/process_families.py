@@ -26,11 +26,11 @@ def families() -> Iterator[Metric]:
     except (RedisError, OSError) as error:
         log.warning("metrics: Redis is not available: %s", error)
         return
-    for name, meaning in process_metrics.GAUGES.items():
-        kind = CounterMetricFamily if name == process_metrics.CPU_SECONDS else GaugeMetricFamily
-        family = kind(name, meaning, labels=LABELS)
+    for gauge in process_metrics.GAUGES:
+        kind = CounterMetricFamily if gauge.only_grows else GaugeMetricFamily
+        family = kind(gauge.name, gauge.meaning, labels=LABELS)
         for process, snapshot in living.items():
-            if (value := snapshot.gauges.get(name)) is not None:
+            if (value := snapshot.gauges.get(gauge.name)) is not None:
                 family.add_metric([snapshot.role, process], value)
         yield family
     for histogram in process_metrics.HISTOGRAMS:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
 from accounts.models import APIKey
 from chatapi import identity
-from chatapi.models import ServedModel
+from chatapi.models import ModelKind, ServedModel
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, receipts, spending
 from usage.models import Generation, LedgerEntry, State
@@ -27,7 +27,7 @@ class Model(Struct, frozen=True, kw_only=True):
     object: Literal["model"] = "model"
     created: int
     owned_by: str
-    kind: Literal["chat", "embeddings"]
+    kind: Annotated[str, Meta(extra_json_schema={"enum": ModelKind.values})]
     type: Literal["model"] = "model"
     display_name: str
     created_at: str
@@ -202,7 +202,7 @@ def model(row: ServedModel, name: str) -> Model:
         # OpenAI has Unix seconds; `created_at` is Anthropic's, in RFC 3339.
         created=int(row.created_at.timestamp()),
         owned_by=row.owned_by,
-        kind=row.kind,  # type: ignore[arg-type]  # the column's choices
+        kind=row.kind,
         display_name=name,
         created_at=_rfc3339(row.created_at),
         max_input_tokens=row.context_window,
@@ -302,9 +302,9 @@ def receipt(row: Generation) -> Receipt:
 def _budget(each: spending.Spending) -> Budget:
     limit = each.limit_nanodollars
     return Budget(
-        scope=each.scope,  # type: ignore[arg-type]
-        period=each.period,  # type: ignore[arg-type]
-        period_start=each.period_start,
+        scope=each.key.scope,  # type: ignore[arg-type]
+        period=each.key.period,  # type: ignore[arg-type]
+        period_start=each.key.period_start,
         limit_usd=None if limit is None else to_usd(limit),
         limit_nanodollars=limit,
         posted_usd=to_usd(each.posted_nanodollars),

@@ -7,21 +7,12 @@ from django.views.decorators.http import require_safe
 
 from chatapi.console.offers import Offer, offers
 from chatapi.console.tenancy import Console, page, render
+from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
 from chatapi.pages import price_timeline
-from chatapi.snippets import PROTOCOLS, base_url, written
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
-from chatapi.wire.protocols.messages.request import MessagesRequest
-from chatapi.wire.protocols.responses.request import ResponsesRequest
+from chatapi.snippets import base_url, written
 
-_BODIES = {
-    "Chat": ChatRequest,
-    "Responses": ResponsesRequest,
-    "Messages": MessagesRequest,
-    "Embeddings": EmbeddingsRequest,
-}
-# Fields of those that no client sends.
+# Fields of bodies that no client sends.
 _OWN = {"extras", "ignored"}
 
 
@@ -77,13 +68,13 @@ def _prices(offer: Offer) -> list[tuple[str, list[str]]]:
 def _tabs(offer: Offer, origin: str) -> list[Tab]:
     return [
         Tab(
-            protocol.lower(),
-            protocol,
+            api.name.lower(),
+            api.name,
             [
                 (each.id, each.title, written(each.text, origin=origin, key="YOUR_KEY", model=offer.id))
-                for each in templates
+                for each in api.code
             ],
-            [name for name in _BODIES[protocol].__struct_encode_fields__ if name not in _OWN],
+            [name for name in api.body.__struct_encode_fields__ if name not in _OWN],
         )
-        for protocol, templates in PROTOCOLS[ModelKind(offer.kind)].items()
+        for api in MODEL_KINDS[offer.kind].apis
     ]

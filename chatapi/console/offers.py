@@ -8,6 +8,7 @@ from accounts.model_lists import list_allows
 from chatapi import catalog
 from chatapi.catalog import CatalogModel
 from chatapi.console.tenancy import Console
+from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
 from chatapi.wire.parameters import CUSTOM_TOOLS
 from usage import pricing
@@ -33,6 +34,11 @@ class Offer:
     deprecated_on: date | None
     names: list[str]
     """Its aliases."""
+
+    @property
+    def has_output(self) -> bool:
+        """Return whether answers have tokens of their own, with a limit and a price."""
+        return MODEL_KINDS[self.kind].has_output
 
 
 def offers(console: Console) -> list[Offer]:

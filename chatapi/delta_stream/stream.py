@@ -70,15 +70,27 @@ class DeltaStream:
 
     # ---- the request
 
-    def keeping(self, generation_id: UUID, job: Job) -> Command:
-        """Return the command that keeps the job, so that keeping and enqueueing cost one round trip."""
-        return "SET", self.key("job", generation_id.hex), self._job_encoder.encode(job), "PX", RUN_TTL_MS
+    def keeping(
+        self, generation_id: UUID, job: Job, state: bytes = b"", *, stores_response: bool = False
+    ) -> list[Command]:
+        """Return the commands that keep the job and the state, which expires with the generation's log.
+
+        The caller sends them with its own, so that keeping and enqueueing cost one round trip.
+        `stores_response`: the response is one of those to be stored in the database.
+        """
+        job_key, state_key = (self.key(kind, generation_id.hex) for kind in ("job", "state"))
+        commands: list[Command] = [("SET", job_key, self._job_encoder.encode(job), "PX", RUN_TTL_MS)]
+        if state:
+            commands.append(("SET", state_key, state, "PX", RUN_TTL_MS))
+        if state and stores_response:
+            commands.append(("ZADD", f"{self._prefix}unstored", 0, generation_id.hex))
+        return commands
 
     async def keep_again(self, generation_id: UUID, job: Job) -> bool:
         """Keep the job if Redis has none; return whether it had none."""
-        command, key, encoded, *ttl = self.keeping(generation_id, job)
+        (command,) = self.keeping(generation_id, job)
         async with in_time():
-            kept = await cast(Any, self._redis).execute_command(command, key, encoded, *ttl, "NX")
+            kept = await cast(Any, self._redis).execute_command(*command, "NX")
         return kept is not None
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
@@ -101,10 +113,6 @@ class DeltaStream:
 
     # ---- what later requests refer to
 
-    def keeping_state(self, generation_id: UUID, state: bytes) -> Command:
-        """Return the command that keeps the state, until it expires with the generation's log."""
-        return "SET", self.key("state", generation_id.hex), state, "PX", RUN_TTL_MS
-
     async def state(self, generation_id: UUID) -> bytes | None:
         """Return the generation's state, if there is one."""
         async with in_time():
@@ -119,10 +127,6 @@ class DeltaStream:
             await pipe.execute()
 
     # ---- responses that are to be stored in the database
-
-    def remembering_to_store(self, generation_id: UUID) -> Command:
-        """Return the command that lists the generation's response as one to be stored."""
-        return "ZADD", f"{self._prefix}unstored", 0, generation_id.hex
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
         """Return responses that are to be stored, and leave them to this caller for `STORING_MS`."""

@@ -58,13 +58,11 @@ def urls() -> list[URLPattern]:
 
 
 def overview_page(request: HttpRequest) -> HttpResponse:
-    """Show the Overview with the catalog's deployments and models for embeddings."""
+    """Show the Overview with the catalog's deployments and kinds of models."""
     return overview.page(
         request,
         recent_deployments=deployment_pages.recent_deployments,
-        embedding_models=lambda: set(
-            ServedModel.objects.filter(kind=ModelKind.EMBEDDINGS).values_list("pk", flat=True)
-        ),
+        model_kinds=lambda: dict(ServedModel.objects.exclude(kind=ModelKind.CHAT).values_list("pk", "kind")),
     )
 
 

@@ -23,11 +23,11 @@ from django.views.decorators.http import require_http_methods
 
 from accounts.audit import recorder
 from chatapi import upstream_keys
-from chatapi.models import Deployment, ModelKind
+from chatapi.model_kinds import MODEL_KINDS
+from chatapi.models import Deployment
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage, Vector
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages
-from chatapi.wire.messages import UserMessage
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIMED_OUT
 from chatapi.worker.deployments import target_of
 from chatapi.worker.engines import Call, EngineError, Target
@@ -50,12 +50,6 @@ _MOODS = {
 }
 # The limit of the whole call, shorter than the deployment's own, because a person waits for the page.
 TIMEOUT_S = 20.0
-_REQUESTS = {
-    ModelKind.CHAT.value: GenerationRequest(
-        model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest=""
-    ),
-    ModelKind.EMBEDDINGS.value: GenerationRequest(model="test", prompt=Inputs("yes"), digest=""),
-}
 HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
@@ -237,7 +231,7 @@ def call(row: Deployment) -> Finding:
 
     It blocks, and needs a thread without an event loop.
     """
-    answer = asyncio.run(_ask(target_of(row), _REQUESTS[row.model.kind]))
+    answer = asyncio.run(_ask(target_of(row), MODEL_KINDS[row.model.kind].test_request))
     failure = answer.completion.failure
     choice = answer.completion.choice(0)
     texts = [

@@ -91,6 +91,6 @@ def budgets(row: APIKey) -> Iterator[BudgetRow]:
         api_key_id=row.pk,
         time_zone=organization.time_zone,
     )
-    for each in sorted(known, key=lambda each: list(reversed(_OWNERS)).index(Scope(each.scope))):
+    for each in sorted(known, key=lambda each: list(reversed(_OWNERS)).index(Scope(each.key.scope))):
         url = reverse("admin:usage_budgetlimit_change", args=[each.limit_id]) if each.limit_id else ""
-        yield BudgetRow(_OWNERS[Scope(each.scope)], each, url)
+        yield BudgetRow(_OWNERS[Scope(each.key.scope)], each, url)

@@ -8,8 +8,9 @@ from django.conf import settings
 from accounts.model_lists import list_allows
 from accounts.models import APIKey, KeyScope
 from chatapi import catalog
+from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
-from chatapi.snippets import PROTOCOLS, written
+from chatapi.snippets import written
 
 _WHO_AM_I = """\
 curl {origin}/v1/key -H "Authorization: Bearer {secret}"
@@ -23,17 +24,6 @@ class Snippet:
     id: str
     title: str
     text: str
-
-
-# The snippets of a key's page, by the kind of model that they need: of each protocol and client.
-_SHOWN: Mapping[ModelKind, Mapping[str, Sequence[str]]] = {
-    ModelKind.CHAT: {
-        "Chat": ("curl", "Python", "Node.js"),
-        "Responses": ("Python",),
-        "Messages": ("Python",),
-    },
-    ModelKind.EMBEDDINGS: {"Embeddings": ("curl", "Python")},
-}
 
 
 def usable_models(row: APIKey) -> dict[ModelKind, str]:
@@ -61,10 +51,10 @@ def snippets(row: APIKey, secret: str, origin: str, models: Mapping[ModelKind, s
     if not models or not may_complete:
         return [Snippet("curl", "curl", filled(_WHO_AM_I, ""))]
     return [
-        Snippet(each.id, f"{protocol} with {each.title}", filled(each.text, models[kind]))
-        for kind, protocols in _SHOWN.items()
+        Snippet(each.id, f"{api.name} with {each.title}", filled(each.text, models[kind]))
+        for kind in ModelKind
         if kind in models
-        for protocol, clients in protocols.items()
-        for each in PROTOCOLS[kind][protocol]
-        if each.title in clients
+        for api in MODEL_KINDS[kind].apis
+        for each in api.code
+        if each.title in api.on_key_page
     ]

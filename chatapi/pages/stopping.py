@@ -16,8 +16,8 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.redis_urls import stream_urls
 from chatapi import identity
-from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
-from chatapi.redis_client import connect
+from chatapi.delta_stream import ByServer, Cancellation, StreamUnavailable
+from chatapi.redis_servers import stream_at
 from usage.models import Generation, State
 
 log = logging.getLogger(__name__)
@@ -80,8 +80,7 @@ async def _cancel(rows: Sequence[Generation]) -> list[Generation]:
 async def _cancel_on(url: str, rows: Sequence[Generation]) -> list[Generation]:
     asked: list[Generation] = []
     try:
-        async with connect(url, max_connections=1) as redis:
-            stream = DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+        async with stream_at(url) as stream:
             for row in rows:
                 await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)
                 asked.append(row)

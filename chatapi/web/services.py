@@ -256,14 +256,14 @@ class Services:
         jobs: Sequence[tuple[Entry, Job, bytes, bool]],
     ) -> list[None]:
         """Hand generations of one server of streams to the workers."""
-        ids = [UUID(entry.generation_id) for entry, *_ in jobs]
-        keeping = [stream.keeping(id_, job) for id_, (_, job, *_) in zip(ids, jobs, strict=True)]
         # Jobs and states before the messages: a worker that pops a message must find its job.
-        for id_, (_, _, state, stores_response) in zip(ids, jobs, strict=True):
-            if state:
-                keeping.append(stream.keeping_state(id_, state))
-            if state and stores_response:
-                keeping.append(stream.remembering_to_store(id_))
+        keeping = [
+            command
+            for entry, job, state, stores_response in jobs
+            for command in stream.keeping(
+                UUID(entry.generation_id), job, state, stores_response=stores_response
+            )
+        ]
         enqueueing = self.queue.enqueueing([entry for entry, *_ in jobs])
         # One Redis for both, which is the usual case: one round trip for all.
         if connection is self._messages:

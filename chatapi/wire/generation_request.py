@@ -6,7 +6,7 @@ is also what most upstreams read. None means that the client did not send the pa
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, cast
+from typing import Annotated, Any, ClassVar, Final, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -44,6 +44,10 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
 
     messages: list[Message]
 
+    openai_path: ClassVar[str] = "/chat/completions"
+    """Of OpenAI's API, below the base URL of an upstream that speaks it."""
+    operation: ClassVar[str] = "chat"
+    """OpenTelemetry's `gen_ai.operation.name`."""
     param: ClassVar[str] = "messages"
     """The name of the parameter, for errors."""
     count: ClassVar[int] = 1
@@ -134,6 +138,8 @@ class Texts(_Prompts, frozen=True, tag="texts"):
     """Each choice begins with its prompt."""
     suffix: parameters.Suffix | None = None
 
+    openai_path: ClassVar[str] = "/completions"
+    operation: ClassVar[str] = "text_completion"
     param: ClassVar[str] = "prompt"
     answer_bytes: ClassVar[int] = 0
     are_read_apart: ClassVar[bool] = False
@@ -157,6 +163,8 @@ class Inputs(_Prompts, frozen=True, tag="inputs"):
     dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
     """The length of the vectors; None: the model's own."""
 
+    openai_path: ClassVar[str] = "/embeddings"
+    operation: ClassVar[str] = "embeddings"
     param: ClassVar[str] = "input"
     choices_count: ClassVar[int] = 0
     are_read_apart: ClassVar[bool] = True
@@ -165,6 +173,10 @@ class Inputs(_Prompts, frozen=True, tag="inputs"):
     def answer_bytes(self) -> int:
         """About how large the vectors are."""
         return self.count * (self.dimensions or caps.USUAL_DIMENSIONS) * 4
+
+
+Prompt = Messages | Texts | Inputs
+PROMPTS: Final = get_args(Prompt)
 
 
 def check_prompts(param: str, prompts: Prompts, most: int) -> None:
@@ -195,7 +207,7 @@ class GenerationRequest(
     seed: parameters.Seed | None = None
     stop: parameters.Stop | None = None
     user: parameters.User | None = None
-    prompt: Messages | Texts | Inputs
+    prompt: Prompt
     max_completion_tokens: parameters.OutputTokens | None = None
     logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
     """True (then `top_logprobs` counts), or the number of alternatives, as text completions have it."""

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
+from chatapi.wire.generation_request import PROMPTS, GenerationRequest, Inputs, Messages, Texts
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_request import embeddings_body, upstream_body
@@ -74,9 +74,10 @@ def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
 
 # By the type of the prompt.
 UPSTREAM_KINDS: Final = {
-    Messages: UpstreamKind("/chat/completions", upstream_body, _chat_reader),
-    Texts: UpstreamKind("/completions", upstream_body, _text_reader),
+    Messages: UpstreamKind(Messages.openai_path, upstream_body, _chat_reader),
+    Texts: UpstreamKind(Texts.openai_path, upstream_body, _text_reader),
     Inputs: UpstreamKind(
-        "/embeddings", embeddings_body, lambda request, _: VectorReader(request.prompt.count)
+        Inputs.openai_path, embeddings_body, lambda request, _: VectorReader(request.prompt.count)
     ),
 }
+assert set(UPSTREAM_KINDS) == set(PROMPTS), "a type of prompt has no row"

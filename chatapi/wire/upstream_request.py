@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
+from chatapi.wire.generation_request import PROMPTS, GenerationRequest
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 # A third of the length of numbers, and exact. A server that does not know it answers with numbers.
@@ -21,9 +21,7 @@ REASONING: Final = "reasoning_content"
 # All members that a body may have, beside the parameters of engines.
 PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens", *_BASE64),
-    *Messages.__struct_encode_fields__,
-    *Texts.__struct_encode_fields__,
-    *Inputs.__struct_encode_fields__,
+    *(name for prompt in PROMPTS for name in prompt.__struct_encode_fields__),
 }
 
 

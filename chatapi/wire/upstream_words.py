@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import Final
 
+from chatapi.wire.generation_request import PROMPTS
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 from chatapi.wire.upstream_request import PARAMETERS
 
@@ -52,7 +53,7 @@ _NUMBER = re.compile(
 )
 _PATH = re.compile(rf"({_SEGMENT})(?:\[\d{{0,6}}\]|\.\d{{1,6}}|\.{_SEGMENT})*")
 _PAIR = re.compile(rf"({_SEGMENT})[=:](.*)")
-_ENDPOINT = re.compile(r"/v1(?:/(?:chat/)?completions|/embeddings)?")
+_ENDPOINT = re.compile(rf"/v1(?:{'|'.join(prompt.openai_path for prompt in PROMPTS)})?")
 _HYPHENATED = re.compile(r"([A-Za-z]+|\d{1,9})((?:-[A-Za-z]+){1,3})")
 _SLASHED = re.compile(r"([a-z]+)/[a-z]{1,16}")
 

@@ -22,7 +22,6 @@ from chatapi.worker.routing.retries import AttemptPlan, Step
 from chatapi.worker.routing.router import Place
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.run import Run
-from chatapi.worker.runs.run_spans import OPERATIONS
 from chatapi.worker.runs.run_usage import End, Ending
 from chatapi.worker.services import Services
 from usage.errors import DatabaseUnavailable
@@ -146,10 +145,9 @@ def _begin_span(run: Run, request: GenerationRequest, target: Target) -> Span:
     """Begin the span of an attempt, by OpenTelemetry's conventions for generative AI."""
     if run.span is NO_SPAN:
         return NO_SPAN
-    operation = OPERATIONS[type(request.prompt)]
     model = target.upstream_model or run.claimed.model
     attributes: dict[str, str | int | bool] = {
-        "gen_ai.operation.name": operation,
+        "gen_ai.operation.name": request.prompt.operation,
         "gen_ai.provider.name": PROVIDERS.get(target.engine, target.engine),
         "gen_ai.request.model": model,
         "gen_ai.request.stream": target.is_streamed(request),
@@ -159,7 +157,7 @@ def _begin_span(run: Run, request: GenerationRequest, target: Target) -> Span:
     if url.hostname:
         attributes["server.address"] = url.hostname
         attributes["server.port"] = url.port or PORTS[url.scheme]
-    return run.span.begin_child(f"{operation} {model}", attributes)
+    return run.span.begin_child(f"{request.prompt.operation} {model}", attributes)
 
 
 async def _stream(

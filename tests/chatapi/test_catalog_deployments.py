@@ -15,8 +15,11 @@ from django.urls import reverse
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
+from chatapi.catalog import file
 from chatapi.models import TIMEOUTS, Deployment, ServedModel
 from chatapi.pages import deployment_pages
+from chatapi.pages.catalog_admin import _FIELDS
+from chatapi.pages.catalog_forms import DeploymentForm
 from chatapi.worker.engines import Timeouts
 from tests import fake_upstream
 from tests.admin_pages import text
@@ -158,6 +161,14 @@ def test_the_row_itself_names_the_timeout_and_what_is_allowed(
     row.timeouts = timeouts
     with pytest.raises(Exception, match=re.escape(says)):
         row.full_clean()
+
+
+def test_each_setting_is_in_the_file_and_in_the_form() -> None:
+    columns = {column.name for column in Deployment._meta.concrete_fields} - {"id", "model"}
+    assert set(file.Deployment.__struct_fields__) == columns - {"encrypted_api_key"}
+    typed = columns - {"encrypted_api_key", "timeouts"} | {*TIMEOUTS, "api_key", "removes_api_key"}
+    assert typed == {name for row in _FIELDS for name in ([row] if isinstance(row, str) else row)}
+    assert typed <= set(DeploymentForm.base_fields)
 
 
 def test_the_row_s_timeouts_are_the_engines() -> None:

@@ -16,7 +16,7 @@ from pytest_django.fixtures import Settings
 from accounts import keys
 from chatapi.api import metrics
 from chatapi.models import ServedModel
-from chatapi.process_metrics import CPU_SECONDS, GAUGES, HISTOGRAMS
+from chatapi.process_metrics import GAUGES, HISTOGRAMS
 from tests.cast import Person, admit, run
 from tests.installation import ROOT
 from usage import insights
@@ -38,7 +38,7 @@ from usage.rollups import closing
 
 TOKEN = "a-token-of-16-or-more"
 PROCESS_METRICS = {each.name for each in HISTOGRAMS} | {
-    f"{name}_total" if name == CPU_SECONDS else name for name in GAUGES
+    f"{gauge.name}_total" if gauge.only_grows else gauge.name for gauge in GAUGES
 }
 """What each process writes into Redis."""
 Samples = dict[tuple[str, frozenset[str]], float]

@@ -1,28 +1,24 @@
-"""Every kind of models has its row in each table of kinds."""
-
-from typing import get_args, get_type_hints
+"""Every kind of models has its row in the tables of kinds, and a protocol that asks its models."""
 
 import pytest
 
-from chatapi import snippets
 from chatapi.api.organization import REPORTS
-from chatapi.api.resources import Model
-from chatapi.console import model_pages
+from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
-from chatapi.pages import deployment_pages, key_snippets
 from chatapi.wire.protocols import PROTOCOLS
 
 
-def test_each_kind_has_a_test_request_and_snippets() -> None:
-    assert set(deployment_pages._REQUESTS) == set(ModelKind.values)
-    assert set(key_snippets._SHOWN) == set(snippets.PROTOCOLS) == set(ModelKind)
+@pytest.mark.parametrize("kind", ModelKind)
+def test_each_kind_has_its_protocol_and_its_usage_route(kind: ModelKind) -> None:
+    asking = [each for each in PROTOCOLS.values() if each.model_kind == kind and not each.counts_tokens]
+    bodies = {operation.request for each in asking for operation in each.operations}
+    assert asking, "a protocol that asks it"
+    assert {api.body for api in MODEL_KINDS[kind].apis} <= bodies, "the API's reference"
+    assert not kind.has_own_usage_route or f"usage/{kind.value}" in REPORTS, "its usage route"
 
 
 @pytest.mark.parametrize("kind", ModelKind)
-def test_a_kind_has_its_row_in_each_other_table(kind: ModelKind) -> None:
-    code = snippets.PROTOCOLS[kind].keys()
-    assert key_snippets._SHOWN[kind].keys() <= code, "the code on a key's page"
-    assert code <= model_pages._BODIES.keys(), "the parameters on a model's page"
-    assert kind.value in get_args(get_type_hints(Model)["kind"]), "the API's word"
-    assert any(protocol.model_kind == kind for protocol in PROTOCOLS.values()), "a protocol that asks it"
-    assert not kind.has_own_usage_route or f"usage/{kind.value}" in REPORTS, "its usage route"
+def test_the_page_of_a_key_has_code_for_each_api(kind: ModelKind) -> None:
+    for api in MODEL_KINDS[kind].apis:
+        assert api.on_key_page, api.name
+        assert {*api.on_key_page} <= {each.title for each in api.code}, api.name

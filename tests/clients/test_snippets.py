@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
-from chatapi.snippets import PROTOCOLS, Template, written
+from chatapi.snippets import Template, written
 from tests.clients import programs
 from tests.curl import CURL, needs_curl
 from tests.installation import Installation
@@ -15,10 +16,10 @@ pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
 MODELS = {ModelKind.CHAT: "sandbox", ModelKind.EMBEDDINGS: "sandbox-embedding"}
 ALL = [
-    pytest.param(kind, protocol, each, id=each.id, marks=[needs_curl] if each.title == "curl" else [])
-    for kind, protocols in PROTOCOLS.items()
-    for protocol, templates in protocols.items()
-    for each in templates
+    pytest.param(kind, api.name, each, id=each.id, marks=[needs_curl] if each.title == "curl" else [])
+    for kind in ModelKind
+    for api in MODEL_KINDS[kind].apis
+    for each in api.code
 ]
 
 

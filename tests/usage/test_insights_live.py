@@ -151,13 +151,13 @@ def test_the_fullest_budgets_come_first(alice: Person, bob: Person) -> None:
     spend("key", alice.api_key.pk, "month", limit=100, posted=40, pending=50)
     spend("project", bob.project.pk, "day", limit=100, posted=95)
     spend("organization", alice.project.organization_id, "ever", limit=1_000, posted=10)
-    found = [(use.label, use.period, use.share) for use in budgets_near_limit()]
+    found = [(use.label, use.key.period, use.share) for use in budgets_near_limit()]
     assert found == [
         ("Acme / research", "day", 0.95),
         ("Acme / default / alice", "month", 0.9),
         ("Acme", "ever", 0.01),
     ]
-    assert [use.period for use in budgets_near_limit(n=1)] == ["day"]
+    assert [use.key.period for use in budgets_near_limit(n=1)] == ["day"]
 
 
 def test_a_period_that_is_over_does_not_count(alice: Person) -> None:

@@ -149,8 +149,7 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 
 
 _COLUMNS = (
-    "id", "organization_id", "project_id", "api_key_id", "is_test", "model", "requested_model", "end_user",
-    "end_user_id", "metadata", "endpoint",
+    "id", *BudgetOwners._fields, "is_test", "model", "requested_model", "end_user", "metadata", "endpoint",
     "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
     "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
     "admitted_at",
@@ -160,14 +159,11 @@ _COLUMNS = (
 def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
     return (
         item.id,
-        item.organization_id,
-        item.project_id,
-        item.api_key_id,
+        *BudgetOwners.of(item),
         item.is_test,
         item.model,
         item.requested_model,
         item.end_user,
-        item.end_user_id,
         json.dumps(item.metadata) if item.metadata else None,
         item.endpoint,
         item.dialect,

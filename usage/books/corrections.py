@@ -103,15 +103,10 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
 def _row(now: datetime, correction: Correction) -> Entry:
     entry = correction.entry
     assert entry.generation_id is not None
-    assert entry.project_id is not None
-    assert entry.api_key_id is not None
     return Entry(
         kind=Kind.CORRECTION.value,
         generation_id=entry.generation_id,
-        organization_id=entry.organization_id,
-        project_id=entry.project_id,
-        api_key_id=entry.api_key_id,
-        end_user_id=entry.end_user_id,
+        **BudgetOwners.of(entry)._asdict(),
         model=entry.model,
         outcome=entry.outcome,
         budget_day=entry.budget_day,

@@ -123,16 +123,13 @@ class _Open(NamedTuple):
 
     id: UUID
     fence: int
-    organization_id: int
-    project_id: int
-    api_key_id: int
     model: str
     budget_day: date
     reserved_nanodollars: int
-    end_user_id: int | None
     api_key: str
     admitted_at: datetime | str
     claimed_at: datetime | str | None
+    owners: BudgetOwners
     price: Price
 
     @property
@@ -143,7 +140,7 @@ class _Open(NamedTuple):
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
-        return BudgetOwners.of(self).budget_ids(self.budget_day)
+        return self.owners.budget_ids(self.budget_day)
 
 
 # The public part of the key, for the log.
@@ -154,14 +151,19 @@ def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """Lock the running generations among them in id order, and return their rows."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
-    own = _Open._fields[:-1]
-    columns = [_API_KEY if name == "api_key" else name for name in (*own, *PRICE_COLUMNS)]
+    own = _Open._fields[:-2]
+    columns = [_API_KEY if name == "api_key" else name for name in own]
+    columns += [*BudgetOwners._fields, *PRICE_COLUMNS]
+    price = -len(PRICE_COLUMNS)
     rows = fetch_all(
         f"SELECT {', '.join(columns)} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
         [db_value(generation_id) for generation_id in ids],
     )
-    found = [_Open._make([*row[: len(own)], Price(*row[len(own) :])]) for row in rows]
+    found = [
+        _Open._make([*row[: len(own)], BudgetOwners(*row[len(own) : price]), Price(*row[price:])])
+        for row in rows
+    ]
     found = [row._replace(id=to_uuid(row.id), budget_day=to_date(row.budget_day)) for row in found]
     return {row.id: row for row in found}
 
@@ -270,10 +272,7 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
     return Entry(
         kind=kind.value,
         generation_id=row.id,
-        organization_id=row.organization_id,
-        project_id=row.project_id,
-        api_key_id=row.api_key_id,
-        end_user_id=row.end_user_id,
+        **row.owners._asdict(),
         model=row.model,
         outcome=posting.item.outcome.value,
         budget_day=row.budget_day,

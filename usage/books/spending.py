@@ -1,7 +1,6 @@
 """What is spent and held of the budgets that can refuse a key."""
 
 from dataclasses import dataclass
-from datetime import date
 
 from usage.books.budget_limits import own_limits
 from usage.database.clock import database_now, local_day
@@ -13,9 +12,7 @@ from usage.models.budget_keys import BudgetKey, BudgetOwners, LimitKey
 class Spending:
     """One budget in its current period; both values of the limit are None without one."""
 
-    scope: str
-    period: str
-    period_start: date
+    key: BudgetKey
     limit_id: int | None
     limit_nanodollars: int | None
     posted_nanodollars: int
@@ -39,14 +36,12 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
         _spending(key, rows.get(budget_id) or Budget(), limits.get(LimitKey.of(key)))
         for budget_id, key in keys.items()
     ]
-    return [each for each in found if each.scope == Scope.API_KEY or each.limit_nanodollars is not None]
+    return [each for each in found if each.key.scope == Scope.API_KEY or each.limit_nanodollars is not None]
 
 
 def _spending(key: BudgetKey, row: Budget, limit: BudgetLimit | None) -> Spending:
     return Spending(
-        scope=key.scope,
-        period=key.period,
-        period_start=key.period_start,
+        key=key,
         limit_id=limit.pk if limit else None,
         limit_nanodollars=limit.limit_nanodollars if limit else None,
         posted_nanodollars=row.posted_nanodollars,

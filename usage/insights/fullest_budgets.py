@@ -3,14 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import NamedTuple
 
-from accounts.models import APIKey, EndUser, Organization, Project
+from accounts.models import Organization
 from usage.books import budget_limits
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
 from usage.database.time_limit import time_limit
 from usage.models import Period, Scope
+from usage.models.budget_keys import BudgetKey
+from usage.models.budgets import OWNERS
 
 # The share of its limit from which a budget counts as near it.
 NEAR_LIMIT = 0.8
@@ -22,12 +23,8 @@ _MAX_CANDIDATES = 1_000
 class BudgetUse:
     """A budget in its current period, and its limit."""
 
-    scope: str
-    scope_id: int
+    key: BudgetKey
     label: str
-    period: str
-    first_day: date
-    """Of the period, in the organization's time zone."""
     time_zone: str
     posted_nanodollars: int
     pending_nanodollars: int
@@ -36,13 +33,7 @@ class BudgetUse:
     @property
     def last_day(self) -> date | None:
         """Return the last day of the period; None if it has no end."""
-        match Period(self.period):
-            case Period.DAY:
-                return self.first_day
-            case Period.MONTH:
-                return (self.first_day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
-            case Period.EVER:
-                return None
+        return self.key.resets_on and self.key.resets_on - timedelta(days=1)
 
     @property
     def share(self) -> float:
@@ -54,34 +45,22 @@ class BudgetUse:
 def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> list[BudgetUse]:
     """Return the `n` budgets nearest to their limit, the nearest first, of these limits (by id) or of all."""
     rows = _fullest(limits)
-    owners = {scope: _owners(scope, {row.scope_id for row in rows if row.scope == scope}) for scope in Scope}
+    owners = {
+        scope: _owners(scope, {key.scope_id for key, *_ in rows if key.scope == scope}) for scope in Scope
+    }
     now = database_now()
     found: list[BudgetUse] = []
-    for row in rows:
-        label, time_zone = owners[Scope(row.scope)].get(row.scope_id, ("", ""))
-        if label and row.period_start == Period(row.period).start(local_day(now, time_zone)):
-            found.append(row.named(label, time_zone))
+    for key, *amounts in rows:
+        label, time_zone = owners[Scope(key.scope)].get(key.scope_id, ("", ""))
+        if label and key.period_start == Period(key.period).start(local_day(now, time_zone)):
+            found.append(BudgetUse(key, label, time_zone, *amounts))
     return found[:n]
 
 
-class _Candidate(NamedTuple):
-    scope: str
-    scope_id: int
-    period: str
-    period_start: date
-    posted_nanodollars: int
-    pending_nanodollars: int
-    limit_nanodollars: int
-
-    def named(self, label: str, time_zone: str) -> BudgetUse:
-        amounts = (self.posted_nanodollars, self.pending_nanodollars, self.limit_nanodollars)
-        return BudgetUse(
-            self.scope, self.scope_id, label, self.period, self.period_start, time_zone, *amounts
-        )
-
-
-def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
-    """Return budgets whose period is the current one in any organization's time zone, the fullest first."""
+def _fullest(limits: Collection[int] | None) -> list[tuple[BudgetKey, int, int, int]]:
+    """Return budgets whose period is the current one in any organization's time zone, the fullest first,
+    with their posted and pending amounts and their limits.
+    """
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
     current = sorted(
@@ -92,8 +71,8 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     only = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
     periods = ", ".join(["(%s, %s)"] * len(current))
     rows = fetch_all(
-        f"""SELECT b.scope, b.scope_id, b.period, b.period_start,
-            b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
+        f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars,
+            {", ".join(f"b.{name}" for name in BudgetKey._fields)}
         FROM usage_budgetlimit AS l
         JOIN usage_budget AS b ON {budget_limits.IS_OWN}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
@@ -101,23 +80,15 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
         LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours
         [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
     )
-    return [_Candidate(*row)._replace(period_start=to_date(row[3])) for row in rows]
+    return [
+        (BudgetKey(*key)._replace(period_start=to_date(key[-1])), posted, pending, limit)
+        for posted, pending, limit, *key in rows
+    ]
 
 
 def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:
     """Return each owner's name and time zone."""
-    match scope:
-        case Scope.ORGANIZATION:
-            return {row.pk: (row.name, row.time_zone) for row in Organization.objects.filter(pk__in=ids)}
-        case Scope.PROJECT:
-            projects = Project.objects.filter(pk__in=ids).select_related("organization")
-            return {row.pk: (str(row), row.organization.time_zone) for row in projects}
-        case Scope.API_KEY:
-            keys = APIKey.objects.filter(pk__in=ids).select_related("project__organization")
-            return {
-                row.pk: (f"{row.project} / {row.name}", row.project.organization.time_zone) for row in keys
-            }
-        case Scope.END_USER:
-            people = EndUser.objects.filter(pk__in=ids).select_related("project__organization")
-            return {row.pk: (str(row), row.project.organization.time_zone) for row in people}
-    return {}  # the limits of each end user have no budget of their own
+    model, path = OWNERS[scope]
+    time_zone = path[0].removesuffix("name") + "time_zone"
+    rows = model._default_manager.filter(pk__in=ids).values_list("pk", time_zone, *path)
+    return {pk: (" / ".join(names), time_zone) for pk, time_zone, *names in rows}

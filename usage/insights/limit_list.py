@@ -21,11 +21,12 @@ from django.db.models import (
 from django.db.models.functions import Concat
 
 from accounts import access
-from accounts.models import APIKey, EndUser, Organization, Project
+from accounts.models import Organization, Project
 from usage.database.clock import database_now, local_day
 from usage.database.time_limit import time_limit
 from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.models.budget_keys import BudgetKey
+from usage.models.budgets import OWNERS
 
 Rows = TypeVar("Rows", bound=Model)
 
@@ -55,26 +56,14 @@ class LimitUse:
 
 
 def with_subject(rows: "QuerySet[Rows]") -> "QuerySet[Rows]":
-    """Return budgets or limits with `subject_name`, the name of their organization, project or key."""
-    this = OuterRef("scope_id")
-    path = Concat(F("organization__name"), Value(" / "), F("name"))
-    key_path = Concat(
-        F("project__organization__name"), Value(" / "), F("project__name"), Value(" / "), F("name")
-    )
-    name = Case(
-        When(
-            scope__in=[Scope.ORGANIZATION, Scope.ORGANIZATION_END_USERS],
-            then=Subquery(Organization.objects.filter(pk=this).values("name")),
-        ),
-        When(
-            scope__in=[Scope.PROJECT, Scope.PROJECT_END_USERS],
-            then=Subquery(Project.objects.filter(pk=this).values(path=path)),
-        ),
-        When(scope=Scope.API_KEY, then=Subquery(APIKey.objects.filter(pk=this).values(path=key_path))),
-        When(scope=Scope.END_USER, then=Subquery(EndUser.objects.filter(pk=this).values(path=key_path))),
-        output_field=CharField(),
-    )
-    named: Any = rows.annotate(subject_name=name)
+    """Return budgets or limits with `subject_name`, their owner's full name."""
+    names = []
+    for scope, (model, path) in OWNERS.items():
+        first, *others = map(F, path)
+        name = Concat(first, *(part for each in others for part in (Value(" / "), each))) if others else first
+        owner = model._default_manager.filter(pk=OuterRef("scope_id"))
+        names.append(When(scope=scope, then=Subquery(owner.values(subject=name))))
+    named: Any = rows.annotate(subject_name=Case(*names, output_field=CharField()))
     return named  # type: ignore[no-any-return]  # the stubs know no annotated class
 
 

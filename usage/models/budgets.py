@@ -75,13 +75,13 @@ class BudgetLimit(models.Model):
         """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
             return str(known)
-        model, path = _OWNERS[Scope(self.scope)]
+        model, path = OWNERS[Scope(self.scope)]
         names = model._default_manager.filter(pk=self.scope_id).values_list(*path).first()
         return " / ".join(names) if names else f"{self.scope} {self.scope_id}"
 
 
-# Each scope's model, and the lookups of its full name.
-_OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
+# Each scope's model, and the lookups of its full name, of which the first is the organization's name.
+OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.ORGANIZATION: (Organization, ("name",)),
     Scope.PROJECT: (Project, ("organization__name", "name")),
     Scope.API_KEY: (APIKey, ("project__organization__name", "project__name", "name")),

@@ -1,6 +1,6 @@
 """The admin's first page: usage, cost, speed and errors in a range of time, against the range before."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -37,7 +37,10 @@ _OUTCOME_COLOURS: dict[str, str] = {
 
 @require_safe
 def page(
-    request: HttpRequest, *, recent_deployments: Callable[[], Any], embedding_models: Callable[[], set[str]]
+    request: HttpRequest,
+    *,
+    recent_deployments: Callable[[], Any],
+    model_kinds: Callable[[], Mapping[str, str]],
 ) -> HttpResponse:
     """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
     site, user = admin.site, request.user
@@ -45,7 +48,7 @@ def page(
     if not user.has_perm("usage.view_hourlyusage"):
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
     form = scoped_form(OverviewForm, request)
-    form.embedding_models = embedding_models()
+    form.model_kinds = model_kinds()
     context |= {
         "title": "Overview",
         "export_url": page_url("index", {}) + "overview",
@@ -115,9 +118,9 @@ class Meter:
         """Return the URL of the requests in it: those admitted in its period, in its organization's time
         zone.
         """
-        use, last_day = self.use, self.use.last_day
-        period = {"start": use.first_day, "end": last_day, "time_zone": use.time_zone} if last_day else {}
-        return page_url("requests", {use.scope: use.scope_id, **period})
+        key, last_day, time_zone = self.use.key, self.use.last_day, self.use.time_zone
+        period = {"start": key.period_start, "end": last_day, "time_zone": time_zone} if last_day else {}
+        return page_url("requests", {key.scope: key.scope_id, **period})
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":

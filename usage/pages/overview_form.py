@@ -1,6 +1,6 @@
 """The GET form of the Overview: a range of time, filters, a grouping and a measure, with the page's links."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, get_args
@@ -65,8 +65,8 @@ class OverviewForm(UsageFilterForm):
     page = "index"
     usual_days = "7"
     over: Range
-    embedding_models: Collection[str] = ()
-    """The models whose names are marked: their requests are no completions."""
+    model_kinds: Mapping[str, str] = {}
+    """The kinds of the models whose requests are no completions."""
 
     outcome = choice_field("Outcome", {name: words(name) for name in Outcome.values})
     group = choice_field("By", {name: words(name) for name in get_args(GroupBy)}, blank=None)
@@ -113,7 +113,7 @@ class OverviewForm(UsageFilterForm):
 
     def label(self, group: GroupBy, name: str) -> str:
         """Return the name of a group as the page shows it."""
-        return f"{name} (embeddings)" if group == "model" and name in self.embedding_models else name
+        return f"{name} ({self.model_kinds[name]})" if group == "model" and name in self.model_kinds else name
 
     def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
         rows = Project.objects.filter(counts_end_users=True).select_related("organization")

@@ -8,10 +8,10 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from itertools import islice
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
-from chatapi.wire.generation_request import Inputs
+from chatapi.wire.generation_request import Inputs, Messages, Texts
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer
@@ -116,9 +116,13 @@ def _answer_to(call: Call) -> tuple[Script, Answer | Embeddings]:
     request = call.request
     try:
         script = read(call.target.upstream_model or request.model, scripting_text(request))
-        if isinstance(request.prompt, Inputs):
-            return script, Embeddings(request.prompt)
-        return script, Answer(answer_spec(request, script), script, call.max_output_tokens)
+        match request.prompt:
+            case Inputs():
+                return script, Embeddings(request.prompt)
+            case Messages() | Texts():
+                return script, Answer(answer_spec(request, script), script, call.max_output_tokens)
+            case unknown:
+                assert_never(unknown)
     except MarkerError as error:
         code, message, param = "invalid_sandbox_marker", f"{error}.", request.prompt.param
     except SchemaError as error:

@@ -13,7 +13,7 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import ToolKind
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
 from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
@@ -114,7 +114,7 @@ def _seed(request: GenerationRequest) -> int:
 def scripting_text(request: GenerationRequest) -> str:
     """Return the text that may have markers: the last user message, or the first of other prompts."""
     prompt = request.prompt
-    if isinstance(prompt, Texts | Inputs):
+    if not isinstance(prompt, Messages):
         return prompt_text(prompt.prompts[0])
     last = next((message for message in reversed(prompt.messages) if isinstance(message, UserMessage)), None)
     if last is None:

@@ -5,12 +5,11 @@ from typing import Final
 
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Usage
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.run_usage import RunUsage
 from usage.books.ledger import Claimed, Settlement
 from usage.pricing import Tokens
 
-OPERATIONS: Final = {Messages: "chat", Texts: "text_completion", Inputs: "embeddings"}
 # The run's settlement is left to the reaper, or its generation is another process's.
 UNSETTLED: Final = "not_settled"
 
@@ -46,7 +45,7 @@ def end_run(
         "gen_ai.request.model": claimed.model,
     }
     if request is not None:
-        attributes["gen_ai.operation.name"] = OPERATIONS[type(request.prompt)]
+        attributes["gen_ai.operation.name"] = request.prompt.operation
     error_code = UNSETTLED
     if settlement is not None:
         attributes |= _tokens(settlement.tokens) | {"chatapi.outcome": settlement.outcome.value}

@@ -141,7 +141,7 @@ async def test_all_are_found_however_many_there_are(
     untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
     everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
     await DedicatedConnection(redis).calls(
-        [stream.keeping(generation_id, Job("web", b"{}")) for generation_id in everything]
+        [command for each in everything for command in stream.keeping(each, Job("web", b"{}"))]
     )
     await delete_settled(commits, stream)
     assert [await kept_ms(redis, stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3

@@ -5,8 +5,8 @@ A stream is a role chunk, content chunks, one finish chunk per choice with an em
 failure in mid-stream is an error frame and `[DONE]`.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ from chatapi.wire.deltas import (
     TokenLogprob,
     ToolCall,
     Usage,
+    Vector,
 )
 from chatapi.wire.protocols.envelope import STREAM_HEADERS, ErrorAnswer, openai_error, openai_error_body
 from chatapi.wire.protocols.protocol import Answer, Dialect
@@ -83,6 +84,19 @@ class OpenAI:
     """What is told for the reasons that the dialect has no word for."""
     new_logprobs: ClassVar[type[Logprobs]] = LogprobObjects
     """Collects the log probabilities of a choice for `body`."""
+    writers: ClassVar[Mapping[type[AnyDelta], str]] = {
+        Started: "_started",
+        Text: "_text",
+        Reasoning: "_reasoning",
+        Refusal: "_refusal",
+        ToolCall: "_tool_call",
+        Audio: "_audio",
+        Annotations: "_annotations",
+        Finished: "_finished",
+        Usage: "usage",
+        Failed: "failed",
+    }
+    """The method that writes each delta, by name: dialects override it."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -119,7 +133,8 @@ class OpenAI:
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
         """Return the batch's chunks as server-sent events; a terminal delta brings the stream's end."""
         # By the type's table: a `match` would try up to ten patterns for each delta.
-        return b"".join([getattr(self, _WRITERS[type(delta)])(delta) for delta in batch])
+        writers = self.writers
+        return b"".join([getattr(self, writers[type(delta)])(delta) for delta in batch])
 
     def _started(self, delta: Started) -> bytes:
         self._frame(delta)
@@ -268,18 +283,8 @@ class OpenAI:
         return openai_error(failure)
 
 
-_WRITERS: dict[type[AnyDelta], str] = {
-    Started: "_started",
-    Text: "_text",
-    Reasoning: "_reasoning",
-    Refusal: "_refusal",
-    ToolCall: "_tool_call",
-    Audio: "_audio",
-    Annotations: "_annotations",
-    Finished: "_finished",
-    Usage: "usage",
-    Failed: "failed",
-}
+# Vectors are no part of a completion.
+assert {*OpenAI.writers, Vector} == set(get_args(AnyDelta)), "a delta has no writer"
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:

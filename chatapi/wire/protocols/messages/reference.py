@@ -18,7 +18,9 @@ def _object(description: str, required: tuple[str, ...], **properties: Any) -> d
     }
 
 
-_BLOCK = _object("A content block.", ("type",), type={"enum": ["thinking", "text", "tool_use"]})
+_BLOCK = _object(
+    "A content block.", ("type",), type={"enum": ["thinking", "redacted_thinking", "text", "tool_use"]}
+)
 _USAGE = _object(
     "Tokens; the three kinds of input add up to the receipt's `prompt_tokens`.",
     _KINDS,

@@ -6,22 +6,22 @@ them). The dialect decides how a stream ends.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from chatapi.wire.completion import Choice, Logprobs
 from chatapi.wire.deltas import (
-    Annotations,
-    Audio,
+    AnyDelta,
+    Failed,
     Finished,
     FinishReason,
-    Reasoning,
     Refusal,
+    Started,
     Text,
     TokenLogprob,
-    ToolCall,
+    Usage,
 )
 from chatapi.wire.protocols.chat.bitseek import Bitseek
 from chatapi.wire.protocols.chat.llama import Llama
@@ -64,6 +64,12 @@ class OpenAIText(OpenAI):
     chunk_object: ClassVar[str] = "text_completion"
     body_object: ClassVar[str] = "text_completion"
     new_logprobs: ClassVar[type[Logprobs]] = LogprobLists
+    # All other content is left out.
+    writers: ClassVar[Mapping[type[AnyDelta], str]] = {
+        **dict.fromkeys(OpenAI.writers, "_nothing"),
+        **{kind: OpenAI.writers[kind] for kind in (Started, Text, Finished, Usage, Failed)},
+        Refusal: "_text",
+    }
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
@@ -90,19 +96,7 @@ class OpenAIText(OpenAI):
             self._tail,
         )
 
-    def _refusal(self, delta: Refusal) -> bytes:
-        return self._text(delta)
-
-    def _reasoning(self, delta: Reasoning) -> bytes:
-        return b""
-
-    def _tool_call(self, delta: ToolCall) -> bytes:
-        return b""
-
-    def _audio(self, delta: Audio) -> bytes:
-        return b""
-
-    def _annotations(self, delta: Annotations) -> bytes:
+    def _nothing(self, delta: AnyDelta) -> bytes:
         return b""
 
     def _finish_chunk(self, delta: Finished) -> bytes:

@@ -1,0 +1,61 @@
+"""The kinds of models: a row for each, from which pages and tests of deployments take what differs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from chatapi import snippets
+from chatapi.models import ModelKind
+from chatapi.snippets import Template
+from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages
+from chatapi.wire.messages import UserMessage
+from chatapi.wire.protocols.chat.request import ChatRequest
+from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
+from chatapi.wire.protocols.messages.request import MessagesRequest
+from chatapi.wire.protocols.responses.request import ResponsesRequest
+
+
+class ClientAPI(NamedTuple):
+    """An API by which clients call models, as pages show it."""
+
+    name: str
+    body: type[msgspec.Struct]
+    """The struct of its requests' bodies; the fields are the parameters."""
+    code: Sequence[Template]
+    """A first request in several languages."""
+    on_key_page: Sequence[str]
+    """The titles of those that the page of a new key shows."""
+
+
+class KindOfModels(NamedTuple):
+    """What differs between kinds of models, outside their protocols."""
+
+    apis: Sequence[ClientAPI]
+    test_request: GenerationRequest
+    """What the admin's test of a deployment asks, for one token at most."""
+    has_output: bool
+    """Whether answers have tokens of their own, with a limit and a price."""
+
+
+MODEL_KINDS: Final[Mapping[str, KindOfModels]] = {
+    ModelKind.CHAT: KindOfModels(
+        apis=(
+            ClientAPI("Chat", ChatRequest, snippets.CHAT, on_key_page=("curl", "Python", "Node.js")),
+            ClientAPI("Responses", ResponsesRequest, snippets.RESPONSES, on_key_page=("Python",)),
+            ClientAPI("Messages", MessagesRequest, snippets.MESSAGES, on_key_page=("Python",)),
+        ),
+        test_request=GenerationRequest(
+            model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest=""
+        ),
+        has_output=True,
+    ),
+    ModelKind.EMBEDDINGS: KindOfModels(
+        apis=(
+            ClientAPI("Embeddings", EmbeddingsRequest, snippets.EMBEDDINGS, on_key_page=("curl", "Python")),
+        ),
+        test_request=GenerationRequest(model="test", prompt=Inputs("yes"), digest=""),
+        has_output=False,
+    ),
+}
+assert set(MODEL_KINDS) == set(ModelKind), "a kind of models has no row"
