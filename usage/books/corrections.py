@@ -1,7 +1,7 @@
 """Corrections: a wrong charge is put right by one more entry, which counts where the charge counts.
 
 A correction changes the budgets of the day that was charged, and the rollup of the hour in which it is
-written. The generation's row stays what its client was told.
+written. The generation's row keeps the amount that its client got.
 """
 
 from collections import defaultdict

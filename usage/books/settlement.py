@@ -75,7 +75,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What was written: the tokens and the amount that the client may be told now."""
+    """What was written: the tokens and the amount, which the client may see now."""
 
     id: UUID
     tokens: Tokens
