@@ -1,4 +1,4 @@
-"""What a choice says, whatever the pieces that it came in, so that two answers can be compared."""
+"""The content of a choice without its division into pieces, so that two answers can be compared."""
 
 from typing import Any
 

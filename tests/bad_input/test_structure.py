@@ -252,7 +252,7 @@ def test_more_choices_than_128_in_all_are_refused(suspect: Client) -> None:
         assert refusal(suspect.send("POST", TEXT, text(**members)))[0] == 400
 
 
-# ---- schemas that are bombs to whoever follows them
+# ---- schemas that explode when they are followed
 
 LOOP: dict[str, Any] = {"$ref": "#"}
 SCHEMAS: dict[str, dict[str, Any]] = {

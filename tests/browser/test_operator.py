@@ -123,7 +123,9 @@ def test_live_connects_again_after_the_web_process_was_away(
     context.close()
 
 
-def test_live_ends_for_who_has_signed_out_elsewhere(browser: Browser, installation: Installation) -> None:
+def test_live_ends_for_a_person_that_has_signed_out_elsewhere(
+    browser: Browser, installation: Installation
+) -> None:
     context = browser.new_context()
     page, other = context.new_page(), context.new_page()
     page.goto(f"{installation.url}/admin/live/")

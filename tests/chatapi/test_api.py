@@ -113,7 +113,7 @@ def test_every_refusal_of_a_key_looks_the_same(alice: Person, path: str) -> None
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Basic YTpi"])
-def test_who_sends_no_key_is_told_so(
+def test_a_request_without_a_key_is_refused(
     db: None, header: str | None, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     with django_assert_num_queries(0):
@@ -206,7 +206,7 @@ def test_a_head_request_has_no_body(alice: Person, path: str) -> None:
 @pytest.mark.parametrize(
     "accept", ["text/event-stream", "text/html", "*/*;q=x", "image/png", "", "application/xml, */*"]
 )
-def test_the_answer_is_json_whatever_is_accepted(alice: Person, small: ServedModel, accept: str) -> None:
+def test_the_answer_is_json_for_every_accept_header(alice: Person, small: ServedModel, accept: str) -> None:
     assert alice.get("/v1/models?format=xml", accept=accept).headers["content-type"] == "application/json"
     error(alice.get("/v1/nothing", accept=accept), 404)
 

@@ -31,7 +31,7 @@ from usage.pricing import Price as PriceValue
 
 pytestmark = pytest.mark.django_db
 
-# ---- whatever the rows are, their file makes them again
+# ---- the file of any rows makes the same rows again
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 names = texts.filter(lambda text: text.strip())
@@ -162,7 +162,7 @@ def test_a_row_that_no_file_can_say_is_named(small: ServedModel) -> None:
         call_command("exportcatalog")
 
 
-def test_a_file_keeps_who_owns_a_model_that_it_does_not_say(small: ServedModel) -> None:
+def test_a_file_without_an_owner_keeps_the_models_owner(small: ServedModel) -> None:
     text = "\n".join(line for line in writing.write().splitlines() if not line.startswith("owned_by"))
     assert loading.load(file.parse(text)).lines == ["small: unchanged"]
     assert ServedModel.objects.get().owned_by == "acme"

@@ -1,4 +1,4 @@
-"""chatapi behind chatapi: whatever dialect the two speak with each other, the client gets what it would get
+"""chatapi behind chatapi: in every dialect between the two, the client gets the same as
 directly.
 """
 

@@ -110,7 +110,7 @@ def test_every_reason_to_refuse_a_key_sounds_the_same(client: Client, keys: dict
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
 
-def test_who_sends_no_key_is_told_so(client: Client) -> None:
+def test_a_request_without_a_key_is_refused(client: Client) -> None:
     headers = [None, "", "Bearer", "Bearer ", f"Basic {client.key}", client.key]
     answers = [client.send("POST", CHAT, GOOD, authorization=header) for header in headers]
     assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}

@@ -32,7 +32,7 @@ def test_it_does_nothing_when_there_is_an_organization() -> None:
     assert not catalog.load()
 
 
-def test_what_can_not_be_told_is_not_made() -> None:
+def test_a_key_that_can_not_be_shown_is_not_made() -> None:
     """The key and the password are only printed, and stored nowhere in clear text."""
 
     def fail(text: str) -> None:

@@ -127,7 +127,7 @@ def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_waits_too_long_for_another_load_is_told_so(load: Load) -> None:
+def test_a_second_load_gives_up_after_a_while(load: Load) -> None:
     load(MODEL)
     told = pytest.raises(
         CommandError,

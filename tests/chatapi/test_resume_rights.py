@@ -31,7 +31,7 @@ def told(response: HTTPResponse) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_who_follows_hears_nothing_more_when_their_key_may_not_look(
+def test_a_follower_gets_nothing_more_when_its_key_may_not_look(
     client: Client, installation: Installation, change: str
 ) -> None:
     done = installation.manage("createkey", "--organization", "Tests", "--project", "default", "--json")

@@ -225,7 +225,7 @@ def test_a_bearer_token(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_retry_helps_who_has_no_money(http: Client, poor_key: str, stream: bool) -> None:
+def test_no_retry_is_suggested_without_money(http: Client, poor_key: str, stream: bool) -> None:
     answer = post(http, key=poor_key, stream=stream)
     assert (answer.status, answer.headers["x-should-retry"]) == (402, "false")
     assert answer.json["error"]["type"] == "billing_error"

@@ -49,7 +49,7 @@ TRIES = 8
 AWAY = (503, 529)
 """The service is away for the moment, in OpenAI's protocols and in Anthropic's."""
 BACKGROUND_S = 40
-"""A response in the background has ended by then, whatever died."""
+"""A response in the background has ended by then, also after a death."""
 PATIENCE_S = 40
 """Silence that a client bears: when processes start on a busy machine it takes them long."""
 
@@ -96,7 +96,7 @@ class Guest:
         }
 
     def visit(self) -> Visit:
-        """Ask, as this guest does; whatever fails in it is in the visit."""
+        """Ask, as this guest does; every failure is recorded in the visit."""
         result = self._result
         try:
             self._acts.get(result.act, self._ask)()

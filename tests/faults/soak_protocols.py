@@ -59,7 +59,7 @@ def _message(prompt: str, stream: bool) -> dict[str, Any]:
 
 
 def prompt_of(body: dict[str, Any]) -> str:
-    """Return the prompt that an upstream was asked with, in whatever protocol."""
+    """Return the prompt that an upstream was asked with, in any protocol."""
     prompt: Any = body.get("prompt") or body.get("input")
     if prompt is None:
         prompt = body["messages"][0]["content"]

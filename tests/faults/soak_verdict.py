@@ -22,7 +22,7 @@ FAILED = {"failed", "not_started", "worker_lost"}
 AT_ONCE_S = 5.0
 """How much later than its client a row may have begun, or ended."""
 MAX_SILENCE_S = 10.0
-"""What 99 of 100 silences must stay below, within a stream and before an error, whatever has died."""
+"""What 99 of 100 silences must stay below, within a stream and before an error, also after a death."""
 NEVER_TOLD = "queue_timeout"
 """No client may be told this where workers are there: its request was lost."""
 
@@ -73,7 +73,7 @@ class Outages:
     """What was away, and when, in seconds of the monotonic clock."""
 
     web_kills: list[tuple[float, float]] = field(default_factory=list)
-    """From a web process's death to the next one's first answer: whatever it served is cut off."""
+    """From a web process's death to the next one's first answer: all that it served is cut off."""
     web_stops: list[tuple[float, float]] = field(default_factory=list)
     """The same of one that was told to stop: it may take nothing new, but ends what it has taken."""
     valkey_losses: list[Loss] = field(default_factory=list)

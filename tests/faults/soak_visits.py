@@ -63,7 +63,7 @@ class Heard:
     longest_silence_s: float = 0.0
     """Within the stream, from its head to its last event."""
     error_silence_s: float | None = None
-    """What passed between whatever came last, or the request, and an error."""
+    """The time between the last bytes, or the request, and an error."""
     protocol: str = "chat"
     _heard_at: float = 0.0
     _next_id: str = ""

@@ -1,5 +1,5 @@
-"""Every failpoint, struck in every way: whatever dies, fails or freezes there, the books are right and the
-client knows the end.
+"""Every failpoint, struck in every way: after each death, failure or freeze there, the books are right and
+the client knows the end.
 
 The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by
 the commit); FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other
@@ -29,7 +29,7 @@ from usage import failpoints
 pytestmark = pytest.mark.timeout(120)
 
 TOLD_WITHIN_S = armed.LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
-"""How long after a death whoever waits may be left without an end."""
+"""How long after a death a waiting client may be left without an end."""
 ANSWER_S = 1.2
 SLACK_S = 8.0
 """For a machine that is busy with other tests."""

@@ -16,7 +16,7 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
 
 
-def test_who_resumed_or_attached_is_told_and_the_generations_run_on(
+def test_resumed_and_attached_clients_get_an_end_and_the_generations_run_on(
     installation: Installation, ask: Ask
 ) -> None:
     key = uuid4().hex
@@ -61,7 +61,7 @@ def test_who_reads_on_behind_the_last_number_misses_no_event(installation: Insta
     assert told[-1]["type"] == "response.completed"
 
 
-def test_who_comes_between_the_commit_and_the_end_hears_the_end(installation: Installation) -> None:
+def test_a_client_that_comes_between_the_commit_and_the_end_gets_the_end(installation: Installation) -> None:
     """The row is final and the log is still empty: this is no expired stream and no lost one."""
     armed.start(installation, "worker", "settle.after_commit=sleep:1.5")
     client, key = Client(installation.url, installation.keys["live"]), uuid4().hex

@@ -34,7 +34,7 @@ def workers_that_wait(installation: Installation) -> int:
         return sum(client["cmd"] == "bzpopmin" for client in redis.client_list())
 
 
-def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(
+def test_a_living_worker_ends_the_answer_of_a_dead_one(
     installation: Installation, ask: Ask, survivors: list[str]
 ) -> None:
     streams = [ask("steady").heard(5) for _ in range(3)]

@@ -36,7 +36,7 @@ LOST = NOTHING._replace(outcome="worker_lost")
 
 
 class Garbled(BaseHTTPRequestHandler):
-    """Answers whatever is asked with a chunk that is none."""
+    """Answers every request with a chunk that is none."""
 
     def do_POST(self) -> None:
         self.send_response(200)
@@ -130,7 +130,7 @@ def test_what_was_seen_before_an_error_is_charged() -> None:
     assert violations(told_an_error(90), rows=(row,), sent=(90,)) == ["saw 90 tokens, charged 0"]
 
 
-def test_what_came_to_its_end_is_charged_whole_whoever_has_left() -> None:
+def test_a_whole_answer_is_charged_whole_even_if_its_client_left() -> None:
     assert violations(left(2), rows=(NINETY,), sent=(90,)) == []
     assert violations(left(2), rows=(FIVE,), sent=(90,)) == ["completed, but charged 5 tokens of 90"]
 

@@ -1,4 +1,4 @@
-"""Page, export, usage API, rollups and ledger tell the same numbers, whatever has happened."""
+"""Page, export, usage API, rollups and ledger have the same numbers after any history."""
 
 import csv
 import json

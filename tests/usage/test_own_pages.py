@@ -145,7 +145,7 @@ def test_stopping_is_an_admins_in_that_organization(both: Client, alice: Person,
         (Role.VIEWER, "a member, admin or owner of your organization creates it"),
     ],
 )
-def test_who_has_nothing_yet_is_told_what_to_do(alice: Person, small: Any, role: Role, told: str) -> None:
+def test_a_list_without_rows_says_what_to_do(alice: Person, small: Any, role: Role, told: str) -> None:
     run(alice)  # someone else's
     user = User.objects.create_user("new")
     Member.objects.create(organization=Organization.objects.create(name="Initech"), user=user, role=role)

@@ -1,5 +1,5 @@
-"""Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing
-is found.
+"""Retention: generations are exported, then dropped; the books stay as they are, and verification finds
+all else that is missing.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The ledger's seals: whatever is changed behind the service's back, verification names it."""
+"""The ledger's seals: verification names each change that the service did not make."""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -141,7 +141,7 @@ def test_a_protocol_without_streams_folds_the_deltas_into_its_own_object() -> No
 
 def test_a_protocol_of_typed_events_says_the_same_in_a_stream_and_in_one_object() -> None:
     protocol, parsed = PROTOCOLS["events"], asked("events", turns=[], longest=5, person="p", stream=True)
-    dialect = protocol.dialect("llama")  # has one only, whatever the client's other requests prefer
+    dialect = protocol.dialect("llama")  # has one only, also for a client that prefers another
     deltas: list[AnyDelta] = [
         Started(context=requests.from_bytes(parsed.content).context),
         Reasoning("Hm."),

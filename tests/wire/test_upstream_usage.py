@@ -45,7 +45,7 @@ def test_a_usage_that_cannot_be_is_no_usage(usage: dict[str, int]) -> None:
     assert read(STOP, event({"usage": usage}))[-1] == Finished("stop")
 
 
-def test_a_usage_that_is_far_too_large_is_told_for_whoever_settles_judges_it() -> None:
+def test_a_usage_that_is_far_too_large_is_left_to_the_settlement() -> None:
     for many in (1 << 40, 1 << 70):
         assert read(STOP, event({"usage": {"prompt_tokens": 1, "completion_tokens": many}}))[-1] == Usage(
             1, many

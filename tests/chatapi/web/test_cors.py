@@ -1,4 +1,4 @@
-"""Pages of other origins: whom the API answers, and what a browser is told."""
+"""Pages of other origins: which the API answers, with which headers."""
 
 import re
 from typing import Any

@@ -281,7 +281,7 @@ async def test_an_answer_that_ignores_stream_says_the_same(
     assert whole.usage == streamed.usage
 
 
-async def test_vectors_are_read_whatever_the_pieces_they_come_in(
+async def test_vectors_are_read_in_pieces_of_any_size(
     engine: OpenAICompatibleEngine, upstream: Upstream
 ) -> None:
     """Pieces of every size: each byte of the document begins one."""

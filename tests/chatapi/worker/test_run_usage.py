@@ -96,7 +96,7 @@ def test_the_time_of_the_first_token_is_that_of_the_first_content() -> None:
     assert counted.last_token_ms >= first
 
 
-def test_what_the_upstream_tells_counts() -> None:
+def test_the_upstreams_usage_counts() -> None:
     settled = settle(heard(Text(" the of"), Finished("stop"), Usage(7, 40, 3, 1)), DONE)
     assert (settled.outcome, settled.usage_source, settled.tokens) == (
         Outcome.COMPLETED,
@@ -134,7 +134,7 @@ def test_nothing_generated_and_no_good_end_is_nothing_used(end: End) -> None:
     assert (settled.usage_source, settled.tokens) == (UsageSource.NONE, Tokens())
 
 
-def test_a_failure_is_written_down_and_told() -> None:
+def test_a_failure_is_recorded_and_published() -> None:
     counted = heard(Text(" the of"))
     settled = settle(counted, FAILED)
     assert (settled.outcome, settled.error_code, settled.error_message) == (
@@ -210,7 +210,7 @@ def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
         ({0: "length", 2: "stop"}, 3, "length,stop,stop"),
     ],
 )
-def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(
+def test_the_books_keep_the_finish_reasons_that_a_cancelling_client_got(
     finished: dict[int, Any], choices: int, kept: str
 ) -> None:
     counted, cancelled = (
