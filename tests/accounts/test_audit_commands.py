@@ -157,5 +157,5 @@ def test_the_audit_page_shows_what_commands_did(
     call_command("grantcredit", *BOOKING)
     call_command("exportusage", *PERIOD, "--output", str(tmp_path / "all"))
     page = root.get("/admin/audit/").content.decode()
-    for told in ("manage.py grantcredit", "granted credit", "manage.py exportusage", "all organizations"):
-        assert told in page
+    for shown in ("manage.py grantcredit", "granted credit", "manage.py exportusage", "all organizations"):
+        assert shown in page

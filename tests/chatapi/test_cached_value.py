@@ -8,7 +8,7 @@ from chatapi.concurrency import CachedValue
 
 
 class Source:
-    """Answers when it is told to, and remembers how often it was asked."""
+    """Answers when the test says so, and remembers how often it was asked."""
 
     def __init__(self) -> None:
         self.readings = 0

@@ -135,12 +135,12 @@ def test_what_is_written_is_read_back_to_the_same_rows(catalog: dict[str, dict[s
 
 
 def test_the_command_prints_what_loadcatalog_reads(small: ServedModel, tmp_path: Any) -> None:
-    printed, told = io.StringIO(), io.StringIO()
+    printed, shown = io.StringIO(), io.StringIO()
     call_command("exportcatalog", stdout=printed)
     path = tmp_path / "catalog.toml"
     path.write_text(printed.getvalue())
-    call_command("loadcatalog", str(path), stdout=told)
-    assert told.getvalue() == "small: unchanged\n"
+    call_command("loadcatalog", str(path), stdout=shown)
+    assert shown.getvalue() == "small: unchanged\n"
 
 
 def test_a_price_to_come_is_told_as_a_comment_and_stays_when_the_file_is_loaded(small: ServedModel) -> None:

@@ -41,10 +41,10 @@ def test_a_key_that_can_not_be_shown_is_not_made() -> None:
     with pytest.raises(CannotStart, match=r"can't be printed .*No space left on device"):
         all_in_one._set_up(fail)
     assert not Organization.objects.exists()
-    told: list[str] = []
-    credentials = all_in_one._set_up(told.append)
+    shown: list[str] = []
+    credentials = all_in_one._set_up(shown.append)
     assert credentials
-    assert credentials.api_key in told[0]
+    assert credentials.api_key in shown[0]
 
 
 def test_it_leaves_an_administrator_alone_that_is_there() -> None:

@@ -396,5 +396,5 @@ def answer_of(
     with urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)
     ) as answer:
-        told: bytes = answer.read()
-    return told
+        shown: bytes = answer.read()
+    return shown

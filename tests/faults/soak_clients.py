@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "talks-garbage": {"tokens": 20, "bad_json": 10},
 }
 MODEL_WEIGHTS = [35, 30, 10, 10, 3, 3, 3, 3, 3]
-"""Some answers take longer than a process that is told to stop may take."""
+"""Some answers take longer than a process that is to stop may take."""
 EMBEDDING_MODELS: dict[str, dict[str, Any]] = {
     "embeds": {},
     "embeds-slowly": {"ttft_ms": 800},

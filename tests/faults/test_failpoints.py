@@ -127,7 +127,7 @@ def test_the_books_are_right_wherever_it_strikes(
     strike.wait(partial(getattr, answers[0], "has_ended"))
     installation.revive()
     for answer in answers:
-        wait_for(partial(getattr, answer, "has_ended"), "the client to be told", run.told_within_s)
+        wait_for(partial(getattr, answer, "has_ended"), "the client's end", run.told_within_s)
         assert_told_once(answer, run)
     bookkeeper.close_the_books()
     rows = [row for row in bookkeeper.rows() if row.id not in known]

@@ -51,14 +51,14 @@ def test_who_reads_on_behind_the_last_number_misses_no_event(installation: Insta
         with there.exchange("GET", f"{path}?stream=true", None, {}) as reading:
             begin = b"".join(reading.response.readline() for _ in range(12))
             another.send("web", signal.SIGTERM)
-            told = [json.loads(event.data) for event in Parser().feed(begin + reading.response.read())]
+            shown = [json.loads(event.data) for event in Parser().feed(begin + reading.response.read())]
         assert another.end("web", signal.SIGCONT) == 0
-    assert (told[-2]["code"], told[-1]["type"]) == ("server_shutting_down", "response.failed")
-    last = told[-1]["sequence_number"]
+    assert (shown[-2]["code"], shown[-1]["type"]) == ("server_shutting_down", "response.failed")
+    last = shown[-1]["sequence_number"]
     rest = client.send("GET", f"{path}?stream=true&starting_after={last}").body
-    told[-2:] = [json.loads(event.data) for event in Parser().feed(rest)]
-    assert [event["sequence_number"] for event in told] == [*range(len(told))]
-    assert told[-1]["type"] == "response.completed"
+    shown[-2:] = [json.loads(event.data) for event in Parser().feed(rest)]
+    assert [event["sequence_number"] for event in shown] == [*range(len(shown))]
+    assert shown[-1]["type"] == "response.completed"
 
 
 def test_a_client_that_comes_between_the_commit_and_the_end_gets_the_end(installation: Installation) -> None:

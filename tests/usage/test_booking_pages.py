@@ -322,7 +322,7 @@ def test_what_is_booked_is_in_the_audit_log_before_and_after(
     root.post("/admin/credit/grant", form | {"token": token(root.get("/admin/credit/grant"))})
     granted = AuditEntry.objects.get(action="granted credit")
     assert granted.changes["balance_nanodollars"] == [-200_000, 999_800_000]
-    assert not AuditEntry.objects.filter(action="changed").exists(), "nor is it told twice"
+    assert not AuditEntry.objects.filter(action="changed").exists(), "nor is it recorded twice"
 
 
 # ---- what the client sees

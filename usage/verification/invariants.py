@@ -223,7 +223,7 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         )
         tokens = f"{entry.prompt_tokens}+{entry.completion_tokens}"
         charged = f"{tokens}, {entry.outcome}, {entry.created_at}, {_owned(entry)}"
-        yield Difference("I11 told = charged", str(row), expected, charged)
+        yield Difference("I11 sent = charged", str(row), expected, charged)
 
 
 # Columns in which a charge equals its generation.

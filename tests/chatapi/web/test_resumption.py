@@ -299,13 +299,13 @@ async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses
 ) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     services.is_closing = True
-    *told, error, done = await frames(services, waiting.pk)
-    assert [event_id(frame) for frame in told] == [b"1-1", b"2-1", b"3-1"]
+    *contents, error, done = await frames(services, waiting.pk)
+    assert [event_id(frame) for frame in contents] == [b"1-1", b"2-1", b"3-1"]
     assert (event_id(error), event_id(done)) == (b"", b"")
     services.is_closing = False
     await publish(services, waiting.pk, 4, Text("!"), *GOOD_END)
     missed, *_ = await frames(
-        services, waiting.pk, resumption.position(event_id(told[-1]).decode(), "Last-Event-ID")
+        services, waiting.pk, resumption.position(event_id(contents[-1]).decode(), "Last-Event-ID")
     )
     assert event_id(missed) == b"4-1"
     assert b'"content":"!"' in missed
@@ -313,8 +313,8 @@ async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses
 
 async def test_an_end_from_the_row_has_no_id(services: Any, completed: Generation) -> None:
     await publish(services, completed.pk, 1, *TOLD)
-    *told, finish, usage, done = await frames(services, completed.pk)
-    assert [event_id(frame) for frame in told] == [b"1-1", b"2-1", b"3-1"]
+    *contents, finish, usage, done = await frames(services, completed.pk)
+    assert [event_id(frame) for frame in contents] == [b"1-1", b"2-1", b"3-1"]
     assert [event_id(frame) for frame in (finish, usage, done)] == [b""] * 3
     assert b'"finish_reason":"stop"' in finish
     assert b'"completion_tokens":200' in usage
@@ -354,7 +354,7 @@ async def test_a_failure_behind_lost_deltas_is_sent_once_with_its_id(
     assert found[-1].endswith(b"data: [DONE]")
 
 
-# ---- told to end
+# ---- a process that is to end
 
 
 async def test_a_process_that_closes_ends_its_followers(services: Any, waiting: Generation) -> None:
@@ -396,7 +396,7 @@ async def test_a_key_that_may_not_look_any_more_gets_an_error(
                 )
             ]
         )
-    told, error, done = body.split(b"\n\n")[:-1]
-    assert b'"content":"hello"' in told
+    contents, error, done = body.split(b"\n\n")[:-1]
+    assert b'"content":"hello"' in contents
     assert (event_id(error), code.encode() in error, done) == (b"", True, b"data: [DONE]")
     assert answers == []

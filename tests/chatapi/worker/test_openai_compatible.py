@@ -324,7 +324,7 @@ async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(
     assert deltas == [Started(), Text("a"), Finished("stop")]
 
 
-# What the upstream is told
+# What the upstream gets
 
 
 async def test_it_sends_the_key_and_nothing_of_the_client(

@@ -16,7 +16,7 @@ PLAIN = (
 )
 
 
-def said(choice: Choice) -> dict[str, Any]:
+def content_of(choice: Choice) -> dict[str, Any]:
     """Return all deltas as plain values."""
     calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
     audio = choice.audio and (
