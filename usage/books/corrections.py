@@ -104,9 +104,9 @@ def _row(now: datetime, correction: Correction) -> Entry:
     entry = correction.entry
     assert entry.generation_id is not None
     return Entry(
-        kind=Kind.CORRECTION.value,
-        generation_id=entry.generation_id,
-        **BudgetOwners.of(entry)._asdict(),
+        Kind.CORRECTION.value,
+        entry.generation_id,
+        *BudgetOwners.of(entry),
         model=entry.model,
         outcome=entry.outcome,
         budget_day=entry.budget_day,
