@@ -71,7 +71,7 @@ class FailedAttempts:
         """
         most = self._most_per_minute()
         digest = api_keys.digest(key, settings.KEY_PEPPER)
-        # A key that was right before is looked up, whatever its neighbours behind the same IP send.
+        # A key that was right before is looked up even if others behind the same IP send wrong ones.
         if most and digest not in self._right_keys:
             self._refuse_beyond(most, ip)
         try:

@@ -31,6 +31,13 @@ class LimitNumber(NamedTuple):
     """The option of `createkey`."""
 
     @property
+    def title(self) -> str:
+        """Its heading in a table or form."""
+        if self.counts is Counts.RUNNING:
+            return "At the same time"
+        return f"{self.counts.capitalize()} a {'day' if self.window_ms == DAY_MS else 'minute'}"
+
+    @property
     def measure(self) -> str:
         """What it is the most of, in words."""
         if self.counts is Counts.RUNNING:

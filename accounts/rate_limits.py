@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LEASE_MS = 15_000
 # Waits before attempts to release: a Redis that restarts is away for a moment.
 RELEASE_AFTER_S = (0, 0.5, 1, 2, 5)
-# The wait that a concurrency limit tells: it is unknown when another request will end.
+# The wait that a refusal by a concurrency limit names: nobody knows when another request will end.
 RUNNING_RETRY_MS = 1_000
 
 _SCRIPT = Path(__file__).with_suffix(".lua").read_text()
@@ -88,7 +88,7 @@ def one_by_one(run: Run) -> Ask:
 
 
 class RateLimits:
-    """The limits of all callers; without Redis, which `RedisError` tells, nothing may pass."""
+    """The limits of all callers. Without Redis nothing passes: methods raise `RedisError`."""
 
     def __init__(
         self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one
@@ -106,7 +106,7 @@ class RateLimits:
         self, known: Iterable[Limit], generation_id: UUID, *, model: str, amounts: Amounts
     ) -> Reservation:
         """Take one request, the amounts and a lease from each limit that applies to this model, or raise
-        `RateLimited`. Without such a limit Redis is not asked.
+        `RateLimited`. Without a limit Redis is not asked.
 
         If Redis does not answer in time, or the caller is cancelled, it may have been taken all the same.
         """
@@ -166,7 +166,7 @@ class RateLimits:
         """End a request's leases and give back the amounts that it did not use. What `used` has no amount
         of, or all without `used`, stays taken. An amount beyond the reservation is charged now.
 
-        To be called once. A Redis that is away for longer than `RELEASE_AFTER_S` is not told.
+        To be called once. If Redis is away for longer than `RELEASE_AFTER_S`, the leases expire.
         """
         if reservation.is_empty:
             return

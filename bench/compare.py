@@ -171,7 +171,7 @@ def print_ledgers(targets: list[Target]) -> bool:
 
 
 def progress(words: str) -> None:
-    """Tells whoever waits; standard output is the report's alone."""
+    """Print progress to standard error; standard output has the report alone."""
     print(words, file=sys.stderr, flush=True)
 
 

@@ -131,7 +131,7 @@ def model_not_allowed(model: str) -> APIError:
 def model_of_another_kind(model: str, kind: str, needed: str) -> APIError:
     """Return a 400 for a request that this model can't answer, such as a chat with a model for embeddings."""
     message = f"The model '{model}' answers requests of the kind '{kind}', and this is one for '{needed}'."
-    message += " GET /v1/models tells the kind of each model."
+    message += " GET /v1/models has the kind of each model."
     return APIError(Failed(message, INVALID, "model_not_supported", "model", 400))
 
 

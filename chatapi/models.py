@@ -64,7 +64,7 @@ def api_key_env_mistake(name: str) -> str | None:
     if name and not _VARIABLE.fullmatch(name):
         return "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself"
     if name.startswith(_OWN_VARIABLES):
-        return "must not be a variable of this server's own settings: the upstream would be told its value"
+        return "must not be a variable of this server's own settings: the upstream would get its value"
     return None
 
 

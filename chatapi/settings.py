@@ -41,7 +41,7 @@ else:
         **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
         "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000},
         "options": " ".join(
-            # A commit that a client has seen must survive a crash, whatever the server's configuration.
+            # A commit that a client has seen must survive a crash under any configuration of the server.
             ["-c synchronous_commit=on"]
             + [
                 f"-c {name}={DATABASE_TIMEOUT_MS}"

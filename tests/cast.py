@@ -111,15 +111,15 @@ def run(
     with transaction.atomic():
         (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker-1", 6_000)])
         assert isinstance(claimed, ledger.Claimed)
-        told = (
+        shown = (
             end
             | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900}
             | ending
         )
-        error_code = told.get("error_code", "upstream_error") if told["outcome"] == Outcome.FAILED else ""
-        told.setdefault("attempt_log", [Attempt(told["deployment"], error_code, 900)])
+        error_code = shown.get("error_code", "upstream_error") if shown["outcome"] == Outcome.FAILED else ""
+        shown.setdefault("attempt_log", [Attempt(shown["deployment"], error_code, 900)])
         used = tokens or Tokens(1_000, 200, cached_tokens=400)
-        settlement = ledger.Settlement(id=generation.pk, fence=claimed.fence, tokens=used, **told)
+        settlement = ledger.Settlement(id=generation.pk, fence=claimed.fence, tokens=used, **shown)
         ledger.settle(database_now(), [settlement])
     generation.refresh_from_db()
     return generation

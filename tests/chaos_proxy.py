@@ -170,7 +170,7 @@ class _Connection:
             await asyncio.gather(
                 there, back, *(writer.wait_closed() for writer in writers), return_exceptions=True
             )
-        except asyncio.CancelledError:  # at any moment: what is not told by now is lost
+        except asyncio.CancelledError:  # at any moment: what is not sent by now is lost
             for writer in writers:
                 writer.transport.abort()
             raise

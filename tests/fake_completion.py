@@ -52,7 +52,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One call in the deprecated form instead of text."""
     prompt_tokens: int = 7
     told_tokens: int | None = None
-    """As the usage tells them, whatever was sent."""
+    """The count that the usage has, which may differ from what was sent."""
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
@@ -116,7 +116,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Of embeddings, unless the request says otherwise."""
     ignore_base64: bool = False
     usage_by_choice: bool = False
-    """Each choice ends by itself, and its own usage is told right behind it, as llama-server does."""
+    """Each choice ends by itself, and its own usage comes right behind it, as llama-server does."""
 
 
 def embeddings(script: Script, body: dict[str, Any], inputs: list[Any]) -> dict[str, Any]:

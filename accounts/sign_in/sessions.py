@@ -1,6 +1,6 @@
 """Checks of many sign-ins at once, for pages that stay open for hours.
 
-Updates of such a page must end when its person signs out, is made inactive, gets another password or loses
+Updates of a page must end when its person signs out, is made inactive, gets another password or loses
 the permission. So the process that sends them checks all its pages regularly, in four queries together.
 """
 

@@ -46,7 +46,7 @@ def live_page(request: HttpRequest, console: Console) -> HttpResponse:
 @require_POST
 @page("usage.change_generation")
 def stop(request: HttpRequest, console: Console, generation_id: str) -> HttpResponse:
-    """Ask the workers to stop a request; its client is told, and pays for the output until then."""
+    """Ask the workers to stop a request; its client gets an error, and pays for the output until then."""
     own = access.belonging_to(console.organization.pk, Generation.objects.all())
     found = parse_id(generation_id)
     row = own.filter(pk=found).first() if found else None

@@ -31,13 +31,7 @@ from usage.pages.gauges import fullness
 log = logging.getLogger(__name__)
 
 PAGE = 50
-_TITLES = {
-    "requests_per_minute": "Requests a minute",
-    "tokens_per_minute": "Tokens a minute",
-    "requests_per_day": "Requests a day",
-    "tokens_per_day": "Tokens a day",
-    "concurrent_requests": "At the same time",
-}
+_TITLES = {name: number.title for name, number in RateLimit.NUMBERS.items()}
 
 
 class RateLimitForm(OwnerForm):

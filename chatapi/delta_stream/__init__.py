@@ -1,5 +1,12 @@
 """A generation's deltas in Redis: publish, follow, replay, cancel, seal.
 
+The methods of `DeltaStream`, by the process that calls them, are all that other code knows of it:
+
+    web       keeping, keep_again, cancel, connected_workers, state, delete
+              presence, read_inbox, tail, replay, last_seq, has_job, has_log
+    worker    jobs, publish, cancellations, cancelled_among, signs_of_life
+    reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store
+
 Each generation is on one server (`servers.py`), which has these keys:
 
     job:<id>            the request, for the worker; deleted with the terminal delta

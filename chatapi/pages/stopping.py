@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @require_POST
 def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
-    """Ask the workers to stop a generation; its client is told, and pays for the output until then.
+    """Ask the workers to stop a generation; its client gets an error, and pays for the output until then.
 
     The response is 204 or 503 for scripts, which accept JSON, and a redirect to Live for forms.
     """

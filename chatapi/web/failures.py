@@ -1,4 +1,4 @@
-"""What a client is told when its request fails, and which counters note that."""
+"""Answers failed requests with their error, and counts them."""
 
 import logging
 from typing import Final
@@ -67,7 +67,7 @@ async def _count_refusal(exchange: Exchange, failure: Failed) -> None:
     """Count the refused request of a valid key in the key's statistics; if it was to create a completion and
     the client is at fault, also in the caller's limits, with the bytes that were read for it.
 
-    A 429 takes nothing from the limits, so that a client that waits as long as it is told gets in.
+    A 429 takes nothing from the limits, so that a client that waits for its `Retry-After` gets in.
     """
     caller = exchange.caller
     if caller is None:

@@ -56,7 +56,7 @@ async def resume(exchange: Exchange) -> None:
 
 
 async def cancel(exchange: Exchange) -> None:
-    """`POST /v1/generations/{id}/cancel`: 202 when the workers have been told, 200 if it had already ended.
+    """`POST /v1/generations/{id}/cancel`: 202 when the workers know of it, 200 if it had already ended.
 
     Its stream ends normally, with the usage of what was generated.
     """

@@ -38,7 +38,7 @@ _draining = threading.Event()
 
 
 def start_draining() -> None:
-    """Make /readyz answer 503 from now on: the process has been told to stop."""
+    """Make /readyz answer 503 from now on: the process is to stop."""
     _draining.set()
 
 

@@ -97,7 +97,7 @@ class Rates:
         if len(self._full) >= MOST_REMEMBERED:
             self._full.clear()
         now, wait_s = time.monotonic(), wait_ms / 1_000
-        # Not for longer than the wait: a client that waits as long as it was told gets in.
+        # Not for longer than the wait: a client that waits for its `Retry-After` gets in.
         self._full[limit] = _Full(error.statuses, now + wait_s, now + min(wait_s, REMEMBERED_S))
 
     async def take(

@@ -163,7 +163,7 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
     stream = services.streams.of(follower.id)
     if end.settled_ms_ago < PUBLISHING_MS and await stream.has_job(follower.id):
         return []  # the job goes with the terminal delta, which is about to be published
-    # A log that is gone can't be told from one to which nothing was written.
+    # A log that is gone looks like one to which nothing was written.
     return _end_of_broken(end)
 
 

@@ -300,7 +300,7 @@ class Services:
     def _note_end(self, task: "asyncio.Task[Any]") -> None:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
-        # Errors of these kinds are told to the client by the request that waits for the task.
+        # The request that waits for the task answers its client with errors of these kinds.
         expected = AccountsError | UsageError | StreamUnavailable | RedisError
         if error is not None and not isinstance(error, expected):
             log.error("%s failed", task.get_coro(), exc_info=error)

@@ -71,7 +71,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, gc=False, tag_field="d
 
 
 class Started(Delta, tag=1, frozen=True):
-    """The engine answers: from here on the HTTP status is 200 and a failure is told inside the stream."""
+    """The engine answers: from here on the HTTP status is 200 and a failure is an event of the stream."""
 
     system_fingerprint: str | None = None
     service_tier: ServiceTier | None = None
@@ -268,7 +268,7 @@ class Usage(Delta, tag=7, frozen=True):
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     is_added: bool = False
-    """An upstream told it choice by choice. Between engine and books only."""
+    """The sum of what an upstream sent for each choice. Between engine and books only."""
     cache_write_tokens: int | None = None
     """Tokens of the prompt that were written to the cache, for either time. Cached tokens are not among them.
     """

@@ -1,4 +1,4 @@
-"""The one request that crosses admission, the queue, workers and engines, whatever protocol it came in.
+"""The one request that crosses admission, the queue, workers and engines, for all protocols.
 
 A protocol's parser (`protocols/`) makes it of a client's body, and refuses what is wrong in the client's own
 words. Here parameters have the names and types of OpenAI's API reference ("Create chat completion"), which
@@ -75,7 +75,7 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
 
     @property
     def has_media(self) -> bool:
-        """Whether there are pictures, sounds or files, whose tokens no text tells."""
+        """Whether there are pictures, sounds or files, whose tokens no text has."""
         has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
         return has_sound or next(media(self.messages), None) is not None
 
@@ -316,7 +316,7 @@ class GenerationRequest(
 
     @property
     def is_measurable(self) -> bool:
-        """Whether `prompt_bytes` bounds the prompt: media and web pages have tokens that no text tells."""
+        """Whether `prompt_bytes` bounds the prompt: media and web pages have tokens that no text has."""
         return not self.prompt.has_media and self.web_search_options is None
 
     @property

@@ -33,8 +33,8 @@ _MAX_ECHO_CHARS = 100
 class InvalidRequest(Exception):
     """The request is refused; `param` names the parameter at fault, if there is one (`messages[0].content`).
 
-    `is_stream` says that the body asked for a stream, as far as it could be read: some dialects tell such a
-    client inside one.
+    `is_stream` says that the body asked for a stream, as far as it could be read: some dialects answer
+    inside a stream then.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ def _unexpected(what: str, param: str) -> InvalidRequest:
     """Reword a wrong type ("Expected `int | null`, got `str`") or a wrong value ("Expected `int` >= 1")."""
     is_type = "`, got `" in what
     kind, code = ("type", "invalid_type") if is_type else ("value", "invalid_value")
-    told = _TYPES.sub(_in_words, what.removeprefix("Expected ")).replace(r"\\Z'", "$'")
-    return InvalidRequest(f"Invalid {kind} for '{param}': expected {told}.", param, code)
+    expected = _TYPES.sub(_in_words, what.removeprefix("Expected ")).replace(r"\\Z'", "$'")
+    return InvalidRequest(f"Invalid {kind} for '{param}': expected {expected}.", param, code)
 
 
 def _in_words(types: re.Match[str]) -> str:

@@ -45,7 +45,7 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 Level = Literal["low", "medium", "high"]
 PromptCacheRetention = Literal["in_memory", "24h"]
 
-# Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. Whatever is neither here nor
+# Parameters of vLLM, llama.cpp, SGLang and Ollama that a deployment may ask for. What is neither here nor
 # OpenAI's is not even kept, so a key or an address that a client puts into its body (`api_key`, `api_base`,
 # `headers`) reaches no queue and no upstream. Left out on purpose: what runs code or templates
 # (`chat_template`, `logits_processors`), and what costs more than is held (`n_predict`, `use_beam_search`).
@@ -69,7 +69,7 @@ CUSTOM_TOOLS: Final = "custom_tools"
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the objects that a `type` tells apart."""
+    """The root of the objects that their `type` distinguishes."""
 
 
 class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -41,7 +41,7 @@ def read(
 
 
 def digest(protocol: str, request: msgspec.Struct) -> str:
-    """Return what tells this request from others: SHA-256, in hex, of the protocol's name and its struct.
+    """Return what identifies this request: SHA-256, in hex, of the protocol's name and its struct.
 
     The books remember it for a day, so the order and the names of a struct's fields stay the same.
     """
@@ -114,7 +114,7 @@ def _too_many_unknown() -> InvalidRequest:
 
 def _out_of_range(body: bytes, request_type: type[_Request]) -> InvalidRequest:
     """Return which parameter has a number that no float and no integer of 4300 digits holds: typed decoding
-    tells the path.
+    finds the path.
     """
     try:
         msgspec.json.decode(body, type=request_type)

@@ -1,11 +1,11 @@
-"""Frames server-sent events, and parses them whatever way their bytes were split.
+"""Frames server-sent events, and parses them from bytes that are split anywhere.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html, sections 9.2.5 "Parsing an event stream" and
 9.2.6 "Interpreting an event stream". Four differences, each because a chat completion is not a browser's
 feed: `id` and `retry` are dropped (nothing here reconnects), data stays bytes (a JSON decoder reads it next),
-an event without its final blank line still counts, as `close` tells, and so does one that is told from the
-next by its line only: Bitseek's documents print streams without blank lines, and their parser takes every
-`data:` line for an event.
+an event without its final blank line still counts, as `close` returns it, and so does one that only its
+line separates from the next: Bitseek's documents print streams without blank lines, and their parser takes
+every `data:` line for an event.
 """
 
 import msgspec

@@ -4,7 +4,7 @@ Byte-pair encoding costs 0.1 to 0.5 s per MB, so there are three answers:
 
     upper_bound   nothing to compute    never too low          what admission reserves
     estimate      at most about 15 ms   within a few percent   what rate limits take
-    count         0.1 to 0.5 s per MB   exact                  what is charged when an upstream tells no usage
+    count         0.1 to 0.5 s per MB   exact                  what is charged when an upstream sends no usage
 
 tiktoken is superlinear on a long run of one character and panics on about 10^6 spaces (tiktoken#15, #195). So
 a text is cut into pieces of at most 4096 characters. A cut falls before a space that follows a non-space: no

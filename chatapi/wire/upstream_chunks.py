@@ -3,7 +3,7 @@ per stream.
 
 https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter
 and the four other documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated,
-reasoning under two names, usage on any chunk or on none. Whatever is not needed is not looked at; what is
+reasoning under two names, usage on any chunk or on none. What is not needed is not looked at; what is
 needed and has another type than documented is an error, but for a usage, which is none then: we can count.
 """
 
@@ -41,7 +41,7 @@ from chatapi.wire.upstream_errors import (
 from chatapi.wire.upstream_limit import OutputLimit
 from chatapi.wire.upstream_logprobs import Logprobs
 from chatapi.wire.upstream_tool_calls import Fragment, Function, ToolCallReader
-from chatapi.wire.upstream_usage import UsageReader, UsageTold
+from chatapi.wire.upstream_usage import SentUsage, UsageReader
 
 DONE = Event(b"[DONE]")
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -100,7 +100,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: UsageTold | None = None
+    usage: SentUsage | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
     error: Any = None
@@ -206,7 +206,7 @@ class ChunkReader:
         return self.read([Event(body), DONE])
 
     def end(self) -> list[AnyDelta]:
-        """What is left to say when the upstream has ended: the usage, when it told it.
+        """Return the deltas of the upstream's end: its usage, if it sent one.
 
         Raises `UpstreamError` for a stream that is not whole. A whole one may have fewer choices than were
         asked for (some upstreams ignore `n`), but then it must have said that it is done.
@@ -321,7 +321,7 @@ def _without_bad_usage(document: Any) -> Any:
     if not isinstance(document, dict):
         return document
     try:
-        msgspec.convert(document.get("usage"), UsageTold | None)
+        msgspec.convert(document.get("usage"), SentUsage | None)
     except msgspec.ValidationError:
         return {**document, "usage": None}
     return document

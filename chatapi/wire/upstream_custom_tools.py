@@ -1,6 +1,6 @@
 """Custom tools for upstreams that know only functions: vLLM, llama-server, Ollama, Anthropic and others.
 
-Such an upstream gets a function with one string. What it calls becomes a call of the custom tool again, while
+They get a function with one string. What it calls becomes a call of the custom tool again, while
 its arguments come. Nor do they know a choice of allowed tools: they get those only.
 """
 
@@ -24,7 +24,7 @@ from chatapi.wire.parameters import (
     with_functions_only,
 )
 
-# What begins the arguments of such a function, and the most characters of it that are waited for.
+# What begins the arguments of that function, and the most characters of it that are waited for.
 _BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _SQUEEZED_BEGIN: Final = '{"input":"'
 _MAX_BEGIN_CHARS: Final = 64

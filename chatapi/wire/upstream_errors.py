@@ -1,6 +1,6 @@
-"""Reads an upstream's errors and says what our client is told about them.
+"""Translates an upstream's errors into those that our client gets.
 
-    fault of            upstream says                          client is told
+    fault of            upstream says                          client gets
     the request         400 404 409 413 422, JSON envelope     the same kind, their message made harmless
     the deployment      401 403, unknown model, 3xx, no JSON   502, a fixed sentence
     the upstream        429, 5xx, in-band errors               429 502 503, a fixed sentence
@@ -45,8 +45,8 @@ QUOTA_EXHAUSTED = Failed(
     "The upstream's quota for this server is used up.", code="upstream_quota_exhausted", status=503
 )
 TIMED_OUT = Failed("The upstream took too long.", code="upstream_timeout", status=504)
-# What we tell whose request it was, and whoever asks us for others passes on. No status that an SDK sends
-# again by itself.
+# For the client of the stopped request; a chatapi that is another one's upstream passes it on. SDKs do not
+# repeat a request by themselves after this status.
 STOPPED = Failed(
     "An operator or a member of the organization stopped this request. What was generated is charged; see "
     "the receipt.",
@@ -63,7 +63,7 @@ TRANSIENT = frozenset(
     failure.code
     for failure in (UPSTREAM_FAILED, DISCONNECTED, UNAVAILABLE, UNREACHABLE, TIMED_OUT, RATE_LIMITED)
 )
-# With these an upstream says, whatever the request, that it takes none for a while.
+# With these an upstream says that it takes no request at all for a while.
 NOT_NOW = frozenset(failure.code for failure in (UNAVAILABLE, UNREACHABLE, RATE_LIMITED))
 
 _BY_STATUS = {
@@ -107,12 +107,12 @@ _UNKNOWN_MODEL = re.compile(
       | model_not_found""",
     re.I | re.X,
 )
-# Such a message is about our key, whatever its status: no client may read it.
+# A message about our key, with any status: no client may read it.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
 
 class UpstreamError(Exception):
-    """The upstream refused, failed, or broke its protocol; `failure` is what our client is told."""
+    """The upstream refused, failed, or broke its protocol; `failure` is for our client."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.message)
@@ -146,7 +146,7 @@ def complaint_in(document: object) -> Complaint | None:
 
 
 def failure_of_complaint(complaint: Complaint | None) -> Failed:
-    """What a client is told about an error object inside a stream or under status 200."""
+    """Return the failure for an error object inside a stream or under status 200."""
     if complaint is None:
         return UPSTREAM_FAILED
     # vLLM and llama-server put the HTTP status here.
@@ -160,9 +160,7 @@ def failure_of_complaint(complaint: Complaint | None) -> Failed:
 
 
 def failure_of_status(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Failed:
-    """What a client is told about an answer that is no 200; of the upstream's headers, how long to wait
-    counts.
-    """
+    """Return the failure for an answer that is no 200; of the upstream's headers, only the wait counts."""
     complaint = complaint_in(_decoded(body))
     failure = _classify(status, complaint)
     if failure is RATE_LIMITED or failure is UNAVAILABLE:
@@ -198,7 +196,7 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
         # A rate limit also speaks of tokens and context.
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")
-        # OpenAI tells it with 429; but no waiting helps, so it must not look like a rate limit.
+        # OpenAI sends it with 429; but no waiting helps, so it must not look like a rate limit.
         if "insufficient_quota" in text:
             return QUOTA_EXHAUSTED
         if status in _REQUEST_FAULTS:

@@ -1,4 +1,4 @@
-"""The kinds of request that an OpenAI-compatible upstream takes: path, body, encoding and reader of each."""
+"""What an OpenAI-compatible upstream gets for each type of prompt, and the reader of its answer."""
 
 import typing
 from collections.abc import Callable, Iterable
@@ -35,11 +35,12 @@ class Reader(typing.Protocol):
 
 
 class UpstreamKind(NamedTuple):
-    """A kind of request."""
+    """The requests for one type of prompt."""
 
     path: str
     """Below the upstream's base URL."""
     body: Callable[..., dict[str, Any]]
+    """Makes the JSON-able body; see `upstream_body`."""
     reader: Callable[[GenerationRequest, int], Reader]
     """Makes the reader of an answer with at most that many tokens for each choice."""
     encode: Callable[[Any], bytes] = msgspec.json.encode
@@ -57,10 +58,10 @@ def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
 
 
 def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
-    """Each choice is cut after as many chunks as it may have tokens: each has one at least.
+    """Return a reader that cuts each choice after as many chunks as it may have tokens: a chunk has one at
+    least.
 
-    A prompt that is to be echoed comes before them, in one chunk or a chunk for each token: no more than its
-    bytes.
+    An echoed prompt comes before them, in one chunk or in one for each token: no more chunks than its bytes.
     """
     prompt = request.prompt
     echoed = request.prompt_bytes if isinstance(prompt, Texts) and prompt.echo else 0

@@ -1,4 +1,4 @@
-"""Reads the usage that an upstream tells, wherever in its stream and in however many pieces, into one.
+"""Reads the usage of an upstream, at any place of its stream and in any number of pieces, into one.
 
     OpenAI, vLLM                       once, in a chunk without choices, when every choice has ended
     vLLM with continuous_usage_stats   in every chunk, of that chunk's choice; the whole at the end as above
@@ -8,7 +8,7 @@
                                        one that ends the choice, text completions in the chunk that ends it;
                                        never the whole
 
-llama-server reads the prompt once and copies its state for each choice, yet tells all of its tokens with
+llama-server reads the prompt once and copies its state for each choice, yet counts all of its tokens with
 each. So in a sum the tokens of a prompt count once, as OpenAI counts them, and those of several prompts of a
 text request once each.
 
@@ -51,7 +51,7 @@ class _CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class UsageTold(msgspec.Struct, gc=False):
+class SentUsage(msgspec.Struct, gc=False):
     """A usage object of an upstream, as far as it counts here."""
 
     prompt_tokens: int | None = None
@@ -65,8 +65,8 @@ class UsageTold(msgspec.Struct, gc=False):
     cache_creation: _CacheWrites | None = None
 
     def value(self) -> Usage | None:
-        """The usage, or None where a number is missing or negative; a zero stays a zero. Whoever settles
-        judges large ones.
+        """The usage, or None where a number is missing or negative; a zero stays a zero. The
+        settlement judges large ones.
         """
         details = self.prompt_tokens_details or _PromptDetails()
         cached = _first(details.cached_tokens, self.cache_read_input_tokens)
@@ -110,9 +110,9 @@ class UsageReader:
     def __init__(self, *, choices_per_prompt: int) -> None:
         self._choices_per_prompt = choices_per_prompt
         self._latest: Usage | None = None
-        # By the choice that had just ended when it was told, in that order.
+        # By the choice that had just ended when it came, in that order.
         self._pieces: dict[int, Usage] = {}
-        # The choice that the last chunk has ended, while no usage was told for it.
+        # The choice that the last chunk has ended, while no usage has come for it.
         self._just_ended: int | None = None
         # The latest one came where no choice's own comes.
         self._is_whole = False
@@ -122,9 +122,9 @@ class UsageReader:
         # choices.
         self._fits_sum_so_far = True
 
-    def read(self, told: UsageTold | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
+    def read(self, sent: SentUsage | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
         """Take in a chunk: its usage, and the deltas that it gave."""
-        if told is None and len(said) == 1 and type(said[0]) is Text:  # what nearly every chunk is
+        if sent is None and len(said) == 1 and type(said[0]) is Text:  # what nearly every chunk is
             self._said += 1
             self._just_ended = self._latest = None
             return
@@ -133,14 +133,14 @@ class UsageReader:
             not isinstance(delta, Finished | Annotations | Started) for delta in said
         )
         self._said += has_content
-        usage = told.value() if told is not None else None
+        usage = sent.value() if sent is not None else None
         if usage is not None:
             self._take(usage, ended, has_choices=has_choices)
         else:
             if has_choices:
                 self._just_ended = ended[0] if len(ended) == 1 else None
             if has_content:
-                self._latest = None  # It was told too early: it can't count what came after it.
+                self._latest = None  # It came too early: it can't count what came after it.
 
     def whole(self, choices: int) -> Usage | None:
         """The usage of all choices, when every one has ended."""
@@ -185,7 +185,7 @@ def _first(*counts: int | None) -> int | None:
 
 
 def _sum(parts: list[int | None]) -> int | None:
-    """None where nobody told it; what one left out is none."""
+    """Return None if no part is known; an unknown part counts as 0."""
     return None if all(part is None for part in parts) else sum(part or 0 for part in parts)
 
 

@@ -130,9 +130,9 @@ def _values(embedding: msgspec.Raw) -> bytes:
     return values.tobytes()
 
 
-def _usage(told: object) -> Usage | None:
+def _usage(usage: object) -> Usage | None:
     """Return the usage, or None for one that is not there, or not what it should be: then we count."""
     try:
-        return Usage(msgspec.convert(told, _Usage).prompt_tokens, 0)
+        return Usage(msgspec.convert(usage, _Usage).prompt_tokens, 0)
     except msgspec.ValidationError:
         return None

@@ -1,9 +1,8 @@
 """What of an upstream's own words about a request its client may read.
 
 A word passes if it is of a kind that speaks of requests: a plain word, a number, a parameter that clients may
-send or a path into one. All else is hidden, whatever it is: addresses, hosts, paths, keys, ids, versions.
-Words can't be told from passwords and hosts of one plain word, so a message that speaks of such matters at
-all is not shown.
+send or a path into one. All else is hidden: addresses, hosts, paths, keys, ids, versions.
+Passwords and hosts may be plain words, so a message about passwords, hosts and the like is not shown at all.
 """
 
 import re

@@ -96,7 +96,7 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
         runs_on=job.runs_on,
         content=job.request,
         is_kept=job.is_not_kept is not True,
-        # Without an inbox its stream may be read, whatever the request said.
+        # Without an inbox its stream may be read even if the request asked for none.
         is_held=bool(job.inbox) and not claimed.is_stream,
     )
     run.span = tracing.begin_run(job.trace_headers, time.monotonic() - began_at)
@@ -106,7 +106,7 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
 async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
     """Claim the generation. Raises `AlreadyResolved` or `DatabaseUnavailable`.
 
-    If the commit succeeded but its reply was lost, the next attempt is refused: the row tells who claimed it.
+    If the commit succeeded but its reply was lost, the next attempt is refused: the row names the claimant.
     """
     claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
     attempts = count()

@@ -158,7 +158,7 @@ def test_it_can_not_be_replaced(acting: None) -> None:
 # ---- over HTTP
 
 
-def test_a_page_of_the_admin_is_recorded_with_who_and_from_where(db: None) -> None:
+def test_a_page_of_the_admin_is_recorded_with_its_person_and_address(db: None) -> None:
     client = Client(REMOTE_ADDR="198.51.100.7")
     root = User.objects.create_superuser("root")
     client.force_login(root)

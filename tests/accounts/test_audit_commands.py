@@ -63,7 +63,7 @@ def test_a_catalog_is_recorded_row_by_row_and_only_what_changes(db: None, tmp_pa
     assert newest().changes["input_per_mtok_nanodollars"] == [None, 200_000_000]
 
 
-def test_credit_is_recorded_with_its_reason_and_for_whom(alice: Person) -> None:
+def test_credit_is_recorded_with_its_reason_and_its_organization(alice: Person) -> None:
     call_command("grantcredit", *BOOKING, "--by", "alice", "--require")
     granted = AuditEntry.objects.get(action="granted credit")
     assert (granted.actor, granted.reason, granted.object_name) == (
@@ -157,5 +157,5 @@ def test_the_audit_page_shows_what_commands_did(
     call_command("grantcredit", *BOOKING)
     call_command("exportusage", *PERIOD, "--output", str(tmp_path / "all"))
     page = root.get("/admin/audit/").content.decode()
-    for told in ("manage.py grantcredit", "granted credit", "manage.py exportusage", "all organizations"):
-        assert told in page
+    for shown in ("manage.py grantcredit", "granted credit", "manage.py exportusage", "all organizations"):
+        assert shown in page

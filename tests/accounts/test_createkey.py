@@ -27,11 +27,11 @@ def createkey(*arguments: str) -> str:
 
 def test_it_prints_only_a_key_that_works_and_says_whose_it_is_beside_it() -> None:
     out, err = both("--organization", "Acme Inc", "--project", "chat", "--name", "backend")
-    (key,), (told,) = out.splitlines(), err.splitlines()
+    (key,), (answer,) = out.splitlines(), err.splitlines()
     caller = look_up(key)
     assert key.startswith("ck_live_")
     assert not caller.is_admin
-    assert told == "This live key 'backend' of Acme Inc / chat is shown only now. The organization is new."
+    assert answer == "This live key 'backend' of Acme Inc / chat is shown only now. The organization is new."
 
 
 def test_it_says_what_it_made_beside_the_key() -> None:

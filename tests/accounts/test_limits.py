@@ -9,7 +9,7 @@ REQUESTS = Limit("key", 1, "", Counts.REQUESTS, 60, MINUTE_MS)
 TOKENS = Limit("organization", 1, "", Counts.TOKENS, 150_000, MINUTE_MS)
 
 
-def told(*statuses: LimitStatus, refused: Limit | None = None) -> dict[str, str]:
+def shown(*statuses: LimitStatus, refused: Limit | None = None) -> dict[str, str]:
     return {name.decode(): value.decode() for name, value in headers(statuses, refused)}
 
 
@@ -34,7 +34,7 @@ def test_times_are_written_as_go_does(ms: int, text: str) -> None:
 
 def test_the_headers_are_those_of_openai() -> None:
     """Compare with the example in OpenAI's guide to rate limits."""
-    assert told(LimitStatus(REQUESTS, 59, 1_000), LimitStatus(TOKENS, 149_984, 360_000)) == {
+    assert shown(LimitStatus(REQUESTS, 59, 1_000), LimitStatus(TOKENS, 149_984, 360_000)) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-limit-tokens": "150000",
         "x-ratelimit-remaining-requests": "59",
@@ -45,7 +45,7 @@ def test_the_headers_are_those_of_openai() -> None:
 
 
 def test_without_limits_there_are_no_headers() -> None:
-    assert told() == {}
+    assert shown() == {}
 
 
 def test_they_speak_of_the_tightest_limit_per_minute() -> None:
@@ -54,15 +54,15 @@ def test_they_speak_of_the_tightest_limit_per_minute() -> None:
         Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS),
     )
     statuses = [LimitStatus(wide, 300, 1_000), LimitStatus(day, 3, 1_000), LimitStatus(REQUESTS, 40, 2_000)]
-    assert told(*statuses)["x-ratelimit-limit-requests"] == "60"
-    assert told(*statuses[:2])["x-ratelimit-limit-requests"] == "900"
-    assert told(statuses[1])["x-ratelimit-limit-requests"] == "50"
+    assert shown(*statuses)["x-ratelimit-limit-requests"] == "60"
+    assert shown(*statuses[:2])["x-ratelimit-limit-requests"] == "900"
+    assert shown(statuses[1])["x-ratelimit-limit-requests"] == "50"
 
 
 def test_a_refusal_speaks_of_the_limit_that_refused() -> None:
     day = Limit("key", 1, "", Counts.REQUESTS, 50, DAY_MS)
     assert (
-        told(LimitStatus(REQUESTS, 40, 2_000), LimitStatus(day, 0, DAY_MS), refused=day)[
+        shown(LimitStatus(REQUESTS, 40, 2_000), LimitStatus(day, 0, DAY_MS), refused=day)[
             "x-ratelimit-limit-requests"
         ]
         == "50"

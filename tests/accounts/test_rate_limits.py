@@ -167,8 +167,8 @@ async def test_a_lowered_limit_holds_at_once_and_is_paid_off_in_its_window(
 async def test_the_wait_that_a_changed_limit_tells_is_long_enough(
     client: LimitClient, before: int, after: int, asked: int
 ) -> None:
-    """Time pays at the new limit's rate from the first refusal, and not at the old one's while waits are told
-    by the new one.
+    """Time pays at the new limit's rate from the first refusal, and not at the old one's while the
+    waits are the new one's.
     """
     await client.take(tokens(before, window_ms=2_000), tokens=before)
     changed = tokens(after, window_ms=2_000)

@@ -1,5 +1,5 @@
-"""Members: who may invite whom, in which role; the link with which someone new chooses a password; the owner
-that remains.
+"""Members: invitations by each role and to each role; the link with which a new person chooses a password;
+the owner that remains.
 """
 
 import re

@@ -49,12 +49,12 @@ def test_others_learn_no_more_than_who_typed_a_wrong_password(db: None) -> None:
     with_password(User.objects.create_user("nobody"))
     with_password(User.objects.create_user("gone", is_staff=True, is_active=False))
     with_password(User.objects.create_superuser("root"))
-    told = [
+    shown = [
         sign_in(*tried).context["form"].errors
         for tried in (("nobody",), ("gone",), ("unknown",), ("root", "wrong"))
     ]
-    assert told[0]
-    assert all(each == told[0] for each in told)
+    assert shown[0]
+    assert all(each == shown[0] for each in shown)
 
 
 def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: None) -> None:

@@ -253,7 +253,7 @@ def test_a_body_of_another_type_is_415(suspect: Client, path: str, content_type:
     ["", ";", "; charset=utf-8", ";charset=hex", "; charset=utf-16", "; charset=\xff", "; x" * 500],
 )
 def test_the_type_says_it_all(client: Client, parameter: str) -> None:
-    """JSON is UTF-8, whatever a parameter says (RFC 8259 section 8.1, and section 11: the type has none)."""
+    """JSON is UTF-8 with every parameter (RFC 8259 section 8.1, and section 11: the type has none)."""
     assert (
         client.send("POST", CHAT, body_for(CHAT), content_type=f"application/json{parameter}").status == 200
     )

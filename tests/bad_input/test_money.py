@@ -68,7 +68,9 @@ DEARER += [
 
 
 @pytest.mark.parametrize("members", DEARER, ids=lambda members: str(members)[:40])
-def test_whatever_can_cost_more_is_held_for(installation: Installation, members: dict[str, Any]) -> None:
+def test_everything_that_can_cost_more_is_held_for(
+    installation: Installation, members: dict[str, Any]
+) -> None:
     answer = client_of(installation, "one nanodollar short").send(
         "POST", CHAT, chat(**SMALL_REQUEST | members)
     )

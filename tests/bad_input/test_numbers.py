@@ -57,7 +57,7 @@ def routes(parameter: str) -> tuple[str, ...]:
 EACH = [(path, parameter) for parameter in TOO_FAR for path in routes(parameter)]
 
 
-def told(suspect: Client, path: str, parameter: str, number: str) -> tuple[int, str, str | None]:
+def shown(suspect: Client, path: str, parameter: str, number: str) -> tuple[int, str, str | None]:
     """Return the refusal of the body with this number."""
     return refusal(suspect.send("POST", path, with_member(body_for(path), parameter, number)))
 
@@ -65,13 +65,13 @@ def told(suspect: Client, path: str, parameter: str, number: str) -> tuple[int, 
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("number", NO_JSON)
 def test_what_is_no_number_in_json_is_no_json(suspect: Client, path: str, number: str) -> None:
-    assert told(suspect, path, "temperature", number) == (400, "invalid_json", None)
+    assert shown(suspect, path, "temperature", number) == (400, "invalid_json", None)
 
 
 @pytest.mark.parametrize(("path", "parameter"), EACH)
 def test_a_number_beyond_every_type_names_its_parameter(suspect: Client, path: str, parameter: str) -> None:
     for number in OUT_OF_RANGE:
-        assert told(suspect, path, parameter, number) == (400, "invalid_value", parameter)
+        assert shown(suspect, path, parameter, number) == (400, "invalid_value", parameter)
 
 
 @pytest.mark.parametrize("path", POSTED)
@@ -79,25 +79,25 @@ def test_a_number_beyond_every_type_names_its_parameter(suspect: Client, path: s
 def test_a_number_beyond_every_type_is_refused_where_nobody_looks(
     suspect: Client, path: str, number: str
 ) -> None:
-    assert told(suspect, path, "unknown", number)[:2] == (400, "invalid_value")
+    assert shown(suspect, path, "unknown", number)[:2] == (400, "invalid_value")
 
 
 @pytest.mark.parametrize(("path", "parameter"), [each for each in EACH if each[1] != "logprobs"])
 def test_nothing_is_made_a_number(suspect: Client, path: str, parameter: str) -> None:
     for value in NO_NUMBER:
-        assert told(suspect, path, parameter, value) == (400, "invalid_type", parameter)
+        assert shown(suspect, path, parameter, value) == (400, "invalid_type", parameter)
 
 
 @pytest.mark.parametrize(("path", "parameter"), [each for each in EACH if each[1] not in FLOATS])
 def test_no_fraction_is_made_an_integer(suspect: Client, path: str, parameter: str) -> None:
     for number in NO_INTEGER:
-        assert told(suspect, path, parameter, number) == (400, "invalid_type", parameter)
+        assert shown(suspect, path, parameter, number) == (400, "invalid_type", parameter)
 
 
 @pytest.mark.parametrize(("path", "parameter"), EACH)
 def test_a_number_out_of_its_range_is_refused(suspect: Client, path: str, parameter: str) -> None:
     for number in TOO_FAR[parameter]:
-        assert told(suspect, path, parameter, number) == (400, "invalid_value", parameter)
+        assert shown(suspect, path, parameter, number) == (400, "invalid_value", parameter)
 
 
 LOGIT_BIASES = {
@@ -118,7 +118,7 @@ LOGIT_BIASES = {
 @pytest.mark.parametrize("path", [CHAT, TEXT])
 @pytest.mark.parametrize("bias", LOGIT_BIASES, ids=lambda bias: bias[:20])
 def test_a_wrong_logit_bias_is_refused(suspect: Client, path: str, bias: str) -> None:
-    assert told(suspect, path, "logit_bias", bias) == (400, LOGIT_BIASES[bias], "logit_bias")
+    assert shown(suspect, path, "logit_bias", bias) == (400, LOGIT_BIASES[bias], "logit_bias")
 
 
 TAKEN = [

@@ -66,7 +66,7 @@ def document(installation: Installation) -> dict[str, Any]:
     previous |= {"anyOf": [{"const": response_id}, {"type": "null"}]}
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         is_deletion = operation["operationId"] == "deleteResponse"
-        # It ties requests together: a second body with the key of the first is a 422, whatever is in it.
+        # It ties requests together: a second body with the key of the first is a 422, with any content.
         operation["parameters"] = [
             each for each in operation.get("parameters", []) if each["name"] != "Idempotency-Key"
         ]

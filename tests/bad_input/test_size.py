@@ -72,8 +72,8 @@ TOO_MANY: dict[str, tuple[dict[str, Any], tuple[int, str]]] = {
 
 @pytest.mark.parametrize("case", TOO_MANY)
 def test_more_than_a_cap_is_refused(suspect: Client, case: str) -> None:
-    members, told = TOO_MANY[case]
-    assert refusal(suspect.send("POST", CHAT, chat(**members)))[:2] == told
+    members, shown = TOO_MANY[case]
+    assert refusal(suspect.send("POST", CHAT, chat(**members)))[:2] == shown
 
 
 @pytest.mark.parametrize("path", POSTED)

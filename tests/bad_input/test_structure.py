@@ -212,8 +212,8 @@ PARAMETERS: list[tuple[str, Any, str]] = [
     ("name", "value", "code"), PARAMETERS, ids=[f"{name}={value!s:.30}" for name, value, _ in PARAMETERS]
 )
 def test_a_parameter_that_makes_no_sense_is_named(suspect: Client, name: str, value: Any, code: str) -> None:
-    status, told, param = refusal(suspect.send("POST", CHAT, chat(**{name: value})))
-    assert (status, told) == (400, code)
+    status, shown, param = refusal(suspect.send("POST", CHAT, chat(**{name: value})))
+    assert (status, shown) == (400, code)
     assert (param or "").startswith(("audio", name))
 
 
@@ -252,7 +252,7 @@ def test_more_choices_than_128_in_all_are_refused(suspect: Client) -> None:
         assert refusal(suspect.send("POST", TEXT, text(**members)))[0] == 400
 
 
-# ---- schemas that are bombs to whoever follows them
+# ---- schemas that explode when they are followed
 
 LOOP: dict[str, Any] = {"$ref": "#"}
 SCHEMAS: dict[str, dict[str, Any]] = {

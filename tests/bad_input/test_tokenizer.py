@@ -67,7 +67,7 @@ def test_a_text_that_is_hard_to_count_is_counted_in_time(
     assert 0 < receipt["usage"]["prompt_tokens"] <= len(words.encode()) + 1_000
 
 
-def test_nobody_waits_while_such_texts_are_counted(client: Client) -> None:
+def test_nobody_waits_while_hostile_texts_are_counted(client: Client) -> None:
     with ThreadPoolExecutor(4) as threads:
         running = [
             threads.submit(client.send, "POST", CHAT, asked("sandbox", CHAT, words))

@@ -117,17 +117,17 @@ def test_a_key_is_disabled_enabled_and_revoked(
 ) -> None:
     secret, address = made
     page.goto(f"{address}/change/")
-    for button, told, works in [
+    for button, shown, works in [
         ("Disable", "The key is disabled.", False),
         ("Enable", "The key is enabled.", True),
         ("Revoke", "The key is revoked.", False),
     ]:
         page.get_by_role("link", name=re.compile(f"{button}$")).click()  # before it stands the icon's name
         page.get_by_role("button", name=button, exact=True).click()
-        expect(page.get_by_text(told)).to_be_visible()
+        expect(page.get_by_text(shown)).to_be_visible()
         wait_for(
             lambda works=works: is_let_in(installation, secret) == works,  # type: ignore[misc]
-            told,
+            shown,
             timeout_s=3,
         )
     expect(page.get_by_role("link", name="Rotate")).to_have_count(0)

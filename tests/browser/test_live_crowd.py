@@ -91,9 +91,9 @@ def test_a_thousand_in_flight_hurt_neither_browser_nor_server(
         opened.value.wait_for_event("framereceived")
         ask(installation)
     changed = page.evaluate("window.changed")
-    told = ids(messages)
-    assert changed["rows"] <= len(set(told) - set(ids(messages[:1]))), (
+    shown = ids(messages)
+    assert changed["rows"] <= len(set(shown) - set(ids(messages[:1]))), (
         "rows were made that were there already"
     )
-    assert changed["cells"] <= CHANGING_CELLS * len(told), "cells were written that say the same as before"
+    assert changed["cells"] <= CHANGING_CELLS * len(shown), "cells were written that say the same as before"
     assert max(map(len, messages)) < LARGEST_MESSAGE_BYTES

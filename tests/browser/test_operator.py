@@ -77,8 +77,8 @@ def test_from_a_new_key_to_a_request_in_live_requests_and_overview(
     expect(page.locator(".sum")).to_have_text(f"${cost}")
     page.get_by_role("link", name="from-the-browser").click()
     expect(page).to_have_url(re.compile(r"/admin/requests/\?key=\d+$"))
-    for at, told in enumerate([str(usage.prompt_tokens), str(usage.completion_tokens), f"${cost}"]):
-        expect(page.locator("tbody td.num").nth(at)).to_have_text(told)
+    for at, shown in enumerate([str(usage.prompt_tokens), str(usage.completion_tokens), f"${cost}"]):
+        expect(page.locator("tbody td.num").nth(at)).to_have_text(shown)
 
     key = page.url.partition("key=")[2]
     page.goto(f"{installation.url}/admin/?days=1&key={key}")
@@ -123,7 +123,9 @@ def test_live_connects_again_after_the_web_process_was_away(
     context.close()
 
 
-def test_live_ends_for_who_has_signed_out_elsewhere(browser: Browser, installation: Installation) -> None:
+def test_live_ends_for_a_person_that_has_signed_out_elsewhere(
+    browser: Browser, installation: Installation
+) -> None:
     context = browser.new_context()
     page, other = context.new_page(), context.new_page()
     page.goto(f"{installation.url}/admin/live/")
@@ -209,9 +211,9 @@ def test_the_feed_is_for_staff_of_this_origin_only(
     for context, path in ((stranger, "/"), (operator, "/admin/")):
         page = context.new_page()
         page.goto(installation.url + path)
-        told = page.evaluate(listen, feed)
-        assert (told is None) == (context is stranger)
-    assert json.loads(told).keys() == {"now_ms", "rows", "gone"}
+        shown = page.evaluate(listen, feed)
+        assert (shown is None) == (context is stranger)
+    assert json.loads(shown).keys() == {"now_ms", "rows", "gone"}
     elsewhere = operator.new_page()
     elsewhere.route(
         "**/*",

@@ -117,8 +117,8 @@ def test_what_others_run_is_not_in_her_feed(
         others.chat.completions.create(**asked, stream=True) as stream,
     ):
         next(iter(stream))
-        told = page.evaluate(LISTEN, installation.url.replace("http", "ws") + "/admin/live/feed")
-        assert json.loads(told)["rows"] == []
+        shown = page.evaluate(LISTEN, installation.url.replace("http", "ws") + "/admin/live/feed")
+        assert json.loads(shown)["rows"] == []
         assert (
             page.request.get(
                 f"{installation.url}/admin/requests/{stream.response.headers['x-generation-id']}"

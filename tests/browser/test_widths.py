@@ -1,4 +1,4 @@
-"""No list loses a column, on a small laptop or on a phone, whatever its rows are called."""
+"""No list loses a column, on a small laptop or on a phone, with names of any length."""
 
 import json
 from collections.abc import Iterator

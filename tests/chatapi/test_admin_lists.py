@@ -120,7 +120,7 @@ def test_an_empty_list_says_what_it_is_for(root: Any, path: str, said: str) -> N
     assert "Nothing matches. Show all" in text(root.get(f"/admin/{path}/?kind__exact=grant"))
 
 
-def test_who_may_not_add_is_not_told_to(alice: Person) -> None:
+def test_people_that_may_not_add_see_no_call_to_add(alice: Person) -> None:
     RateLimit.objects.all().delete()
     viewer = User.objects.create_user("viewer")
     Member.objects.create(organization=alice.project.organization, user=viewer, role=Role.VIEWER)

@@ -113,12 +113,12 @@ def test_every_refusal_of_a_key_looks_the_same(alice: Person, path: str) -> None
 
 
 @pytest.mark.parametrize("header", [None, "Bearer", "Basic YTpi"])
-def test_who_sends_no_key_is_told_so(
+def test_a_request_without_a_key_is_refused(
     db: None, header: str | None, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     with django_assert_num_queries(0):
-        told = error(Client().get("/v1/models", headers={"authorization": header} if header else {}), 401)
-    assert (told["code"], told["message"].partition(".")[0]) == ("invalid_api_key", "No API key was sent")
+        found = error(Client().get("/v1/models", headers={"authorization": header} if header else {}), 401)
+    assert (found["code"], found["message"].partition(".")[0]) == ("invalid_api_key", "No API key was sent")
 
 
 def test_a_malformed_key_costs_no_query(db: None, django_assert_num_queries: DjangoAssertNumQueries) -> None:
@@ -206,7 +206,7 @@ def test_a_head_request_has_no_body(alice: Person, path: str) -> None:
 @pytest.mark.parametrize(
     "accept", ["text/event-stream", "text/html", "*/*;q=x", "image/png", "", "application/xml, */*"]
 )
-def test_the_answer_is_json_whatever_is_accepted(alice: Person, small: ServedModel, accept: str) -> None:
+def test_the_answer_is_json_for_every_accept_header(alice: Person, small: ServedModel, accept: str) -> None:
     assert alice.get("/v1/models?format=xml", accept=accept).headers["content-type"] == "application/json"
     error(alice.get("/v1/nothing", accept=accept), 404)
 
@@ -284,9 +284,9 @@ def test_a_page_under_a_foreign_host_is_refused(db: None, path: str) -> None:
 @pytest.mark.parametrize("path", ["/klingon/v1/models", "/klingon/v1", "/OpenAI/v1/chat/completions"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_an_unknown_dialects_prefix_is_told_the_known_ones(db: None, method: str, path: str) -> None:
-    told = error(Client(enforce_csrf_checks=True).generic(method, path, "{}", "application/json"), 404)
-    assert told["code"] == "unknown_url"
-    assert "/bitseek/v1, /llama/v1, /openai/v1, /opentoken/v1" in told["message"]
+    found = error(Client(enforce_csrf_checks=True).generic(method, path, "{}", "application/json"), 404)
+    assert found["code"] == "unknown_url"
+    assert "/bitseek/v1, /llama/v1, /openai/v1, /opentoken/v1" in found["message"]
 
 
 def test_a_failure_inside_tells_nothing(

@@ -33,21 +33,21 @@ def wait_until_nothing_is_held(client: Client) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("whose", "told"), [("key", "API key"), ("project", "project"), ("organization", "organization")]
+    ("whose", "shown"), [("key", "API key"), ("project", "project"), ("organization", "organization")]
 )
 def test_a_budget_without_room_is_402(
-    installation: Installation, keys: dict[str, str], whose: str, told: str, stream: bool
+    installation: Installation, keys: dict[str, str], whose: str, shown: str, stream: bool
 ) -> None:
     client = Client(installation.url, keys[f"poor {whose}"])
     calls = len(installation.calls("five"))
     answer = client.complete("five", stream=stream)
     assert answer.status == 402
     assert (answer.error["type"], answer.error["code"]) == ("insufficient_quota", "insufficient_quota")
-    assert f"Your {told}'s budget" in answer.error["message"]
+    assert f"Your {shown}'s budget" in answer.error["message"]
     assert re.search(r": up to \$0\.\d+, and \$0(\.\d+)? is left\.", answer.error["message"])
     wait_for(
         lambda: f"{answer.headers['x-request-id']} of key " in installation.log("web"),
-        "the operator to be told",
+        "the operator's warning",
     )
     assert answer.headers["x-should-retry"] == "false"
     assert len(installation.calls("five")) == calls

@@ -8,7 +8,7 @@ from chatapi.concurrency import CachedValue
 
 
 class Source:
-    """Answers when it is told to, and remembers how often it was asked."""
+    """Answers when the test says so, and remembers how often it was asked."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -27,7 +27,7 @@ async def source() -> Source:
     return Source()
 
 
-async def test_all_who_wait_share_one_reading_and_its_value_is_kept(source: Source) -> None:
+async def test_waiting_callers_share_one_read_and_its_value_is_kept(source: Source) -> None:
     recent = CachedValue(source.read)
     waiting = [asyncio.create_task(recent.get()) for _ in range(10)]
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_reading_that_began_too_early_is_not_new_enough(source: Source) 
     assert source.readings == 2
 
 
-async def test_all_who_wait_share_one_error_and_the_next_reads_again(source: Source) -> None:
+async def test_waiting_callers_share_one_error_and_the_next_reads_again(source: Source) -> None:
     recent = CachedValue(source.read)
     waiting = [asyncio.create_task(recent.get()) for _ in range(10)]
     await asyncio.sleep(0)

@@ -149,7 +149,7 @@ def post(client: Client, route: str, body: dict[str, Any]) -> Answer:
     return client.send("POST", f"/v1/{route}", json.dumps(body).encode())
 
 
-def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(
+def test_no_content_is_left_when_its_stream_is_not_kept_any_more(
     installation: Installation, valkey: Redis
 ) -> None:
     assert ask(installation, "says-it").json["choices"][0]["message"]["content"] == SAID
@@ -164,7 +164,7 @@ def test_what_was_said_is_nowhere_when_its_stream_is_not_kept_any_more(
 @pytest.mark.parametrize(
     ("model", "carrier", "failpoint"), [("says-it", "worker", "settle"), ("stalls", "reaper", "reaper")]
 )
-def test_what_was_said_is_nowhere_though_whoever_settled_it_died(
+def test_no_content_is_left_after_the_death_of_its_settler(
     installation: Installation, valkey: Redis, model: str, carrier: str, failpoint: str
 ) -> None:
     """The process dies between the commit and the end; no other process returns to a settled generation."""

@@ -31,7 +31,7 @@ from usage.pricing import Price as PriceValue
 
 pytestmark = pytest.mark.django_db
 
-# ---- whatever the rows are, their file makes them again
+# ---- the file of any rows makes the same rows again
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=20)
 names = texts.filter(lambda text: text.strip())
@@ -135,12 +135,12 @@ def test_what_is_written_is_read_back_to_the_same_rows(catalog: dict[str, dict[s
 
 
 def test_the_command_prints_what_loadcatalog_reads(small: ServedModel, tmp_path: Any) -> None:
-    printed, told = io.StringIO(), io.StringIO()
+    printed, shown = io.StringIO(), io.StringIO()
     call_command("exportcatalog", stdout=printed)
     path = tmp_path / "catalog.toml"
     path.write_text(printed.getvalue())
-    call_command("loadcatalog", str(path), stdout=told)
-    assert told.getvalue() == "small: unchanged\n"
+    call_command("loadcatalog", str(path), stdout=shown)
+    assert shown.getvalue() == "small: unchanged\n"
 
 
 def test_a_price_to_come_is_told_as_a_comment_and_stays_when_the_file_is_loaded(small: ServedModel) -> None:
@@ -162,7 +162,7 @@ def test_a_row_that_no_file_can_say_is_named(small: ServedModel) -> None:
         call_command("exportcatalog")
 
 
-def test_a_file_keeps_who_owns_a_model_that_it_does_not_say(small: ServedModel) -> None:
+def test_a_file_without_an_owner_keeps_the_models_owner(small: ServedModel) -> None:
     text = "\n".join(line for line in writing.write().splitlines() if not line.startswith("owned_by"))
     assert loading.load(file.parse(text)).lines == ["small: unchanged"]
     assert ServedModel.objects.get().owned_by == "acme"

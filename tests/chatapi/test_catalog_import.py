@@ -67,7 +67,7 @@ def test_a_file_is_looked_at_before_it_counts(root: Client, small: ServedModel) 
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_waits_too_long_for_another_import_is_told_so(root: Client, small: ServedModel) -> None:
+def test_a_second_import_gives_up_after_a_while(root: Client, small: ServedModel) -> None:
     form = agreed(upload(root, MODEL))
     with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"):
         answer = root.post(IMPORT, form)

@@ -1,4 +1,4 @@
-"""chatapi behind chatapi: whatever dialect the two speak with each other, the client gets what it would get
+"""chatapi behind chatapi: in every dialect between the two, the client gets the same as
 directly.
 """
 
@@ -14,8 +14,8 @@ from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client
+from tests.choice_content import content_of
 from tests.installation import ROOT, Installation, wait_for
-from tests.said import said
 
 pytestmark = [pytest.mark.xdist_group("chaining"), pytest.mark.timeout(120)]
 
@@ -55,7 +55,7 @@ CHATS: dict[str, dict[str, Any]] = {
     "several choices": {"said": "[sandbox tokens=5]", "n": 3},
     "length": {"max_tokens": 3},
     "length in several choices": {"max_completion_tokens": 3, "n": 2},
-    "told length": {"said": "[sandbox tokens=3 finish=length]"},
+    "length by a marker": {"said": "[sandbox tokens=3 finish=length]"},
     "content filter": {"said": "[sandbox tokens=3 finish=content_filter]"},
     "stop": {"said": "[sandbox tokens=40]", "stop": ["."]},
     "reasoning": {"said": "[sandbox reasoning_tokens=6 tokens=4]"},
@@ -163,7 +163,7 @@ def read(answer: Answer, *, is_text: bool = False) -> Completion:
 def spoken(choice: Choice, finish_reasons: dict[str, str]) -> dict[str, Any]:
     """Return a choice, with the finish reason in the words of the outer dialect."""
     reason = choice.finish_reason or ""
-    return said(choice) | {"finish_reason": finish_reasons.get(reason, reason)}
+    return content_of(choice) | {"finish_reason": finish_reasons.get(reason, reason)}
 
 
 def in_words_of(finish_reasons: dict[str, str], body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -243,7 +243,7 @@ def test_a_stream_has_the_same_pieces_as_direct(pair: Pair, dialect: str) -> Non
     assert chained == direct
 
 
-ANTHROPICS = ("text", "no text", "length", "told length", "content filter", "stop", "reasoning")
+ANTHROPICS = ("text", "no text", "length", "length by a marker", "content filter", "stop", "reasoning")
 
 
 @pytest.mark.parametrize("case", ANTHROPICS)

@@ -45,7 +45,7 @@ def test_a_stream_is_role_content_finish_usage_done(client: Client) -> None:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True}])
-def test_opentoken_sends_one_usage_chunk_whatever_stream_options_say(
+def test_opentoken_sends_one_usage_chunk_with_any_stream_options(
     client: Client, options: dict[str, Any] | None
 ) -> None:
     chunks = client.stream("five", dialect="opentoken", stream_options=options)

@@ -143,7 +143,7 @@ def test_a_deployment_that_continues_runs_even_what_still_waited(
     assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("completed", 5)
 
 
-def test_whoever_has_the_whole_answer_has_not_left(client: Client, installation: Installation) -> None:
+def test_a_client_that_has_the_whole_answer_has_not_left(client: Client, installation: Installation) -> None:
     with client.asking("five", stream=True) as exchange:
         *_, done = exchange.data()
         assert done == "[DONE]"

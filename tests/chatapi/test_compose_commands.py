@@ -162,13 +162,13 @@ def test_the_health_checks_tell_who_lives(project: Project, service: str) -> Non
 def test_who_follows_the_header_has_an_administrator_models_and_a_key(project: Project) -> None:
     assert [command[2] for command in TYPED] == ["createsuperuser", "loadcatalog", "createkey", "loadcatalog"]
     (project.folder / "catalog.toml").write_text((ROOT / "docs" / "catalog.example.toml").read_text())
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for command in TYPED:
         # A person answers its questions; here the environment does, as Django has it.
         answers = ["--noinput"] if command[2] == "createsuperuser" else []
         words = [word.replace("/tmp/catalog.toml", str(project.folder / "catalog.toml")) for word in command]
-        told[command[2]] = project.run("web", [*words, *answers], **SUPERUSER)
-    key = re.search(r"ck_live_\w+", told["createkey"])
+        shown[command[2]] = project.run("web", [*words, *answers], **SUPERUSER)
+    key = re.search(r"ck_live_\w+", shown["createkey"])
     assert key
     wait_for(lambda: project.is_healthy("web"), "web to be healthy", timeout_s=60, pause_s=0.5)
     assert ask(project, key[0]) == (200, "chat.completion")

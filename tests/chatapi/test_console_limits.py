@@ -1,4 +1,4 @@
-"""Budgets and rate limits in the console: what is shown, set, changed and removed, and by whom."""
+"""Budgets and rate limits in the console: what each role sees, sets, changes and removes."""
 
 import asyncio
 from uuid import uuid4

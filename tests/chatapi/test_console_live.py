@@ -1,4 +1,4 @@
-"""The console's Live page: what it shows of the running requests, and whom it stops."""
+"""The console's Live page: what it shows of the running requests, and which it stops."""
 
 from typing import Any
 

@@ -80,7 +80,7 @@ def test_fail_with_body_fails_with_the_envelope(curl: Curl) -> None:
     assert json.loads(done.stdout)["error"]["param"] == "temperature"
 
 
-def test_who_forgets_the_content_type_is_told_so(curl: Curl) -> None:
+def test_a_request_without_a_content_type_is_refused(curl: Curl) -> None:
     *_, document = body("five")
     error = json.loads(curl("/v1/chat/completions", "-d", document).stdout)["error"]
     assert error["code"] == "unsupported_media_type"
@@ -100,7 +100,7 @@ def test_the_models(curl: Curl) -> None:
 
 def test_ctrl_c_cuts_the_upstream(installation: Installation) -> None:
     line = command(installation, "/v1/chat/completions", "-N", *body("steady", stream=True))
-    # Whoever runs the tests in the background has them, and what they start, ignore SIGINT.
+    # Tests that a shell runs in the background ignore SIGINT, and so does all that they start.
     heed_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(
         line,

@@ -1,6 +1,7 @@
 """The delta stream over a real Valkey: order, gaps, repeats, fences, and a server that dies."""
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from chatapi import identity
+from chatapi import delta_stream, identity
 from chatapi.delta_stream import (
     Cancellation,
     DeltaStream,
@@ -35,6 +36,12 @@ from tests.chatapi.worker.processes import Valkey
 
 TTL_MS = 5_000
 END = Usage(1, 2)
+
+
+def test_the_package_names_each_method_and_its_callers() -> None:
+    table = (delta_stream.__doc__ or "").partition("of it:\n\n")[2].partition("\n\n")[0]
+    methods = {name for name in vars(DeltaStream) if not name.startswith("_")} - {"key", "close"}
+    assert set(re.findall(r"[a-z_]+(?=,|$)", table, re.MULTILINE)) == methods
 
 
 @pytest.fixture

@@ -85,10 +85,10 @@ def test_an_answer_is_openais_and_as_charged(client: Client, installation: Insta
 
 def test_base64_is_the_same_vectors(client: Client) -> None:
     given = ["a cat", "a dog"]
-    told = ask(client, given, encoding_format="base64")
-    assert isinstance(told.json["data"][0]["embedding"], str)
+    shown = ask(client, given, encoding_format="base64")
+    assert isinstance(shown.json["data"][0]["embedding"], str)
     assert (
-        vectors(told) == vectors(ask(client, given)) == vectors(ask(client, given, encoding_format="float"))
+        vectors(shown) == vectors(ask(client, given)) == vectors(ask(client, given, encoding_format="float"))
     )
 
 

@@ -168,7 +168,7 @@ def test_limits_of_end_users_are_set_on_a_page(
     assert row.scope_id == owner
 
 
-def test_a_project_that_does_not_count_has_no_such_limits(alice: Person, admin_client: Any) -> None:
+def test_a_project_that_does_not_count_has_no_limits_of_end_users(alice: Person, admin_client: Any) -> None:
     Project.objects.update(counts_end_users=False)
     values = {"project": str(alice.project.pk), "each_end_user": "on"}
     page = admin_client.post(reverse("admin:usage_budgetlimit_add"), FORM | values)

@@ -1,4 +1,4 @@
-"""The people for whom a client sends requests: where their names come from, and who sees them."""
+"""End users: where their names come from, and which pages and routes show them."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -16,7 +16,7 @@ GOOD = json.dumps({"model": "five", "messages": HELLO}).encode()
 BOTH_WAYS = pytest.mark.parametrize("stream", [True, False])
 
 
-def told(answer: Answer) -> tuple[int, str, str | None, str | None]:
+def error_of(answer: Answer) -> tuple[int, str, str | None, str | None]:
     """Return status, type, code and param of an error."""
     error = answer.error
     return answer.status, error["type"], error["code"], error["param"]
@@ -38,11 +38,16 @@ NO_JSON = {
 
 @pytest.mark.parametrize("body", NO_JSON.values(), ids=NO_JSON)
 def test_a_body_that_is_no_json_object_is_400(client: Client, body: bytes) -> None:
-    assert told(client.send("POST", CHAT, body)) == (400, "invalid_request_error", "invalid_json", None)
+    assert error_of(client.send("POST", CHAT, body)) == (400, "invalid_request_error", "invalid_json", None)
 
 
 def test_json_that_is_too_deep_is_400(client: Client) -> None:
-    assert told(client.send("POST", CHAT, b"[" * 100_000)) == (400, "invalid_request_error", "too_deep", None)
+    assert error_of(client.send("POST", CHAT, b"[" * 100_000)) == (
+        400,
+        "invalid_request_error",
+        "too_deep",
+        None,
+    )
 
 
 WRONG = [
@@ -70,7 +75,7 @@ def test_a_wrong_parameter_is_named(
 ) -> None:
     body = {"model": "five", "messages": HELLO, "stream": stream, **change}
     answer = client.send("POST", CHAT, json.dumps(body).encode())
-    assert told(answer) == (400, "invalid_request_error", code, param)
+    assert error_of(answer) == (400, "invalid_request_error", code, param)
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])
@@ -78,11 +83,11 @@ def test_a_missing_parameter_is_named(client: Client, missing: str) -> None:
     body = {"model": "five", "messages": HELLO}
     del body[missing]
     answer = client.send("POST", CHAT, json.dumps(body).encode())
-    assert told(answer) == (400, "invalid_request_error", "missing_required_parameter", missing)
+    assert error_of(answer) == (400, "invalid_request_error", "missing_required_parameter", missing)
 
 
 def test_an_unknown_dialect_is_400(client: Client) -> None:
-    assert told(client.complete("five", header="klingon")) == (
+    assert error_of(client.complete("five", header="klingon")) == (
         400,
         "invalid_request_error",
         "unknown_dialect",
@@ -103,17 +108,21 @@ def test_every_reason_to_refuse_a_key_sounds_the_same(client: Client, keys: dict
         *(keys[name] for name in ("revoked", "expired", "closed project", "closed organization")),
     ]
     answers = [client.send("POST", CHAT, GOOD, authorization=f"Bearer {key}") for key in refused]
-    assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
+    assert {error_of(answer) for answer in answers} == {
+        (401, "invalid_request_error", "invalid_api_key", None)
+    }
     assert {answer.error["message"].partition(" Send")[0] for answer in answers} == {
         "Incorrect API key provided."
     }
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
 
-def test_who_sends_no_key_is_told_so(client: Client) -> None:
+def test_a_request_without_a_key_is_refused(client: Client) -> None:
     headers = [None, "", "Bearer", "Bearer ", f"Basic {client.key}", client.key]
     answers = [client.send("POST", CHAT, GOOD, authorization=header) for header in headers]
-    assert {told(answer) for answer in answers} == {(401, "invalid_request_error", "invalid_api_key", None)}
+    assert {error_of(answer) for answer in answers} == {
+        (401, "invalid_request_error", "invalid_api_key", None)
+    }
     assert {answer.error["message"] for answer in answers} == {
         "No API key was sent. Send a valid key as 'Authorization: Bearer <key>' or 'x-api-key: <key>'."
     }
@@ -141,7 +150,7 @@ def test_every_route_takes_a_key_in_either_header(client: Client, method: str, p
         same = client.send(method, path, b"{}", authorization=authorization, x_api_key=client.key)
         assert same.body == bearer.body or bearer.status == 200
     different = client.send(method, path, b"{}", x_api_key=client.key + "x")
-    assert told(different) == (400, "invalid_request_error", "ambiguous_api_key", "x-api-key")
+    assert error_of(different) == (400, "invalid_request_error", "ambiguous_api_key", "x-api-key")
 
 
 def test_the_key_is_asked_for_before_the_body_is_judged(client: Client) -> None:
@@ -155,7 +164,7 @@ def test_the_key_is_asked_for_before_the_body_is_judged(client: Client) -> None:
 @pytest.mark.parametrize("dialect", ["", "openai"])
 def test_an_unknown_model_is_404(client: Client, stream: bool, dialect: str) -> None:
     answer = client.complete("gpt-99", dialect=dialect, stream=stream)
-    assert told(answer) == (404, "invalid_request_error", "model_not_found", "model")
+    assert error_of(answer) == (404, "invalid_request_error", "model_not_found", "model")
     assert "gpt-99" in answer.error["message"]
 
 
@@ -163,12 +172,12 @@ def test_an_unknown_model_is_404(client: Client, stream: bool, dialect: str) -> 
     "path", ["/v1/nothing", "/openai/v1/nothing", "/v1/chat/completions/", "/v1/", "/v1/chat"]
 )
 def test_an_unknown_route_is_404(client: Client, path: str) -> None:
-    assert told(client.send("POST", path, GOOD)) == (404, "invalid_request_error", "unknown_url", None)
+    assert error_of(client.send("POST", path, GOOD)) == (404, "invalid_request_error", "unknown_url", None)
 
 
 @pytest.mark.parametrize("generation_id", ["chatcmpl-00000000000070008000000000000000", "nonsense", "%00"])
 def test_an_unknown_generation_is_404(client: Client, generation_id: str) -> None:
-    assert told(client.send("GET", f"/v1/generations/{generation_id}"))[:3] == (
+    assert error_of(client.send("GET", f"/v1/generations/{generation_id}"))[:3] == (
         404,
         "invalid_request_error",
         "generation_not_found",
@@ -190,20 +199,20 @@ def test_a_strangers_generation_is_as_unknown_as_none(
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
 def test_another_method_is_405_and_told_which_is_right(client: Client, method: str) -> None:
     answer = client.send(method, CHAT)
-    assert told(answer) == (405, "invalid_request_error", "method_not_allowed", None)
+    assert error_of(answer) == (405, "invalid_request_error", "method_not_allowed", None)
     assert answer.headers["allow"] == "POST"
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/five", "/v1/key", "/openai/v1/models"])
 def test_the_routes_that_read_refuse_a_post(client: Client, path: str) -> None:
     answer = client.send("POST", path, b"{}")
-    assert told(answer) == (405, "invalid_request_error", "method_not_allowed", None)
+    assert error_of(answer) == (405, "invalid_request_error", "method_not_allowed", None)
     assert "GET" in answer.headers["allow"]
 
 
 def test_a_body_over_the_cap_is_413(client: Client) -> None:
     answer = client.send("POST", CHAT, b" " * (8 * 1024 * 1024 + 1))
-    assert told(answer) == (413, "invalid_request_error", "request_too_large", None)
+    assert error_of(answer) == (413, "invalid_request_error", "request_too_large", None)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +221,7 @@ def test_a_body_over_the_cap_is_413(client: Client) -> None:
 )
 def test_another_content_type_is_415(client: Client, content_type: str | None) -> None:
     answer = client.send("POST", CHAT, GOOD, content_type=content_type)
-    assert told(answer) == (415, "invalid_request_error", "unsupported_media_type", None)
+    assert error_of(answer) == (415, "invalid_request_error", "unsupported_media_type", None)
 
 
 @pytest.mark.parametrize("content_type", ["application/json; charset=utf-8", "Application/JSON"])
@@ -246,7 +255,7 @@ def test_an_upstreams_refusal_has_its_own_status(
     client: Client, installation: Installation, model: str, stream: bool
 ) -> None:
     answer = client.complete(model, stream=stream)
-    assert told(answer) == UPSTREAM[model]
+    assert error_of(answer) == UPSTREAM[model]
     for secret in (
         b"nginx",
         b"db-internal",
@@ -263,7 +272,7 @@ def test_an_upstreams_refusal_has_its_own_status(
         0,
         "none",
     )
-    # What an upstream says about a wrong request may quote it: only its client is told.
+    # What an upstream says about a wrong request may quote it: only its client gets that.
     kept = "The upstream refused the request." if answer.status == 400 else answer.error["message"]
     assert receipt["error"] == {"code": answer.error["code"], "message": kept}
 
@@ -278,12 +287,12 @@ def test_an_upstream_that_never_begins_is_504(client: Client, installation: Inst
     with client.asking("never-begins", stream=True) as streaming, client.asking("never-begins") as waiting:
         answers = [streaming.read(), waiting.read()]
     for answer in answers:
-        assert told(answer) == (504, "server_error", "upstream_timeout", None)
+        assert error_of(answer) == (504, "server_error", "upstream_timeout", None)
         assert installation.receipt(answer.headers["x-generation-id"])["amount_nanodollars"] == 0
 
 
 def test_a_stall_after_some_tokens_is_504_for_an_answer_in_one_piece(client: Client) -> None:
-    assert told(client.complete("three-then-silence")) == (504, "server_error", "upstream_timeout", None)
+    assert error_of(client.complete("three-then-silence")) == (504, "server_error", "upstream_timeout", None)
 
 
 # ---- x-request-id

@@ -32,7 +32,7 @@ def test_it_does_nothing_when_there_is_an_organization() -> None:
     assert not catalog.load()
 
 
-def test_what_can_not_be_told_is_not_made() -> None:
+def test_a_key_that_can_not_be_shown_is_not_made() -> None:
     """The key and the password are only printed, and stored nowhere in clear text."""
 
     def fail(text: str) -> None:
@@ -41,10 +41,10 @@ def test_what_can_not_be_told_is_not_made() -> None:
     with pytest.raises(CannotStart, match=r"can't be printed .*No space left on device"):
         all_in_one._set_up(fail)
     assert not Organization.objects.exists()
-    told: list[str] = []
-    credentials = all_in_one._set_up(told.append)
+    shown: list[str] = []
+    credentials = all_in_one._set_up(shown.append)
     assert credentials
-    assert credentials.api_key in told[0]
+    assert credentials.api_key in shown[0]
 
 
 def test_it_leaves_an_administrator_alone_that_is_there() -> None:

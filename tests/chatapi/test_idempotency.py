@@ -112,7 +112,7 @@ def test_a_failure_before_the_first_token_is_tried_again(
     assert ask(client, key, model, stream=stream).body == again.body
 
 
-def test_all_who_are_attached_hear_the_failure(client: Client, installation: Installation, key: str) -> None:
+def test_all_attached_clients_get_the_failure(client: Client, installation: Installation, key: str) -> None:
     with behaving(installation, "refuses-late", ttft_ms=2_500, status=500), ThreadPoolExecutor(3) as pool:
         answers = list(pool.map(lambda _: ask(client, key, "refuses-late"), range(3)))
     assert {(answer.status, answer.error["code"]) for answer in answers} == {(502, "upstream_error")}

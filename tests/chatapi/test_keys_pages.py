@@ -1,4 +1,4 @@
-"""The operator's pages about keys: what they show, what they change, and for whom."""
+"""The operator's pages about keys: what they show and change, for each role."""
 
 import re
 from datetime import datetime, timedelta
@@ -107,7 +107,9 @@ def test_a_key_for_embeddings_has_their_snippets(root: Client, alice: Person, sm
     assert "chat/completions" not in shown
 
 
-def test_a_new_key_leads_to_its_limits_for_who_may_set_them(root: Client, alice: Person, bob: Person) -> None:
+def test_a_new_key_leads_to_its_limits_for_people_that_may_set_them(
+    root: Client, alice: Person, bob: Person
+) -> None:
     for client, role in (
         (root, None),
         (client_of(alice.user), Role.OWNER),
@@ -269,7 +271,7 @@ def test_a_viewer_reads_what_a_key_may_do(alice: Person, bob: Person) -> None:
 
 
 @pytest.mark.parametrize("action", ["change", "rotate", "disable", "revoke"])
-def test_a_stranger_finds_no_such_key(alice: Person, charlie: Person, action: str) -> None:
+def test_a_stranger_finds_no_key(alice: Person, charlie: Person, action: str) -> None:
     client = client_of(charlie.user)
     assert client.get(page(alice.api_key, action)).status_code in {403, 404}
     assert client.post(

@@ -100,7 +100,9 @@ def test_a_refused_request_takes_one_from_the_limit_of_requests(
     assert client.send("POST", CHAT, SMALL).status == 429
 
 
-def test_whoever_waits_as_long_as_told_gets_in_though_others_are_refused(installation: Installation) -> None:
+def test_a_client_that_waits_as_long_as_asked_gets_in_though_others_are_refused(
+    installation: Installation,
+) -> None:
     """Refused requests take nothing from the limit, so they delay no other request."""
     client = limited(installation, "patient", requests_per_minute=60)
     wait_for(lambda: client.send("POST", CHAT, b"[").status == 429, "the limit")

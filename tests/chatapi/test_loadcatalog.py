@@ -127,13 +127,13 @@ def test_two_loads_at_once_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_waits_too_long_for_another_load_is_told_so(load: Load) -> None:
+def test_a_second_load_gives_up_after_a_while(load: Load) -> None:
     load(MODEL)
-    told = pytest.raises(
+    answer = pytest.raises(
         CommandError,
         match=r"^Someone else is changing the catalog, and nothing is loaded\. Try again in a moment\.$",
     )
-    with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"), told:
+    with locked_database.impatient(), locked_database.locked("chatapi_servedmodel"), answer:
         load(MODEL.replace("8192", "9000"))
     assert ServedModel.objects.get().context_window == 8192
     assert load(MODEL) == ["small: unchanged"]

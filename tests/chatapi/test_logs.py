@@ -29,7 +29,7 @@ def test_a_console_line_has_a_time_with_its_zone_and_the_fields() -> None:
     assert rest == "I chatapi.test: generation id=a1"
 
 
-def test_a_json_line_is_one_object_whatever_is_in_it() -> None:
+def test_a_json_line_is_one_object_with_any_content() -> None:
     line = JSONFormatter().format(record('two\nlines "quoted"', status=200))
     assert "\n" not in line
     found = json.loads(line)

@@ -88,7 +88,7 @@ def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
 # ---- who gets in
 
 
-def test_without_the_setting_there_is_no_such_page(db: None, settings: Settings) -> None:
+def test_without_the_setting_there_is_no_page(db: None, settings: Settings) -> None:
     settings.METRICS_TOKEN = ""
     assert [ask().status_code, ask("").status_code, ask("Bearer ").status_code] == [404, 404, 404]
 

@@ -162,7 +162,7 @@ def test_the_list_of_models_has_all_names_that_the_key_may_send(alice: Person, c
     assert [model["id"] for model in alice.get("/v1/models").json()["data"]] == ["huge", "large"]
 
 
-def test_a_name_of_a_project_stays_when_the_catalog_gets_such_a_model(alice: Person) -> None:
+def test_a_projects_alias_stays_when_the_catalog_gets_a_model_of_that_name(alice: Person) -> None:
     load(small=[])
     alice.project.model_aliases = {"mine": "small"}
     alice.project.save()

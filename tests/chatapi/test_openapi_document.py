@@ -28,7 +28,7 @@ def not_made_yet() -> Iterator[None]:
         cached.cache_clear()
 
 
-def test_all_who_ask_first_get_the_same_document() -> None:
+def test_concurrent_first_requests_get_the_same_document() -> None:
     barrier = Barrier(CLIENTS)
 
     def ask() -> bytes:

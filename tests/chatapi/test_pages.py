@@ -170,7 +170,7 @@ def test_a_page_that_there_is_not_is_a_small_page() -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/docs", "/docs/errors", "/docs/reference", "/docs/sandbox.md", "/openapi.json", "/metrics"]
 )
-def test_what_is_only_read_says_so_whatever_else_it_is_asked(
+def test_a_read_only_route_says_so_to_every_other_method(
     path: str, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     response = Client(enforce_csrf_checks=True).generic(method, path)

@@ -170,7 +170,7 @@ def test_while_redis_was_away_nobody_was_gone(clock: Clock) -> None:
     assert dead_after(clock, absences, DEAD, 60) == set()
 
 
-def test_who_is_connected_is_dead_only_after_a_long_silence(clock: Clock, settings: object) -> None:
+def test_a_connected_process_is_dead_only_after_a_long_silence(clock: Clock, settings: object) -> None:
     settings.HUNG_MS = 60_000  # type: ignore[attr-defined]
     absences = Absences()
     assert dead_after(clock, absences, LATE, 0) == set()

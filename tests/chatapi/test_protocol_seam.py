@@ -54,7 +54,7 @@ def follow(client: Client, generation_id: str, last_event_id: str | None = None)
     return client.send("GET", path, None, last_event_id=last_event_id)
 
 
-def told(body: bytes) -> list[tuple[str, dict[str, Any]]]:
+def events_of(body: bytes) -> list[tuple[str, dict[str, Any]]]:
     """Return types and data of the stream's events, without keep-alives."""
     found = [(event.type, json.loads(event.data)) for event in Parser().feed(body)]
     return [(kind, data) for kind, data in found if kind != "ping"]
@@ -100,7 +100,7 @@ def test_one_object_of_a_protocol_that_streams(client: Client, installation: Ins
 def test_a_stream_of_typed_events(client: Client, installation: Installation) -> None:
     answer = events(client, stream=True)
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-    (first, *texts, last) = told(answer.body)
+    (first, *texts, last) = events_of(answer.body)
     generation_id = answer.headers["x-generation-id"]
     assert first == ("start", {"type": "start", "id": generation_id, "person": "p"})
     assert [kind for kind, _ in texts] == ["text"] * WORDS
@@ -119,8 +119,8 @@ def test_a_keep_alive_is_the_protocols_own(installation: Installation) -> None:
         again = follow(client, answer.headers["x-generation-id"])
     assert answer.body.startswith(b'event: ping\ndata: {"type":"ping"}\n\n')
     assert b": ping" not in answer.body.replace(b"event: ping", b"")
-    assert [kind for kind, _ in told(answer.body)] == ["start", "text", "text", "stop"]
-    assert told(again.body) == told(answer.body)
+    assert [kind for kind, _ in events_of(answer.body)] == ["start", "text", "text", "stop"]
+    assert events_of(again.body) == events_of(answer.body)
 
 
 # ---- resuming
@@ -156,7 +156,7 @@ def test_a_running_stream_is_resumed_by_another_process(client: Client, installa
     with installation.another_web() as elsewhere:
         rest = follow(Client(elsewhere.url, installation.keys["live"]), accepted.json["id"], event_id)
     assert seen + rest.body == follow(client, accepted.json["id"]).body
-    assert [kind for kind, _ in told(rest.body)] == [*["text"] * 4, "stop"]
+    assert [kind for kind, _ in events_of(rest.body)] == [*["text"] * 4, "stop"]
 
 
 def test_an_answer_that_is_fetched_later(client: Client) -> None:
@@ -165,7 +165,7 @@ def test_an_answer_that_is_fetched_later(client: Client) -> None:
     assert accepted.status == 202
     assert accepted.json["stream_url"] == f"/v1/generations/{accepted.json['id']}/stream"
     stream = client.send("GET", accepted.json["stream_url"]).body
-    assert [kind for kind, _ in told(stream)] == ["start", *["text"] * WORDS, "stop"]
+    assert [kind for kind, _ in events_of(stream)] == ["start", *["text"] * WORDS, "stop"]
 
 
 def test_an_answer_that_has_no_stream_is_never_fetched_as_one(client: Client) -> None:
@@ -226,10 +226,10 @@ def test_so_is_what_fails_before_its_code_runs(
         connection.sendall(request_bytes)
         response = HTTPResponse(connection)
         response.begin()
-        told = json.loads(response.read())
+        body = json.loads(response.read())
     assert response.status == status
-    assert (told["type"], told["error"]["kind"]) == ("error", "other")
-    assert told["request_id"] == response.headers["x-request-id"] == response.headers["events-request-id"]
+    assert (body["type"], body["error"]["kind"]) == ("error", "other")
+    assert body["request_id"] == response.headers["x-request-id"] == response.headers["events-request-id"]
 
 
 def test_so_are_two_different_keys(client: Client) -> None:
@@ -248,8 +248,8 @@ def test_so_is_a_failure_before_the_first_byte(client: Client, stream: bool) -> 
 
 def test_a_failure_in_mid_stream_is_an_event(client: Client, installation: Installation) -> None:
     answer = events(client, stream=True, turns=[{"text": "[sandbox tokens=4 error=overloaded after=2]"}])
-    assert [kind for kind, _ in told(answer.body)] == ["start", "text", "text", "error"]
-    assert told(answer.body)[-1][1]["request_id"] == answer.headers["x-request-id"]
+    assert [kind for kind, _ in events_of(answer.body)] == ["start", "text", "text", "error"]
+    assert events_of(answer.body)[-1][1]["request_id"] == answer.headers["x-request-id"]
     receipt = installation.receipt(answer.headers["x-generation-id"])
     assert (receipt["outcome"], receipt["endpoint"]) == ("failed", "events")
 

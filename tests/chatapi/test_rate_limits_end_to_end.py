@@ -166,7 +166,7 @@ def test_who_leaves_during_an_admission_that_fails_leaves_its_place(installation
         wait_for(lambda: client.complete("five").status == 200, "the place again", timeout_s=20)
 
 
-def test_who_is_at_its_limit_keeps_nobody_else_waiting(installation: Installation, client: Client) -> None:
+def test_a_client_at_its_limit_keeps_nobody_else_waiting(installation: Installation, client: Client) -> None:
     """The first tokens of other keys are as fast while this key is refused again and again as while it is
     silent; the two cases take turns.
     """

@@ -229,12 +229,12 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
     rates.check(caller(MINUTE))
     await rates.take(caller(MINUTE), uuid4(), model="small", amounts={Counts.TOKENS: 1})
     rates.check(caller(MINUTE))  # nobody was refused
-    told = await refused(rates, MINUTE, DAY)
+    shown = await refused(rates, MINUTE, DAY)
     away.is_away = True
     with pytest.raises(RateLimited) as remembered:
         rates.check(caller(DAY, MINUTE))
-    assert (remembered.value.limit, remembered.value.statuses) == (MINUTE, told.statuses)
-    assert 0 < (remembered.value.retry_after_ms or 0) <= (told.retry_after_ms or 0)
+    assert (remembered.value.limit, remembered.value.statuses) == (MINUTE, shown.statuses)
+    assert 0 < (remembered.value.retry_after_ms or 0) <= (shown.retry_after_ms or 0)
     rates.check(caller(replace(MINUTE, most=2)))  # another limit, as of now
     monkeypatch.setattr(rates_module, "REMEMBERED_S", 0)
     away.is_away = False
@@ -245,8 +245,8 @@ async def test_a_full_limit_of_requests_is_remembered_for_a_while(
 async def test_the_wait_of_a_remembered_limit_is_long_enough(redis: Redis) -> None:
     rates = Rates(Away(redis).limits, unknown)
     await rates.take(caller(BLINK), uuid4(), model="small", amounts={Counts.TOKENS: 1})
-    told = await refused(rates, BLINK)
-    await asyncio.sleep((told.retry_after_ms or 0) / 1_000)
+    shown = await refused(rates, BLINK)
+    await asyncio.sleep((shown.retry_after_ms or 0) / 1_000)
     rates.check(caller(BLINK))
     await rates.take(caller(BLINK), uuid4(), model="small", amounts={Counts.TOKENS: 1})
 

@@ -23,7 +23,7 @@ FIND = (
 )
 
 
-def told(response: HTTPResponse) -> Iterator[str]:
+def shown(response: HTTPResponse) -> Iterator[str]:
     """Yield the data of each event as it comes."""
     while line := response.readline():
         if line.startswith(b"data: "):
@@ -31,7 +31,7 @@ def told(response: HTTPResponse) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_who_follows_hears_nothing_more_when_their_key_may_not_look(
+def test_a_follower_gets_nothing_more_when_its_key_may_not_look(
     client: Client, installation: Installation, change: str
 ) -> None:
     done = installation.manage("createkey", "--organization", "Tests", "--project", "default", "--json")
@@ -39,7 +39,7 @@ def test_who_follows_hears_nothing_more_when_their_key_may_not_look(
     with client.asking("steady", stream=True) as own:
         generation_id = own.response.headers["x-generation-id"]
         with colleague.exchange("GET", f"/v1/generations/{generation_id}/stream", None, {}) as followed:
-            data = told(followed.response)
+            data = shown(followed.response)
             next(data)
             act, code = CHANGES[change]
             script = FIND.format(public=colleague.key.split("_")[2]) + act + "; key.save()"

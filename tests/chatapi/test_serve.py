@@ -357,7 +357,7 @@ def test_a_process_alone_that_lacks_what_it_needs_says_what_and_ends(start: Star
         ("127.0.0.1", {"CHATAPI_ALLOWED_HOSTS": "chat.example.com"}),
     ],
 )
-def test_it_starts_whatever_it_listens_on_and_is_called(
+def test_it_starts_on_any_address_and_under_any_name(
     start: Start, host: str, environment: dict[str, str]
 ) -> None:
     serve = start("--host", host, **environment)
@@ -396,5 +396,5 @@ def answer_of(
     with urllib.request.urlopen(
         urllib.request.Request(f"http://127.0.0.1:{serve.port}{path}", body, sent)
     ) as answer:
-        told: bytes = answer.read()
-    return told
+        shown: bytes = answer.read()
+    return shown

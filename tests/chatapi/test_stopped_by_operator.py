@@ -1,4 +1,4 @@
-"""What an operator stops is told so, and not sent again: not by an SDK, and not by its idempotency key."""
+"""A request that an operator stops gets an error, and no SDK and no idempotency key repeats it."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A loop of a process runs again, whatever ends it."""
+"""A loop of a process runs again after every end."""
 
 import asyncio
 from collections.abc import Callable

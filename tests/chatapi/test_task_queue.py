@@ -99,7 +99,7 @@ def enqueue(valkey: Valkey, queue: TaskQueue, *entries: Entry) -> None:
     valkey.execute(queue.enqueueing(entries))
 
 
-def test_organizations_take_turns_whatever_one_of_them_has_waiting(valkey: Valkey) -> None:
+def test_organizations_take_turns_however_many_of_one_wait(valkey: Valkey) -> None:
     """H5: each of 5 requests is served with at most one of a flood of 400 before it."""
     queue = TaskQueue(probe_app, "note", QUEUE)
     enqueue(valkey, queue, *(Entry(f"a{number}", 1) for number in range(400)))

@@ -1,4 +1,4 @@
-"""Tickets: what was posted with a key is streamed once to whoever comes with the ticket, and charged to that
+"""Tickets: what was posted with a key is streamed once to the client that has the ticket, and charged to that
 key.
 """
 

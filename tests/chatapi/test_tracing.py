@@ -100,9 +100,9 @@ def test_one_trace_leads_from_the_client_to_the_upstream(
     assert web.attributes["http.response.status_code"] == 200
     assert web.attributes["chatapi.generation.id"] == run.attributes["chatapi.generation.id"]
     assert run.attributes["chatapi.outcome"] == "completed"
-    told = installation.calls("five")[-1]["headers"]
-    assert told["traceparent"] == f"00-{trace_id}-{attempt.span_id}-01"
-    assert told["tracestate"] == attempt.trace_state == "vendor=a"
+    shown = installation.calls("five")[-1]["headers"]
+    assert shown["traceparent"] == f"00-{trace_id}-{attempt.span_id}-01"
+    assert shown["tracestate"] == attempt.trace_state == "vendor=a"
 
 
 def test_the_spans_say_what_the_conventions_for_generative_ai_ask_for(
@@ -220,10 +220,10 @@ def test_a_header_that_is_not_valid_is_ignored(
     before = len(installation.calls("five"))
     assert ask(installation, "five", header) == 200
     assert len(installation.calls("five")) == before + 1
-    told = installation.calls("five")[-1]["headers"]
-    _, trace_id, _, flags = told["traceparent"].split("-")
+    shown = installation.calls("five")[-1]["headers"]
+    _, trace_id, _, flags = shown["traceparent"].split("-")
     assert (trace_id == "4bf92f3577b34da6a3ce929d0e0e4736", int(flags) & SAMPLED) == (False, SAMPLED)
-    assert "tracestate" not in told
+    assert "tracestate" not in shown
     assert spans_of(receiver, trace_id, "server")[0].parent_id == ""
     assert "traceparent" not in installation.log("web")
 
@@ -277,8 +277,8 @@ def test_a_client_decides_on_sampling_only_if_the_sampler_asks_its_parent(
         with installed(tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url, **environment) as installation:
             header = f"00-{'0' * 31}1-{SPAN_ID}-{flags}"  # the smallest of all ids
             assert ask(installation, "five", header) == 200
-            told = installation.calls("five")[-1]["headers"]["traceparent"]
-            assert int(told.rpartition("-")[2]) & SAMPLED == samples
+            shown = installation.calls("five")[-1]["headers"]["traceparent"]
+            assert int(shown.rpartition("-")[2]) & SAMPLED == samples
             installation.end("worker", timeout_s=20)
     kinds = set(receiver.of_trace(f"{'0' * 31}1"))
     assert bool(kinds) == samples, kinds

@@ -142,7 +142,7 @@ def test_under_another_secret_the_deployment_is_passed_over(
         installation.start_worker()
         client = Client(installation.url, installation.keys["live"])
         assert client.complete("guarded").error["code"] == "upstream_credentials_missing"
-        told = installation.manage("doctor").stdout
+        reported = installation.manage("doctor").stdout
         shell(installation, SPARE)
         wait_for(lambda: client.complete("guarded").status == 200, "the spare deployment")
         assert "Authorization" not in installation.calls("guarded")[-1]["headers"]
@@ -150,7 +150,7 @@ def test_under_another_secret_the_deployment_is_passed_over(
         installation.end("worker", signal.SIGTERM)
         installation.environment = usual
         installation.start_worker()
-    assert [line for line in told.splitlines() if "guarded by upstream" in line] == [
+    assert [line for line in reported.splitlines() if "guarded by upstream" in line] == [
         "WRONG    upstreams     guarded by upstream: The stored API key can't be decrypted: it was entered "
         "under another CHATAPI_SECRET_KEY."
     ]

@@ -1,4 +1,4 @@
-"""An upstream's usage from its wire to the receipt: what the client is told is charged, and never more than
+"""An upstream's usage from its wire to the receipt: what the client gets is charged, and never more than
 was held.
 """
 
@@ -28,11 +28,11 @@ def asked(
 def test_implausible_usage_is_replaced_by_our_count(
     installation: Installation, client: Client, model: str, stream: bool
 ) -> None:
-    told, receipt = asked(installation, client, model, stream=stream, max_tokens=10)
+    sent, receipt = asked(installation, client, model, stream=stream, max_tokens=10)
     assert (receipt["usage_source"], receipt["usage_note"]) == ("counted", "upstream_implausible")
-    assert told == receipt["usage"]
-    assert told["completion_tokens"] == 3
-    assert told["prompt_tokens"] < 50
+    assert sent == receipt["usage"]
+    assert sent["completion_tokens"] == 3
+    assert sent["prompt_tokens"] < 50
     assert (
         receipt["amount_nanodollars"]
         == sum(line["amount_nanodollars"] for line in receipt["line_items"])
@@ -44,20 +44,20 @@ def test_implausible_usage_is_replaced_by_our_count(
 def test_usage_of_each_choice_is_added_and_their_prompt_counts_once(
     installation: Installation, client: Client, stream: bool
 ) -> None:
-    told, receipt = asked(installation, client, "tells-usage-by-choice", stream=stream, n=2)
+    sent, receipt = asked(installation, client, "tells-usage-by-choice", stream=stream, n=2)
     assert (receipt["usage_source"], receipt["usage_note"]) == ("upstream", "upstream_added")
-    assert told == receipt["usage"]
-    assert (told["prompt_tokens"], told["completion_tokens"]) == (7, 10)
+    assert sent == receipt["usage"]
+    assert (sent["prompt_tokens"], sent["completion_tokens"]) == (7, 10)
 
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_kinds_of_input_reach_client_and_receipt(
     installation: Installation, client: Client, stream: bool
 ) -> None:
-    told, receipt = asked(installation, client, "tells-cache-writes", stream=stream)
-    assert told["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 10}
-    details = {**told["prompt_tokens_details"], "cache_write_1h_tokens": 3}
-    assert receipt["usage"] == {**told, "prompt_tokens_details": details}
+    sent, receipt = asked(installation, client, "tells-cache-writes", stream=stream)
+    assert sent["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 10}
+    details = {**sent["prompt_tokens_details"], "cache_write_1h_tokens": 3}
+    assert receipt["usage"] == {**sent, "prompt_tokens_details": details}
     lines = {line["name"]: (line["tokens"], line["amount_usd"]) for line in receipt["line_items"]}
     assert lines == {
         "input": (6, "0.000006"),
@@ -78,10 +78,10 @@ def test_usage_far_below_our_count_is_charged_and_noted(
     installation: Installation, client: Client, stream: bool, model: str, prompt: str, tokens: tuple[int, int]
 ) -> None:
     messages = [{"role": "user", "content": prompt}]
-    told, receipt = asked(installation, client, model, stream=stream, messages=messages)
+    sent, receipt = asked(installation, client, model, stream=stream, messages=messages)
     assert (receipt["usage_source"], receipt["usage_note"]) == ("upstream", "upstream_low")
-    assert told == receipt["usage"]
-    assert (told["prompt_tokens"], told["completion_tokens"]) == tokens
+    assert sent == receipt["usage"]
+    assert (sent["prompt_tokens"], sent["completion_tokens"]) == tokens
 
 
 def test_usage_as_most_tell_it_needs_no_note(installation: Installation, client: Client) -> None:

@@ -46,12 +46,12 @@ COMMANDS = [
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda each: each[0])
 def test_a_database_without_tables_is_named_in_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = manage(tmp_path, *arguments)
-    told = (
+    shown = (
         f"chatapi: the database {tmp_path}/chatapi.sqlite3 lacks tables or columns of this version: "
         "run manage.py migrate first, or set CHATAPI_STATE_DIR or DATABASE_URL to the one that is meant.\n"
     )
     assert done.returncode == 1
-    assert done.stderr.endswith(told)
+    assert done.stderr.endswith(shown)
     assert "Traceback" not in done.stderr
 
 

@@ -52,13 +52,13 @@ def running(
             process.kill()
 
 
-def told(installation: Installation, command: Command, dialect: str = "openai") -> dict[str, Any]:
+def result(installation: Installation, command: Command, dialect: str = "openai") -> dict[str, Any]:
     """Return the program's report; fails if the program fails."""
     with running(installation, command, dialect) as process:
         out, problems = process.communicate(timeout=150)
         assert process.returncode == 0, problems
-    told: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return told
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return result
 
 
 def python(script: str) -> Command:

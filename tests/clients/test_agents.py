@@ -140,7 +140,7 @@ def test_claude_code_runs_two_commands_and_answers(installation: Installation, t
 def program(installation: Installation, name: str, folder: Path = programs.AGENTS_BIN) -> dict[str, Any]:
     """Return what the program of that name in agents/programs.py got."""
     script = programs.CLIENTS / "agents" / "programs.py"
-    return programs.told(installation, [folder / "python", "-W", "ignore", script, name])
+    return programs.result(installation, [folder / "python", "-W", "ignore", script, name])
 
 
 def test_openai_agents(installation: Installation) -> None:

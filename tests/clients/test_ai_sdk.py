@@ -14,8 +14,8 @@ from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("heavy clients"), pytest.mark.timeout(180)]
 
-Told = dict[str, Any]
-Node = Callable[[str], Told]
+Result = dict[str, Any]
+Node = Callable[[str], Result]
 
 
 @pytest.fixture(scope="session")
@@ -52,24 +52,24 @@ def node(installation: Installation, folder: Path, target: tuple[str, str]) -> N
     """Runs a script with the provider against a dialect, once, and returns what it tells."""
     provider, dialect = target
     return cache(
-        lambda script: programs.told(
+        lambda script: programs.result(
             installation, [programs.NODE, folder / f"{script}.mjs", provider], dialect
         )
     )
 
 
 def test_answers(node: Node, installation: Installation) -> None:
-    told = node("answers")
-    assert (len(told["texts"]), "".join(told["texts"])) == (6, told["text"])
-    assert told["finishReason"] == told["streamedFinishReason"] == "stop"
-    usage = installation.receipt(told["id"])["usage"]
+    result = node("answers")
+    assert (len(result["texts"]), "".join(result["texts"])) == (6, result["text"])
+    assert result["finishReason"] == result["streamedFinishReason"] == "stop"
+    usage = installation.receipt(result["id"])["usage"]
     names = {
         "inputTokens": "prompt_tokens",
         "outputTokens": "completion_tokens",
         "totalTokens": "total_tokens",
     }
-    assert told["usage"] == told["streamedUsage"] == {name: usage[ours] for name, ours in names.items()}
-    assert told["structured"].keys() == {"title"}
+    assert result["usage"] == result["streamedUsage"] == {name: usage[ours] for name, ours in names.items()}
+    assert result["structured"].keys() == {"title"}
 
 
 def test_reasoning_is_understood_where_the_provider_knows_it(node: Node, provider: str) -> None:
@@ -82,16 +82,16 @@ def test_embeddings(node: Node) -> None:
 
 
 def test_text_completions_are_the_same_streamed_or_not(node: Node) -> None:
-    told = node("answers")
-    assert told["completion"] == told["completed"] != ""
+    result = node("answers")
+    assert result["completion"] == result["completed"] != ""
 
 
 def test_tools_are_run_until_there_is_an_answer(node: Node) -> None:
-    told = node("tools")
-    assert sorted(told["asked"]) == [["time", "string"]] * 2 + [["weather", "string"]] * 2
-    (called, nothing), (stopped, text) = told["whole"]
+    result = node("tools")
+    assert sorted(result["asked"]) == [["time", "string"]] * 2 + [["weather", "string"]] * 2
+    (called, nothing), (stopped, text) = result["whole"]
     assert (called, nothing, stopped, bool(text)) == ("tool-calls", "", "stop", True)
-    assert told["streamed"] == told["whole"]
+    assert result["streamed"] == result["whole"]
 
 
 def test_errors(node: Node, provider: str) -> None:
@@ -103,23 +103,23 @@ def test_errors(node: Node, provider: str) -> None:
     }
     if provider == "anthropic":
         del expected["wrongParameter"]  # a temperature above 1 is lowered before it is sent
-    told = node("errors")
-    refused = {name: told[name] for name in expected}
+    result = node("errors")
+    refused = {name: result[name] for name in expected}
     assert all(error["isOurs"] for error in refused.values())
     assert {name: (error["status"], error["isRetryable"]) for name, error in refused.items()} == expected
     assert "gpt-99" in refused["unknownModel"]["message"]
 
 
 def test_a_stream_that_breaks_off_tells_an_error_after_its_text(node: Node) -> None:
-    told = node("errors")
-    assert told["brokenOff"].count("text-delta") == 3
-    assert "error" in told["brokenOff"]
-    assert told["error"]
+    result = node("errors")
+    assert result["brokenOff"].count("text-delta") == 3
+    assert "error" in result["brokenOff"]
+    assert result["error"]
 
 
 def test_a_stream_that_is_left_cuts_the_upstream(node: Node, installation: Installation) -> None:
-    told = node("errors")
-    assert told["left"][-1] == "abort"
+    result = node("errors")
+    assert result["left"][-1] == "abort"
     wait_for(
         lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2
     )

@@ -21,35 +21,35 @@ STOP_REASONS = {
 
 
 @pytest.fixture(scope="module")
-def told(installation: Installation) -> dict[str, Any]:
+def result(installation: Installation) -> dict[str, Any]:
     script = programs.node_packages("anthropic_node") / "messages.mjs"
-    return programs.told(installation, [programs.NODE, script])
+    return programs.result(installation, [programs.NODE, script])
 
 
 def test_streams_end_with_their_reason_and_are_charged_as_told(
-    told: dict[str, Any], installation: Installation
+    result: dict[str, Any], installation: Installation
 ) -> None:
-    for model, message in told["streamed"].items():
+    for model, message in result["streamed"].items():
         assert message["stop_reason"] == STOP_REASONS[model]
         usage = installation.receipt(message["id"])["usage"]
         tokens = [message["usage"][kind] for kind in ("input_tokens", "output_tokens")]
         assert tokens == [usage["prompt_tokens"], usage["completion_tokens"]]
 
 
-def test_a_stream_and_an_object_have_the_same_blocks(told: dict[str, Any]) -> None:
-    for model, message in told["whole"].items():
+def test_a_stream_and_an_object_have_the_same_blocks(result: dict[str, Any]) -> None:
+    for model, message in result["whole"].items():
         kinds = [block["type"] for block in message["content"]]
-        assert kinds == [block["type"] for block in told["streamed"][model]["content"]]
+        assert kinds == [block["type"] for block in result["streamed"][model]["content"]]
         texts = [block["text"] for block in message["content"] if block["type"] == "text"]
         assert texts == [
-            block["text"] for block in told["streamed"][model]["content"] if block["type"] == "text"
+            block["text"] for block in result["streamed"][model]["content"] if block["type"] == "text"
         ]
-    calls = told["streamed"]["calls-tools"]["content"]
+    calls = result["streamed"]["calls-tools"]["content"]
     assert [(block["type"], block["name"]) for block in calls] == [("tool_use", "lookup")] * 2
 
 
-def test_errors_counts_and_models(told: dict[str, Any]) -> None:
-    assert told["broken"] is not None
-    assert told["unknown"] == ["NotFoundError", 404]
-    assert told["counted"] > 0
-    assert len(told["models"]) == len(set(told["models"])) > 3
+def test_errors_counts_and_models(result: dict[str, Any]) -> None:
+    assert result["broken"] is not None
+    assert result["unknown"] == ["NotFoundError", 404]
+    assert result["counted"] > 0
+    assert len(result["models"]) == len(set(result["models"])) > 3

@@ -225,7 +225,7 @@ def test_a_bearer_token(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_no_retry_helps_who_has_no_money(http: Client, poor_key: str, stream: bool) -> None:
+def test_no_retry_is_suggested_without_money(http: Client, poor_key: str, stream: bool) -> None:
     answer = post(http, key=poor_key, stream=stream)
     assert (answer.status, answer.headers["x-should-retry"]) == (402, "false")
     assert answer.json["error"]["type"] == "billing_error"
@@ -334,13 +334,13 @@ def test_every_kind_of_input_is_billed_at_its_price(
         },
         "output_tokens": output,
     }
-    told: list[dict[str, Any]] = [
+    result: list[dict[str, Any]] = [
         {"type": "message_start", "message": {"usage": used | {"output_tokens": 1}}},
         {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "the of" * output}},
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": output}},
         {"type": "message_stop"},
     ]
-    raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in told)
+    raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in result)
     installation.script(name, raw=raw)
     catalog = tmp_path / "catalog.toml"
     catalog.write_text(UPSTREAM.format(name=name, url=installation.upstream_url, prices=prices))

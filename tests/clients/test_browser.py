@@ -63,8 +63,8 @@ def ticket(http: Client, dialect: str, model: str, **parameters: Any) -> str:
 
 
 def listen(page: Page, url: str) -> dict[str, Any]:
-    told: dict[str, Any] = page.evaluate(EVENT_SOURCE, url)
-    return told
+    result: dict[str, Any] = page.evaluate(EVENT_SOURCE, url)
+    return result
 
 
 def said(messages: list[str]) -> str:
@@ -85,24 +85,24 @@ def fetch(
     page: Page, key: str, model: str, *, dialect: str = "openai", content: str = "hello", **options: Any
 ) -> dict[str, Any]:
     body = {"model": model, "stream": True, "messages": [{"role": "user", "content": content}]}
-    told: dict[str, Any] = page.evaluate(
+    result: dict[str, Any] = page.evaluate(
         FETCH, {"path": f"/{dialect}/v1/chat/completions", "key": key, "body": body, **options}
     )
-    return told
+    return result
 
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "bitseek", "llama"])
 def test_fetch_reads_a_stream_as_it_comes(page: Page, installation: Installation, dialect: str) -> None:
-    told = fetch(
+    result = fetch(
         page,
         installation.keys["live"],
         "sandbox",
         dialect=dialect,
         content="hello [sandbox tokens=6 delay_ms=50]",
     )
-    assert (told["status"], told["type"]) == (200, "text/event-stream; charset=utf-8")
-    assert (told["tokens"], told["failure"]) == (6, None)
-    assert told["pieces"] >= 6
+    assert (result["status"], result["type"]) == (200, "text/event-stream; charset=utf-8")
+    assert (result["tokens"], result["failure"]) == (6, None)
+    assert result["pieces"] >= 6
 
 
 def test_fetch_works_under_the_services_own_content_security_policy(
@@ -139,15 +139,19 @@ def test_pages_of_the_origins_that_are_allowed_may_ask(
 
 
 def test_fetch_reads_errors_before_and_inside_a_stream(page: Page, installation: Installation) -> None:
-    told = fetch(page, "ck_live_wrong", "five")
-    assert (told["status"], told["failure"]["code"]) == (401, "invalid_api_key")
-    told = fetch(page, installation.keys["live"], "breaks-by-error")
-    assert (told["status"], told["text"], told["failure"]["type"]) == (200, " the of and", "server_error")
+    result = fetch(page, "ck_live_wrong", "five")
+    assert (result["status"], result["failure"]["code"]) == (401, "invalid_api_key")
+    result = fetch(page, installation.keys["live"], "breaks-by-error")
+    assert (result["status"], result["text"], result["failure"]["type"]) == (
+        200,
+        " the of and",
+        "server_error",
+    )
 
 
 def test_a_fetch_that_is_aborted_cuts_the_upstream(page: Page, installation: Installation) -> None:
-    told = fetch(page, installation.keys["live"], "three-then-silence", stopAfter=3)
-    assert (told["tokens"], told["failure"]) == (3, {"name": "AbortError"})
+    result = fetch(page, installation.keys["live"], "three-then-silence", stopAfter=3)
+    assert (result["tokens"], result["failure"]) == (3, {"name": "AbortError"})
     wait_for_cut(installation)
 
 
@@ -175,23 +179,23 @@ def test_bitseeks_own_example_works_word_for_word(
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
 def test_an_event_source_hears_it_all_up_to_done(page: Page, http: Client, dialect: str) -> None:
-    told = listen(page, ticket(http, dialect, "five"))
-    assert (said(told["messages"]), told["messages"][-1], told["opened"]) == (TEXT, "[DONE]", 1)
+    result = listen(page, ticket(http, dialect, "five"))
+    assert (said(result["messages"]), result["messages"][-1], result["opened"]) == (TEXT, "[DONE]", 1)
 
 
 def test_an_event_source_that_comes_again_is_refused_and_gives_up(
     page: Page, http: Client, installation: Installation
 ) -> None:
     calls = len(installation.calls("five"))
-    told = listen(page, ticket(http, "bitseek", "five"))
-    assert (said(told["messages"]), told["opened"], told["isClosedByServer"]) == (TEXT, 1, True)
+    result = listen(page, ticket(http, "bitseek", "five"))
+    assert (said(result["messages"]), result["opened"], result["isClosedByServer"]) == (TEXT, 1, True)
     assert len(installation.calls("five")) == calls + 1
 
 
 def test_an_event_source_hears_the_error_event_of_the_llama_dialect(page: Page, http: Client) -> None:
-    told = listen(page, ticket(http, "llama", "breaks-by-error"))
-    (error,) = told["errors"]
-    assert said(told["messages"]) == " the of and"
+    result = listen(page, ticket(http, "llama", "breaks-by-error"))
+    (error,) = result["errors"]
+    assert said(result["messages"]) == " the of and"
     assert json.loads(error).keys() >= {"message", "type"}
 
 

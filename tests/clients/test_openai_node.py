@@ -30,7 +30,7 @@ def node(installation: Installation, folder: Path, request: pytest.FixtureReques
     """Runs a script to its end and returns what it tells."""
 
     def run(script: str) -> dict[str, Any]:
-        return programs.told(installation, [programs.NODE, folder / f"{script}.mjs"], request.param)
+        return programs.result(installation, [programs.NODE, folder / f"{script}.mjs"], request.param)
 
     return run
 
@@ -40,55 +40,55 @@ def text_of(chunks: list[ChatCompletionChunk]) -> str:
 
 
 def test_a_completion(node: Node, installation: Installation) -> None:
-    told = node("whole")
-    completion = ChatCompletion.model_validate(told["completion"])
+    result = node("whole")
+    completion = ChatCompletion.model_validate(result["completion"])
     assert completion.choices[0].message.content == TEXT
-    assert told["generationId"] == completion.id
-    assert told["requestId"].startswith("req_")
-    assert told["completion"]["usage"] == installation.receipt(completion.id)["usage"]
+    assert result["generationId"] == completion.id
+    assert result["requestId"].startswith("req_")
+    assert result["completion"]["usage"] == installation.receipt(completion.id)["usage"]
 
 
 def test_a_stream_and_the_stream_helper(node: Node, installation: Installation) -> None:
-    told = node("stream")
-    chunks = [ChatCompletionChunk.model_validate(chunk) for chunk in told["chunks"]]
+    result = node("stream")
+    chunks = [ChatCompletionChunk.model_validate(chunk) for chunk in result["chunks"]]
     assert text_of(chunks) == TEXT
-    assert told["chunks"][-1]["usage"] == installation.receipt(chunks[0].id)["usage"]
-    helped = ChatCompletion.model_validate(told["helped"])
-    assert told["helped"]["usage"] == installation.receipt(helped.id)["usage"]
+    assert result["chunks"][-1]["usage"] == installation.receipt(chunks[0].id)["usage"]
+    helped = ChatCompletion.model_validate(result["helped"])
+    assert result["helped"]["usage"] == installation.receipt(helped.id)["usage"]
     assert [call.id for call in helped.choices[0].message.tool_calls or []] == ["call_up_0", "call_up_1"]
     assert {
-        call["function"]["arguments"] for call in told["helped"]["choices"][0]["message"]["tool_calls"]
+        call["function"]["arguments"] for call in result["helped"]["choices"][0]["message"]["tool_calls"]
     } == {'{"city":" the"}'}
 
 
 def test_what_models_can_do(node: Node) -> None:
-    told = node("features")
-    assert json.loads(told["structured"]).keys() == {"title"}
-    assert (len(told["asked"]), bool(told["looped"])) == (1, True)
-    assert len(set(told["two"])) == 2
-    assert "".join(told["tokens"]) == told["text"] == told["two"][0]
+    result = node("features")
+    assert json.loads(result["structured"]).keys() == {"title"}
+    assert (len(result["asked"]), bool(result["looped"])) == (1, True)
+    assert len(set(result["two"])) == 2
+    assert "".join(result["tokens"]) == result["text"] == result["two"][0]
 
 
 def test_text_completions(node: Node) -> None:
-    told = node("text")
-    assert told["completion"]["object"] == "text_completion"
-    completion = Completion.model_validate(told["completion"])
+    result = node("text")
+    assert result["completion"]["object"] == "text_completion"
+    completion = Completion.model_validate(result["completion"])
     assert (
-        "".join(choice["text"] for chunk in told["chunks"] for choice in chunk["choices"])
+        "".join(choice["text"] for chunk in result["chunks"] for choice in chunk["choices"])
         == completion.choices[0].text
     )
 
 
 def test_models_are_listed_and_retrieved(node: Node) -> None:
-    told = node("models")
-    assert {"five", "org/with-slash"} <= set(told["ids"])
-    assert (told["one"]["id"], told["one"]["object"]) == ("five", "model")
+    result = node("models")
+    assert {"five", "org/with-slash"} <= set(result["ids"])
+    assert (result["one"]["id"], result["one"]["object"]) == ("five", "model")
 
 
 def test_failures_are_thrown_as_their_classes(node: Node) -> None:
-    told = node("errors")
-    assert all(error["isOurs"] for error in told.values())
-    assert {kind: (error["class"], error["status"], error.get("code")) for kind, error in told.items()} == {
+    result = node("errors")
+    assert all(error["isOurs"] for error in result.values())
+    assert {kind: (error["class"], error["status"], error.get("code")) for kind, error in result.items()} == {
         "wrongKey": ("AuthenticationError", 401, "invalid_api_key"),
         "unknownModel": ("NotFoundError", 404, "model_not_found"),
         "wrongParameter": ("BadRequestError", 400, "invalid_value"),
@@ -97,30 +97,30 @@ def test_failures_are_thrown_as_their_classes(node: Node) -> None:
         "midStream": ("APIError", None, "upstream_disconnected"),
         "tooSlow": ("APIConnectionTimeoutError", None, None),
     }
-    assert told["wrongParameter"]["param"] == "max_tokens"
+    assert result["wrongParameter"]["param"] == "max_tokens"
 
 
 @pytest.mark.parametrize("way", ["abort", "break"])
 def test_leaving_a_stream_cuts_the_upstream(installation: Installation, folder: Path, way: str) -> None:
     with programs.running(installation, [programs.NODE, folder / "cancel.mjs", way]) as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
+        result = json.loads(process.stdout.readline())
         wait_for(
             lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2
         )
         assert process.poll() is None
-    assert (told["texts"], told["isAborted"]) == (3, True)
-    receipt = installation.receipt(told["id"])
+    assert (result["texts"], result["isAborted"]) == (3, True)
+    receipt = installation.receipt(result["id"])
     assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("client_cancelled", 3)
 
 
 def test_responses(installation: Installation, folder: Path) -> None:
-    told = programs.told(installation, [programs.NODE, folder / "responses.mjs"], "openai")
-    finals = {model: final["response"] for model, final in told["finals"].items()}
+    result = programs.result(installation, [programs.NODE, folder / "responses.mjs"], "openai")
+    finals = {model: final["response"] for model, final in result["finals"].items()}
     assert [response.get("error") for response in finals.values()] == [None] * len(finals)
     assert {response["status"] for response in finals.values()} == {"completed", "incomplete"}
     assert [item["type"] for item in finals["calls-tools"]["output"]] == ["function_call"] * 2
     assert finals["five"]["output_text"] == TEXT
-    assert told["finals"]["five"]["types"][-1] == "response.completed"
-    assert told["failed"] == "APIError"
-    assert told["next"]["previous_response_id"] == finals["five"]["id"]
+    assert result["finals"]["five"]["types"][-1] == "response.completed"
+    assert result["failed"] == "APIError"
+    assert result["next"]["previous_response_id"] == finals["five"]["id"]

@@ -9,29 +9,29 @@ from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("heavy clients"), pytest.mark.timeout(180)]
 
-Told = dict[str, Any]
+Result = dict[str, Any]
 
 
 @pytest.fixture(scope="session", params=["openai", "opentoken", "llama"])
-def told(installation: Installation, request: pytest.FixtureRequest) -> Told:
+def result(installation: Installation, request: pytest.FixtureRequest) -> Result:
     """Return the report of openai_python_2/answers.py about the dialect."""
-    told = programs.told(installation, programs.python("openai_python_2/answers.py"), request.param)
-    assert told["version"].startswith("2.")
-    return told
+    result = programs.result(installation, programs.python("openai_python_2/answers.py"), request.param)
+    assert result["version"].startswith("2.")
+    return result
 
 
-def test_the_loop_and_the_helper_hear_the_same(told: Told) -> None:
-    message = told["helped"]["choices"][0]["message"]
-    assert (message["role"], message["content"]) == ("assistant", "".join(told["loop"]))
-    assert told["helped"]["usage"]["completion_tokens"] == len(told["loop"]) == 6
+def test_the_loop_and_the_helper_hear_the_same(result: Result) -> None:
+    message = result["helped"]["choices"][0]["message"]
+    assert (message["role"], message["content"]) == ("assistant", "".join(result["loop"]))
+    assert result["helped"]["usage"]["completion_tokens"] == len(result["loop"]) == 6
 
 
-def test_structured_output(told: Told) -> None:
-    assert told["parsed"] == "Event"
+def test_structured_output(result: Result) -> None:
+    assert result["parsed"] == "Event"
 
 
-def test_errors_are_raised_as_their_classes(told: Told) -> None:
-    assert told["errors"] == {
+def test_errors_are_raised_as_their_classes(result: Result) -> None:
+    assert result["errors"] == {
         "gpt-99": "NotFoundError",
         "status-429": "RateLimitError",
         "status-500": "InternalServerError",

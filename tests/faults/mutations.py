@@ -1,7 +1,7 @@
 """Breaks a copy of the code on purpose, one mistake at a time, and checks that a test fails.
 
 make mutations                                         all of them, about two minutes
-.ci/with-postgres .venv/bin/python -m tests.faults.mutations "the end is told before the commit"
+.ci/with-postgres .venv/bin/python -m tests.faults.mutations "the end is published before the commit"
 """
 
 import argparse
@@ -44,14 +44,14 @@ class Mutation:
 
 MUTATIONS = (
     Mutation(
-        "who was fenced off may settle",
+        "a holder with an old fence may settle",
         "usage/books/settlement.py",
         "if row is None or row.fence != item.fence:",
         "if row is None:",
         ("tests/usage/test_ledger.py::test_the_reaper_fences_off_a_worker_whose_lease_ran_out",),
     ),
     Mutation(
-        "who was fenced off may publish",
+        "a holder with an old fence may publish",
         "chatapi/delta_stream/scripts.py",
         "local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)",
         "local key, name = prefix .. 'log:' .. id, '*'",
@@ -67,7 +67,7 @@ MUTATIONS = (
         ("tests/usage/test_ledger.py",),
     ),
     Mutation(
-        "the end is told before the commit",
+        "the end is published before the commit",
         "chatapi/worker/generate.py",
         "        settled_at, charge = await _settle(services, settlement)\n",
         "        now, tokens = datetime.now().astimezone(), settlement.tokens\n"
@@ -95,7 +95,7 @@ MUTATIONS = (
         ("tests/usage/test_ledger.py",),
     ),
     Mutation(
-        "what does not fit into one budget stays held on the others",
+        "a request that one budget refuses stays held on the others",
         "usage/books/budgets.py",
         "    _release({budget_id: amounts[budget_id] for (budget_id,) in held})\n",
         "",
@@ -111,7 +111,7 @@ MUTATIONS = (
         ("tests/usage/test_idempotency_keys.py",),
     ),
     Mutation(
-        "who is refused does not get the idempotency key back",
+        "a refused request keeps its idempotency key",
         "usage/books/admission.py",
         "    idempotency.release(item.id for item in refused if item.idempotency)\n",
         "",
@@ -132,42 +132,42 @@ MUTATIONS = (
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(
-        "what a dead worker had said is not charged",
+        "output that a dead worker had published is not charged",
         "chatapi/worker/reaper/reaper.py",
         "    usage.add(sealed.deltas)\n",
         "",
         ("tests/chatapi/worker/test_reaper.py",),
     ),
     Mutation(
-        "what a request did not use of its rate limit is never released",
+        "the unused part of a rate limit's reservation is never released",
         "accounts/rate_limits.lua",
         "math.min(bucket.reserved, took * bucket.scale / tonumber(scale))",
         "0",
         ("tests/accounts/test_rate_limits.py",),
     ),
     Mutation(
-        "requests release what time has paid for already",
+        "requests release more than is still reserved",
         "accounts/rate_limits.lua",
         "if bucket.reserved > bucket.debt then",
         "if false then",
         ("tests/accounts/test_rate_limits.py",),
     ),
     Mutation(
-        "an end that no log holds has an id",
+        "an end that is in no log has an id",
         "chatapi/web/resumption.py",
         "batch[: follower.seq - seq]",
         "batch",
         ("tests/chatapi/web/test_resumption.py",),
     ),
     Mutation(
-        "a process that stops leaves those who resume without an end",
+        "a process that stops leaves resumed streams without an end",
         "chatapi/web/relay.py",
         "    if services.is_closing and ",
         "    if False and ",
-        ("tests/chatapi/web/test_resumption.py::test_a_process_that_closes_ends_who_follows",),
+        ("tests/chatapi/web/test_resumption.py::test_a_process_that_closes_ends_its_followers",),
     ),
     Mutation(
-        "what was delivered twice is handed out twice",
+        "a batch that came twice is returned twice",
         "chatapi/web/inbox.py",
         "deltas.decode(frame.batch)[self.seq + 1 - frame.first_seq :]",
         "deltas.decode(frame.batch)",
@@ -176,25 +176,25 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "what was said stays where whoever settled it died",
+        "the log of a generation whose settler died is never deleted",
         "chatapi/worker/reaper/garbage_collection.py",
         "            await delete_settled(commits, stream)\n",
         "            pass\n",
         ("tests/chatapi/test_canaries.py",),
     ),
     Mutation(
-        "the last words stay in an inbox that was read",
+        "the last entry stays in an inbox that was read",
         "chatapi/delta_stream/presence.py",
         "                pipe.xdel(self._inbox, read_up_to)\n",
         "",
         ("tests/chatapi/test_delta_stream.py::test_nothing_stays_in_an_inbox_that_has_been_read",),
     ),
     Mutation(
-        "a web process that is late is taken for dead",
+        "a late web process counts as dead",
         "chatapi/worker/absences.py",
         "silent - signs.connected",
         "silent",
-        ("tests/chatapi/test_presence.py::test_who_is_connected_is_dead_only_after_a_long_silence",),
+        ("tests/chatapi/test_presence.py::test_a_connected_process_is_dead_only_after_a_long_silence",),
     ),
 )
 

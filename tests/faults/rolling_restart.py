@@ -200,7 +200,7 @@ class RollingRestart:
         said_before = balancer.unready_answers[installation.url]
         self._note(name, installation.end("web", signal.SIGTERM, EXIT_S))
         if balancer.unready_answers[installation.url] == said_before:
-            self.violations.append(f"{name} was told to stop, and its /readyz said 503 at no time")
+            self.violations.append(f"{name} was to stop, and its /readyz said 503 at no time")
         installation.start_web()
         wait_for(lambda: balancer.is_ready(installation.url), f"the balancer to see {name}")
 
@@ -212,7 +212,7 @@ class RollingRestart:
     def _note(self, name: str, exit_code: int | None) -> None:
         self.restarts[name] += 1
         if exit_code != 0:
-            self.violations.append(f"{name} was told to stop, and ended with {exit_code}")
+            self.violations.append(f"{name} was to stop, and ended with {exit_code}")
 
 
 def _status(url: str) -> int:

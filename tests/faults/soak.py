@@ -32,7 +32,7 @@ from tests.installation import Installation, wait_for
 GUESTS = 24
 """How many ask at the same time; half of them in a steady run."""
 GENERATIONS_PER_SECOND = 5
-"""What a run must reach unless it is told otherwise: 3,000 in ten minutes."""
+"""What a run must reach without `--at-least`: 3,000 in ten minutes."""
 STREAM_TTL_MS = 60_000
 """How long the run has to wait in the end until nothing of what was said may be left."""
 FORGOTTEN_LATE_S = 5

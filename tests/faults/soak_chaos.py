@@ -68,7 +68,7 @@ class Chaos:
         code = self._end_web(signal.SIGTERM)
         self.outages.web_stops.append((began_at, time.monotonic()))
         if code != 0:
-            self.outages.bad_exits.append(f"web was told to stop, and ended with {code}")
+            self.outages.bad_exits.append(f"web was to stop, and ended with {code}")
 
     def _end_web(self, a_signal: signal.Signals) -> int | None:
         self.is_web_up.clear()

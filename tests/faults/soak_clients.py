@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "talks-garbage": {"tokens": 20, "bad_json": 10},
 }
 MODEL_WEIGHTS = [35, 30, 10, 10, 3, 3, 3, 3, 3]
-"""Some answers take longer than a process that is told to stop may take."""
+"""Some answers take longer than a process that is to stop may take."""
 EMBEDDING_MODELS: dict[str, dict[str, Any]] = {
     "embeds": {},
     "embeds-slowly": {"ttft_ms": 800},
@@ -49,7 +49,7 @@ TRIES = 8
 AWAY = (503, 529)
 """The service is away for the moment, in OpenAI's protocols and in Anthropic's."""
 BACKGROUND_S = 40
-"""A response in the background has ended by then, whatever died."""
+"""A response in the background has ended by then, also after a death."""
 PATIENCE_S = 40
 """Silence that a client bears: when processes start on a busy machine it takes them long."""
 
@@ -96,7 +96,7 @@ class Guest:
         }
 
     def visit(self) -> Visit:
-        """Ask, as this guest does; whatever fails in it is in the visit."""
+        """Ask, as this guest does; every failure is recorded in the visit."""
         result = self._result
         try:
             self._acts.get(result.act, self._ask)()

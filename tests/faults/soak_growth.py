@@ -77,8 +77,8 @@ class Growth:
                 for name, process in list(self._installation.processes.items()):
                     if name not in OWN:
                         self._add(name, _of_process(process.pid))
-                told = cast(dict[str, Any], valkey.info())
-                self._add("valkey", {"connections": told["connected_clients"], "keys": valkey.dbsize()})
+                shown = cast(dict[str, Any], valkey.info())
+                self._add("valkey", {"connections": shown["connected_clients"], "keys": valkey.dbsize()})
 
     def _add(self, owner: str, figures: Mapping[str, Any]) -> None:
         for name, value in figures.items():

@@ -8,7 +8,7 @@ MESSAGE_ENDS = {"message_stop", "error"}
 UNFINISHED = {"queued", "in_progress"}
 
 
-class Told(NamedTuple):
+class Reading(NamedTuple):
     """What one event says, or an answer in one piece."""
 
     text: str = ""
@@ -31,8 +31,8 @@ class Protocol(NamedTuple):
     path: str
     body: Callable[[str, bool], dict[str, Any]]
     """From the prompt and whether there is to be a stream; without the model."""
-    event: Callable[[dict[str, Any]], Told]
-    document: Callable[[dict[str, Any]], Told]
+    event: Callable[[dict[str, Any]], Reading]
+    document: Callable[[dict[str, Any]], Reading]
     acts: dict[str, int]
     """What its clients do, with weights."""
 
@@ -59,7 +59,7 @@ def _message(prompt: str, stream: bool) -> dict[str, Any]:
 
 
 def prompt_of(body: dict[str, Any]) -> str:
-    """Return the prompt that an upstream was asked with, in whatever protocol."""
+    """Return the prompt that an upstream was asked with, in any protocol."""
     prompt: Any = body.get("prompt") or body.get("input")
     if prompt is None:
         prompt = body["messages"][0]["content"]
@@ -75,11 +75,11 @@ def error_code(error: dict[str, Any]) -> str:
     return str(details.get("error_code") or error.get("code") or error.get("type"))
 
 
-def _chunk(chunk: dict[str, Any], said: str) -> Told:
+def _chunk(chunk: dict[str, Any], said: str) -> Reading:
     if "error" in chunk:
-        return Told(error_code=error_code(chunk["error"]), is_end=True)
+        return Reading(error_code=error_code(chunk["error"]), is_end=True)
     choices = chunk["choices"]
-    return Told(
+    return Reading(
         _joined(choice[said] for choice in choices),
         chunk.get("usage"),
         is_end=any(choice["finish_reason"] for choice in choices),
@@ -87,31 +87,31 @@ def _chunk(chunk: dict[str, Any], said: str) -> Told:
     )
 
 
-def _completion(document: dict[str, Any], said: str) -> Told:
+def _completion(document: dict[str, Any], said: str) -> Reading:
     usage = document.get("usage")
-    return Told(_joined(choice[said] for choice in document.get("choices", ())), usage)
+    return Reading(_joined(choice[said] for choice in document.get("choices", ())), usage)
 
 
 def _joined(said: Iterable[Any]) -> str:
     return "".join(each if isinstance(each, str) else each.get("content") or "" for each in said)
 
 
-def _response_event(event: dict[str, Any]) -> Told:
+def _response_event(event: dict[str, Any]) -> Reading:
     kind, number = event["type"], event["sequence_number"]
     if kind == "response.output_text.delta":
-        return Told(event["delta"], number=number)
+        return Reading(event["delta"], number=number)
     if kind in RESPONSE_ENDS:
-        told = _response_document(event["response"])
-        return told._replace(text="", is_end=True, is_last=True, number=number)
-    return Told(number=number, id=event.get("response", {}).get("id", ""))
+        reading = _response_document(event["response"])
+        return reading._replace(text="", is_end=True, is_last=True, number=number)
+    return Reading(number=number, id=event.get("response", {}).get("id", ""))
 
 
-def _response_document(document: dict[str, Any]) -> Told:
+def _response_document(document: dict[str, Any]) -> Reading:
     if "output" not in document:
-        return Told()  # an error in one piece
+        return Reading()  # an error in one piece
     usage, error = document["usage"], document["error"]
     parts = [part for item in document["output"] for part in item.get("content", ())]
-    return Told(
+    return Reading(
         "".join(part["text"] for part in parts),
         usage and {"prompt_tokens": usage["input_tokens"], "completion_tokens": usage["output_tokens"]},
         error_code(error) if error else "",
@@ -120,9 +120,9 @@ def _response_document(document: dict[str, Any]) -> Told:
     )
 
 
-def _message_event(event: dict[str, Any]) -> Told:
+def _message_event(event: dict[str, Any]) -> Reading:
     kind = event["type"]
-    return Told(
+    return Reading(
         event["delta"].get("text", "") if kind == "content_block_delta" else "",
         _message_usage(event["usage"]) if kind == "message_delta" else None,
         error_code(event["error"]) if kind == "error" else "",
@@ -132,11 +132,11 @@ def _message_event(event: dict[str, Any]) -> Told:
     )
 
 
-def _message_document(document: dict[str, Any]) -> Told:
+def _message_document(document: dict[str, Any]) -> Reading:
     if "content" not in document:
-        return Told()  # an error, in OpenAI's envelope where the protocol of a generation is not known yet
+        return Reading()  # an error, in OpenAI's envelope where the protocol of a generation is not known yet
     text = "".join(block["text"] for block in document["content"])
-    return Told(text, _message_usage(document["usage"]), id=document["id"])
+    return Reading(text, _message_usage(document["usage"]), id=document["id"])
 
 
 def _message_usage(usage: dict[str, int]) -> dict[str, int]:
@@ -144,19 +144,19 @@ def _message_usage(usage: dict[str, int]) -> dict[str, int]:
     return {"prompt_tokens": sum(usage[kind] for kind in kinds), "completion_tokens": usage["output_tokens"]}
 
 
-def _vectors(document: dict[str, Any]) -> Told:
+def _vectors(document: dict[str, Any]) -> Reading:
     if "error" in document:
-        return Told()
+        return Reading()
     assert document["data"]
-    return Told(usage={"prompt_tokens": document["usage"]["prompt_tokens"], "completion_tokens": 0})
+    return Reading(usage={"prompt_tokens": document["usage"]["prompt_tokens"], "completion_tokens": 0})
 
 
-def _count(document: dict[str, Any]) -> Told:
+def _count(document: dict[str, Any]) -> Reading:
     assert "error" in document or document["input_tokens"] > 0
-    return Told()
+    return Reading()
 
 
-def _no_event(event: dict[str, Any]) -> Told:
+def _no_event(event: dict[str, Any]) -> Reading:
     raise ValueError(f"an event where none was asked for: {event}")
 
 

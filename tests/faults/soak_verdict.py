@@ -22,18 +22,18 @@ FAILED = {"failed", "not_started", "worker_lost"}
 AT_ONCE_S = 5.0
 """How much later than its client a row may have begun, or ended."""
 MAX_SILENCE_S = 10.0
-"""What 99 of 100 silences must stay below, within a stream and before an error, whatever has died."""
-NEVER_TOLD = "queue_timeout"
-"""No client may be told this where workers are there: its request was lost."""
+"""What 99 of 100 silences must stay below, within a stream and before an error, also after a death."""
+NO_WORKER = "queue_timeout"
+"""No client may get this where workers are there: its request was lost."""
 
 MAX_CALLS = 4
 """Calls of the upstream for one generation: the worker repeats one that has sent nothing."""
 
 STREAM_LOST = {"stream_unavailable", "request_lost"}
-"""What clients are told when the server of their stream has died."""
+"""What clients get when the server of their stream has died."""
 
 NOT_COMPLETED = "response_not_completed"
-"""No client may be told this: they go on from responses whose end they have."""
+"""No client may get this: they go on from responses whose end they have."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Outages:
     """What was away, and when, in seconds of the monotonic clock."""
 
     web_kills: list[tuple[float, float]] = field(default_factory=list)
-    """From a web process's death to the next one's first answer: whatever it served is cut off."""
+    """From a web process's death to the next one's first answer: all that it served is cut off."""
     web_stops: list[tuple[float, float]] = field(default_factory=list)
-    """The same of one that was told to stop: it may take nothing new, but ends what it has taken."""
+    """The same of one that was to stop: it may take nothing new, but ends what it has taken."""
     valkey_losses: list[Loss] = field(default_factory=list)
     bad_exits: list[str] = field(default_factory=list)
-    """Web processes that were told to stop, and ended otherwise than by themselves."""
+    """Web processes that were to stop, and ended otherwise than by themselves."""
 
     def explain(self, heard: Heard) -> bool:
         """Return whether a fault explains that the connection broke: a killed web process or, without any
@@ -254,8 +254,8 @@ def _known(visit: Visit, rows: Mapping[str, Row]) -> list[Row]:
 def _told_once(heard: Heard, outages: Outages) -> Iterator[str]:
     if heard.late:
         yield f"after the end came {heard.late}"
-    if NEVER_TOLD in heard.error_codes:
-        yield f"it was told {NEVER_TOLD}"
+    if NO_WORKER in heard.error_codes:
+        yield f"it got {NO_WORKER}"
     ends = heard.ends + (heard.had_end and not heard.is_document)
     if ends > 1:
         yield f"{ends} ends"
@@ -278,9 +278,9 @@ def _told_is_charged(heard: Heard, rows: Mapping[str, Row]) -> Iterator[str]:
     if row is None:
         yield f"{heard.generation_id} is lost"
     elif heard.usage is not None:
-        told = (heard.usage["prompt_tokens"], heard.usage["completion_tokens"])
-        if told != (row.prompt_tokens, row.completion_tokens):
-            yield f"told {told}, charged {row.prompt_tokens}+{row.completion_tokens}"
+        reading = (heard.usage["prompt_tokens"], heard.usage["completion_tokens"])
+        if reading != (row.prompt_tokens, row.completion_tokens):
+            yield f"sent {reading}, charged {row.prompt_tokens}+{row.completion_tokens}"
 
 
 def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outages: Outages) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str
     if heard.status in {404, 410} and not outages.has_lost_data(ids, since, heard.ended_at):
         yield f"{heard.status} {heard.error_codes}, and Valkey has lost nothing"
     if NOT_COMPLETED in heard.error_codes:
-        yield f"it was told {NOT_COMPLETED}"
+        yield f"it got {NOT_COMPLETED}"
 
 
 def harmed_by_another_server(visits: Sequence[Visit], outages: Outages) -> Iterator[str]:
@@ -312,7 +312,7 @@ def harmed_by_another_server(visits: Sequence[Visit], outages: Outages) -> Itera
             is_own = outages.has_lost_data([_id(heard)], since, heard.ended_at)
             is_cut_off = outages.explain(replace(heard, began_at=since))
             if STREAM_LOST & set(heard.error_codes) and heard.generation_id and not (is_own or is_cut_off):
-                yield f"{visit}: it was told {heard.error_codes}, and its server lived"
+                yield f"{visit}: it got {heard.error_codes}, and its server lived"
 
 
 def _ends_by_server(visits: Sequence[Visit], losses: Sequence[Loss]) -> Iterator[str]:
@@ -372,4 +372,4 @@ def _end(heard: Heard) -> str:
         return "accepted"
     if heard.is_done and not heard.error_codes and heard.usage is None:
         return "counted"
-    return "usage told" if heard.usage is not None else "error told"
+    return "usage sent" if heard.usage is not None else "error sent"

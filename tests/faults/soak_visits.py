@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from http.client import HTTPResponse
 
-from tests.faults.soak_protocols import PROTOCOLS, Told, error_code
+from tests.faults.soak_protocols import PROTOCOLS, Reading, error_code
 
 KEYED = (
     "sends it again",
@@ -36,8 +36,8 @@ class Heard:
     ends: int = 0
     """Finishes and errors that came."""
     ends_with_id: int = 0
-    """Those that a client can ask to go on behind; what is told from elsewhere than the log has no id, and is
-    told again.
+    """Those that a client can ask to go on behind; what comes from elsewhere than the log has no id, and is
+    sent again.
     """
     had_end: bool = False
     """The client has the end from before, and asked for what comes behind it."""
@@ -63,7 +63,7 @@ class Heard:
     longest_silence_s: float = 0.0
     """Within the stream, from its head to its last event."""
     error_silence_s: float | None = None
-    """What passed between whatever came last, or the request, and an error."""
+    """The time between the last bytes, or the request, and an error."""
     protocol: str = "chat"
     _heard_at: float = 0.0
     _next_id: str = ""
@@ -114,14 +114,14 @@ class Heard:
         document = json.loads(response.read())
         self.ends, self.is_done, self.is_document = 1, True, True
         if response.status == 202:
-            told = Told(id=document["id"], is_accepted=True)
+            reading = Reading(id=document["id"], is_accepted=True)
         else:
-            told = PROTOCOLS[self.protocol].document(document)
+            reading = PROTOCOLS[self.protocol].document(document)
         if error := document.get("error"):
-            told = told._replace(error_code=error_code(error))
+            reading = reading._replace(error_code=error_code(error))
             self.error_silence_s = self.first_byte_s
-        self.is_accepted = told.is_accepted
-        self._hear(told)
+        self.is_accepted = reading.is_accepted
+        self._hear(reading)
         return False
 
     def take(self, line: str) -> bool:
@@ -142,20 +142,20 @@ class Heard:
         elif data == "[DONE]":
             self.is_done = True
         else:
-            told = PROTOCOLS[self.protocol].event(json.loads(data))
-            self.ends += told.is_end
-            self.ends_with_id += told.is_end and self._next_id != self.event_id
-            self.is_done = told.is_last
-            self.number = told.number
-            self._hear(told)
+            reading = PROTOCOLS[self.protocol].event(json.loads(data))
+            self.ends += reading.is_end
+            self.ends_with_id += reading.is_end and self._next_id != self.event_id
+            self.is_done = reading.is_last
+            self.number = reading.number
+            self._hear(reading)
         self.event_id = self._next_id
 
-    def _hear(self, told: Told) -> None:
-        if told.error_code:
-            self.error_codes.append(told.error_code)
-        self.generation_id = self.generation_id or told.id
-        self.usage = told.usage or self.usage
-        self.words += told.text.split()
+    def _hear(self, reading: Reading) -> None:
+        if reading.error_code:
+            self.error_codes.append(reading.error_code)
+        self.generation_id = self.generation_id or reading.id
+        self.usage = reading.usage or self.usage
+        self.words += reading.text.split()
 
 
 @dataclass

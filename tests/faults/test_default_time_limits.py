@@ -1,5 +1,5 @@
-"""With the lease, heartbeat and reaper that everybody has by default, a client hears of its worker's death
-within 8 s.
+"""With the lease, heartbeat and reaper that everybody has by default, a client gets an error within
+8 s of its worker's death.
 
 The other tests of faults shorten these times. Most of these tests' time is waiting, and each has an
 installation of its own.

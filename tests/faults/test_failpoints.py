@@ -1,5 +1,5 @@
-"""Every failpoint, struck in every way: whatever dies, fails or freezes there, the books are right and the
-client knows the end.
+"""Every failpoint, struck in every way: after each death, failure or freeze there, the books are right and
+the client knows the end.
 
 The usual run takes those that nothing else proves (`ALWAYS`) and a selection, chosen by FAULTS_SEED (CI: by
 the commit); FAULTS=all (`make faults`) takes all 108, FAULTS=few those around commits, for the other
@@ -29,7 +29,7 @@ from usage import failpoints
 pytestmark = pytest.mark.timeout(120)
 
 TOLD_WITHIN_S = armed.LEASE_MS / 1_000 + float(PROFILE["CHATAPI_REAPER_MS"]) / 1_000 + 1
-"""How long after a death whoever waits may be left without an end."""
+"""How long after a death a waiting client may be left without an end."""
 ANSWER_S = 1.2
 SLACK_S = 8.0
 """For a machine that is busy with other tests."""
@@ -127,7 +127,7 @@ def test_the_books_are_right_wherever_it_strikes(
     strike.wait(partial(getattr, answers[0], "has_ended"))
     installation.revive()
     for answer in answers:
-        wait_for(partial(getattr, answer, "has_ended"), "the client to be told", run.told_within_s)
+        wait_for(partial(getattr, answer, "has_ended"), "the client's end", run.told_within_s)
         assert_told_once(answer, run)
     bookkeeper.close_the_books()
     rows = [row for row in bookkeeper.rows() if row.id not in known]

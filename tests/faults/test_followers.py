@@ -16,7 +16,7 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(120)]
 
 
-def test_who_resumed_or_attached_is_told_and_the_generations_run_on(
+def test_resumed_and_attached_clients_get_an_end_and_the_generations_run_on(
     installation: Installation, ask: Ask
 ) -> None:
     key = uuid4().hex
@@ -51,17 +51,17 @@ def test_who_reads_on_behind_the_last_number_misses_no_event(installation: Insta
         with there.exchange("GET", f"{path}?stream=true", None, {}) as reading:
             begin = b"".join(reading.response.readline() for _ in range(12))
             another.send("web", signal.SIGTERM)
-            told = [json.loads(event.data) for event in Parser().feed(begin + reading.response.read())]
+            shown = [json.loads(event.data) for event in Parser().feed(begin + reading.response.read())]
         assert another.end("web", signal.SIGCONT) == 0
-    assert (told[-2]["code"], told[-1]["type"]) == ("server_shutting_down", "response.failed")
-    last = told[-1]["sequence_number"]
+    assert (shown[-2]["code"], shown[-1]["type"]) == ("server_shutting_down", "response.failed")
+    last = shown[-1]["sequence_number"]
     rest = client.send("GET", f"{path}?stream=true&starting_after={last}").body
-    told[-2:] = [json.loads(event.data) for event in Parser().feed(rest)]
-    assert [event["sequence_number"] for event in told] == [*range(len(told))]
-    assert told[-1]["type"] == "response.completed"
+    shown[-2:] = [json.loads(event.data) for event in Parser().feed(rest)]
+    assert [event["sequence_number"] for event in shown] == [*range(len(shown))]
+    assert shown[-1]["type"] == "response.completed"
 
 
-def test_who_comes_between_the_commit_and_the_end_hears_the_end(installation: Installation) -> None:
+def test_a_client_that_comes_between_the_commit_and_the_end_gets_the_end(installation: Installation) -> None:
     """The row is final and the log is still empty: this is no expired stream and no lost one."""
     armed.start(installation, "worker", "settle.after_commit=sleep:1.5")
     client, key = Client(installation.url, installation.keys["live"]), uuid4().hex

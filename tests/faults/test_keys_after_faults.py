@@ -52,11 +52,11 @@ def test_what_its_web_process_admitted_and_never_queued(
     assert ask("five", idempotency_key=key).end().is_broken
     installation.end("web")
     installation.start_web()
-    # As long as it might still be started, whoever sends the key waits for it, and hears that it was not.
+    # As long as it might still be started, a request with the key waits for it, and gets its refusal.
     wait_for(lambda: ask("five", idempotency_key=key).end().is_done, "an answer", pause_s=0.2)
 
 
-def test_only_who_pays_nothing_is_told_so(installation: Installation, ask: Ask) -> None:
+def test_only_free_requests_say_that_they_cost_nothing(installation: Installation, ask: Ask) -> None:
     charged = ask("five").end().generation_id
     installation.receipt(charged)
     client = Client(installation.url, installation.keys["live"])

@@ -62,7 +62,7 @@ def test_a_request_that_was_queued_in_an_emptied_valkey_is_voided(
     for answer in answers:
         answer.end()
         assert (answer.status, answer.error["code"]) == (503, "request_lost")
-        # Found, and then told by the row, because nobody knows any more at which inbox the client waits.
+        # Found, and then answered from the row, because the client's inbox is not known any more.
         assert answer.ended_at - ready_at < FOUND_WITHIN_S + 2 + SLACK_S
         assert installation.receipt(answer.generation_id)["amount_nanodollars"] == 0
 

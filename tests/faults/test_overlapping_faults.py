@@ -1,5 +1,5 @@
-"""Two things break at once: whoever waits gets an end within 8 s, with the time limits that everybody has by
-default.
+"""Two things break at once: every waiting client gets an end within 8 s, with the usual time
+limits.
 """
 
 import signal

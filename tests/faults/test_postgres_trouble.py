@@ -98,7 +98,7 @@ def test_it_serves_again_soon_after_a_crash(installation: Installation, ask: Ask
     assert time.monotonic() - crashed_at < 10
 
 
-def test_whoever_waits_too_long_for_a_lock_is_refused_and_charged_nothing(
+def test_a_request_that_waits_too_long_for_a_lock_is_refused_and_charged_nothing(
     installation: Installation, ask: Ask, postgres: Any
 ) -> None:
     calls = len(installation.calls("five"))

@@ -34,7 +34,7 @@ def workers_that_wait(installation: Installation) -> int:
         return sum(client["cmd"] == "bzpopmin" for client in redis.client_list())
 
 
-def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(
+def test_a_living_worker_ends_the_answer_of_a_dead_one(
     installation: Installation, ask: Ask, survivors: list[str]
 ) -> None:
     streams = [ask("steady").heard(5) for _ in range(3)]
@@ -43,7 +43,7 @@ def test_who_was_answered_by_a_dead_worker_is_told_by_a_living_one(
     wait_for(lambda: workers_that_wait(installation) == 1 + len(survivors), "the survivors")
     installation.end("worker")
     killed_at = time.monotonic()
-    wait_for(lambda: all(stream.has_ended for stream in streams), "the clients to be told", timeout_s=10)
+    wait_for(lambda: all(stream.has_ended for stream in streams), "the clients' ends", timeout_s=10)
     assert "reaper" not in installation.processes
     for stream in streams:
         assert stream.ended_at - killed_at < TOLD_WITHIN_S

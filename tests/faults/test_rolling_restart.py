@@ -1,5 +1,5 @@
-"""A rolling restart under load: every process is replaced, and no request fails, whatever its client does
-with its connections.
+"""A rolling restart under load: every process is replaced, and no request fails, for clients that
+keep connections, close them, or connect each time.
 """
 
 import http.client

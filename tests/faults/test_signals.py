@@ -1,4 +1,4 @@
-"""Processes are told to stop while clients wait: one after the other, twice, and in the end by force."""
+"""Processes get SIGTERM while clients wait: one after the other, twice, and in the end by force."""
 
 import signal
 from functools import partial

@@ -11,7 +11,7 @@ OWN, ANOTHER = Outages(valkey_losses=[Loss(11.0, "7")]), Outages(valkey_losses=[
 LATER = Outages(valkey_losses=[Loss(13.0, "7")])
 
 
-def told(code: str) -> Heard:
+def shown(code: str) -> Heard:
     return heard(usage=None, error_codes=[code])
 
 
@@ -63,15 +63,15 @@ def test_only_the_own_server_explains_a_lost_log(outages: Outages, is_excused: b
     ids=["its own", "another", "later", "a host was cut off"],
 )
 def test_a_stream_may_be_lost_with_its_own_server_only(code: str, outages: Outages, is_excused: bool) -> None:
-    assert (harmed(told(code), outages) == []) is is_excused
+    assert (harmed(shown(code), outages) == []) is is_excused
 
 
 def test_another_error_is_none_of_a_server() -> None:
-    assert harmed(told("worker_lost"), ANOTHER) == []
+    assert harmed(shown("worker_lost"), ANOTHER) == []
 
 
 def test_ends_are_counted_by_the_server_that_died() -> None:
-    visits = [Visit("reads", "five", "guest 7", [heard(), told("stream_unavailable")])]
+    visits = [Visit("reads", "five", "guest 7", [heard(), shown("stream_unavailable")])]
     for outages, place in ((OWN, "on it"), (ANOTHER, "on another")):
         table = Verdict.of(visits, [FIVE], REPORT, [], outages).tables["when a stream server died"]
-        assert table == {f"{place}: usage told": 1, f"{place}: stream_unavailable": 1}
+        assert table == {f"{place}: usage sent": 1, f"{place}: stream_unavailable": 1}

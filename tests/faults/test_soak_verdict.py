@@ -36,7 +36,7 @@ LOST = NOTHING._replace(outcome="worker_lost")
 
 
 class Garbled(BaseHTTPRequestHandler):
-    """Answers whatever is asked with a chunk that is none."""
+    """Answers every request with a chunk that is none."""
 
     def do_POST(self) -> None:
         self.send_response(200)
@@ -130,7 +130,7 @@ def test_what_was_seen_before_an_error_is_charged() -> None:
     assert violations(told_an_error(90), rows=(row,), sent=(90,)) == ["saw 90 tokens, charged 0"]
 
 
-def test_what_came_to_its_end_is_charged_whole_whoever_has_left() -> None:
+def test_a_whole_answer_is_charged_whole_even_if_its_client_left() -> None:
     assert violations(left(2), rows=(NINETY,), sent=(90,)) == []
     assert violations(left(2), rows=(FIVE,), sent=(90,)) == ["completed, but charged 5 tokens of 90"]
 
@@ -241,13 +241,13 @@ def test_a_call_without_a_token_is_repeated_a_few_times() -> None:
 def test_the_last_event_of_each_protocol_is_its_one_end(
     protocol: str, lines: list[str], usage: dict[str, int] | None
 ) -> None:
-    told = Heard(10.0, protocol=protocol)
+    reading = Heard(10.0, protocol=protocol)
     for line in lines:
-        assert not told.is_done
-        told.take("event: any")
-        told.take(f"data: {line}")
-    assert (told.ends, told.is_done, told.usage) == (1, True, usage)
-    assert told.words == (words(2) if usage else [])
+        assert not reading.is_done
+        reading.take("event: any")
+        reading.take(f"data: {line}")
+    assert (reading.ends, reading.is_done, reading.usage) == (1, True, usage)
+    assert reading.words == (words(2) if usage else [])
 
 
 def test_who_goes_on_from_a_response_has_two_generations() -> None:
@@ -287,8 +287,8 @@ def test_vectors_are_charged_without_tokens_if_they_came() -> None:
     ids=[
         "web was killed",
         "web was killed later",
-        "web was told to stop",
-        "web was told to stop, no answer",
+        "web was to stop",
+        "web was to stop, no answer",
         "web lived, no answer",
     ],
 )
@@ -302,8 +302,8 @@ def test_only_a_killed_web_process_may_break_off_an_answer(
 
 
 def test_a_web_process_that_does_not_stop_by_itself_is_a_violation() -> None:
-    assert violations(heard(), outages=Outages(bad_exits=["web was told to stop, and ended with -9"])) == [
-        "web was told to stop, and ended with -9"
+    assert violations(heard(), outages=Outages(bad_exits=["web was to stop, and ended with -9"])) == [
+        "web was to stop, and ended with -9"
     ]
 
 
@@ -312,9 +312,7 @@ def test_a_web_process_that_does_not_stop_by_itself_is_a_violation() -> None:
 
 def test_queue_timeout_is_a_violation_and_other_errors_are_counted() -> None:
     assert violations(told_an_error(5)) == []
-    assert violations(replace(told_an_error(5), error_codes=["queue_timeout"])) == [
-        "it was told queue_timeout"
-    ]
+    assert violations(replace(told_an_error(5), error_codes=["queue_timeout"])) == ["it got queue_timeout"]
     visit = Visit("reads", "five", "guest 7", [replace(told_an_error(5), error_codes=["worker_lost"])])
     assert Verdict.of([visit], [FIVE], REPORT, [], Outages()).tables["errors"] == {"worker_lost": 1}
 
@@ -332,18 +330,18 @@ def test_a_p99_of_silence_above_ten_seconds_is_a_violation(silences: list[float]
 
 
 def test_silence_before_an_error_begins_with_what_came_last() -> None:
-    told = Heard(10.0)
-    told.hear_head(11.0)
-    told.take('data: {"id": "c", "choices": []}')
-    told.hear_event(12.0)
-    told.take('data: {"error": {"code": "worker_lost"}}')
-    told.hear_event(12.0 + MAX_SILENCE_S)
-    assert (told.first_byte_s, told.error_silence_s, told.longest_silence_s) == (
+    reading = Heard(10.0)
+    reading.hear_head(11.0)
+    reading.take('data: {"id": "c", "choices": []}')
+    reading.hear_event(12.0)
+    reading.take('data: {"error": {"code": "worker_lost"}}')
+    reading.hear_event(12.0 + MAX_SILENCE_S)
+    assert (reading.first_byte_s, reading.error_silence_s, reading.longest_silence_s) == (
         1.0,
         MAX_SILENCE_S,
         MAX_SILENCE_S,
     )
-    assert told.error_codes == ["worker_lost"]
+    assert reading.error_codes == ["worker_lost"]
 
 
 def test_percentiles_are_of_the_waits_that_there_were() -> None:

@@ -71,7 +71,7 @@ def listed(installation: Installation) -> list[str]:
     return installation.manage("shell", "--no-imports", "-c", LIST).stdout.splitlines()
 
 
-def test_each_month_has_one_statement_whatever_dies(made: Installation) -> None:
+def test_each_month_has_one_statement_after_every_death(made: Installation) -> None:
     for name, hit in DEATHS:
         dying = begin(made, f"{name}=kill9@{hit}")
         dying.communicate(timeout=120)

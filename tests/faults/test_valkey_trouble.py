@@ -108,7 +108,7 @@ def test_a_valkey_that_becomes_full_in_mid_stream_ends_it_with_an_error(
     assert ask("five").end().is_done
 
 
-def test_whoever_still_has_the_deltas_ends_well_though_valkey_loses_them(
+def test_a_client_that_has_the_deltas_ends_well_though_valkey_loses_them(
     installation: Installation, ask: Ask, valkey: Redis
 ) -> None:
     answer = ask("two-seconds").heard(10)
@@ -133,7 +133,7 @@ def test_when_valkey_and_the_worker_are_lost_the_last_heartbeat_tells_what_to_ch
     assert 25 <= receipt["usage"]["completion_tokens"] <= installation.calls("steady")[-1]["tokens"]
 
 
-def test_who_resumes_hears_the_end_though_valkey_and_the_worker_are_lost(
+def test_a_resumed_stream_ends_though_valkey_and_the_worker_are_lost(
     installation: Installation, ask: Ask, valkey: Redis
 ) -> None:
     """The client may have any number of events that nobody else has any more."""
@@ -158,7 +158,7 @@ def test_who_resumes_hears_the_end_though_valkey_and_the_worker_are_lost(
         assert resumed.body.count(b'"code":"worker_lost"') == resumed.body.count(b"data: [DONE]") == 1
 
 
-def test_who_resumes_hears_the_end_though_valkey_comes_back_with_older_data(
+def test_a_resumed_stream_ends_though_valkey_comes_back_with_older_data(
     installation: Installation, valkey: Redis
 ) -> None:
     installation.revive()
@@ -237,7 +237,7 @@ def test_a_valkey_whose_disk_is_full_takes_no_request_and_serves_again_when_ther
     assert (refused.status, refused.ends) == (503, 1)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     wait_for(lambda: takes_a_write(valkey), "Valkey to recover", pause_s=0.1)
-    installation.end("worker")  # the refusal ends it, and whoever supervises it starts it again
+    installation.end("worker")  # the refusal ends it, and its supervisor starts it again
     installation.start_worker()
     wait_for(lambda: ask("five").end().is_done, "service", pause_s=0.2)
 

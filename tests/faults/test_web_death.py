@@ -1,4 +1,4 @@
-"""A web process that dies or is told to stop, while workers answer its clients."""
+"""A web process that dies or gets SIGTERM, while workers answer its clients."""
 
 import signal
 from uuid import uuid4

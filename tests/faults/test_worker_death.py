@@ -1,4 +1,4 @@
-"""A worker that dies, freezes or is told to stop, while clients wait for it."""
+"""A worker that dies, freezes or gets SIGTERM, while clients wait for it."""
 
 import json
 import signal

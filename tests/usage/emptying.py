@@ -1,8 +1,7 @@
-"""Emptying the tables after a test: the database refuses to delete what is never changed, so its triggers are
-laid aside meanwhile.
+"""Empties the tables after a test. The database refuses to delete rows that never change, so the triggers are
+dropped meanwhile.
 
-Only who may change the schema can do that, as a person could in production; the service's code has no such
-door.
+That takes the right to change the schema, which a person has in production; the service's code never does it.
 """
 
 from collections.abc import Callable, Iterable, Iterator

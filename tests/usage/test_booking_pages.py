@@ -1,5 +1,5 @@
-"""Correcting a charge, granting and refunding credit: a preview that books nothing, then a booking, once, by
-whoever may.
+"""Correcting a charge, granting and refunding credit: a preview that books nothing, then one booking, for
+people with the permission.
 """
 
 import re
@@ -225,7 +225,7 @@ def test_the_form_reads_no_list_of_organizations(root: Client) -> None:
     assert [row["text"] for row in found["results"]] == ["Number 99"]
 
 
-def test_a_payment_is_granted_once_whatever_form_it_comes_from(root: Client, alice: Person) -> None:
+def test_a_payment_is_granted_once_through_any_form(root: Client, alice: Person) -> None:
     form = {
         "organization": str(alice.project.organization_id),
         "amount": "1",
@@ -322,7 +322,7 @@ def test_what_is_booked_is_in_the_audit_log_before_and_after(
     root.post("/admin/credit/grant", form | {"token": token(root.get("/admin/credit/grant"))})
     granted = AuditEntry.objects.get(action="granted credit")
     assert granted.changes["balance_nanodollars"] == [-200_000, 999_800_000]
-    assert not AuditEntry.objects.filter(action="changed").exists(), "nor is it told twice"
+    assert not AuditEntry.objects.filter(action="changed").exists(), "nor is it recorded twice"
 
 
 # ---- what the client sees

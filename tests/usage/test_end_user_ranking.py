@@ -33,7 +33,7 @@ NUMBER = 12
 
 @pytest.fixture
 def used(alice: Person) -> Client:
-    """Return a person of a project with end users, each of whom spent more than the one before."""
+    """Return a person of a project whose end users each spent more than the one before."""
     Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
     for number in range(NUMBER):
         run(alice, end_user=f"user {number}", tokens=Tokens(1_000 * (number + 1), 100))

@@ -111,7 +111,7 @@ def test_an_export_as_it_was_written_is_right(
 
 
 @pytest.mark.parametrize("name", ["usage.csv", "manifest.json", "manifest.json.sig"])
-def test_whatever_is_changed_or_missing_is_noticed(books: Organization, tmp_path: Path, name: str) -> None:
+def test_each_change_and_each_missing_row_is_noticed(books: Organization, tmp_path: Path, name: str) -> None:
     export(tmp_path)
     path = tmp_path / name
     path.write_bytes(path.read_bytes().replace(b"0", b"1") + b"\n")

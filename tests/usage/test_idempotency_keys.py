@@ -187,7 +187,7 @@ def test_of_many_at_once_through_two_doors_one_is_admitted(
 # ---- what it costs
 
 
-def test_whatever_is_asked_of_the_keys_is_found_through_an_index(ask: Ask) -> None:
+def test_every_read_of_keys_uses_an_index(ask: Ask) -> None:
     admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(500)))
     with connection.cursor() as cursor:
         cursor.execute(

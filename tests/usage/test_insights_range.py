@@ -113,7 +113,7 @@ def test_a_querys_times_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "told"),
+    ("query", "shown"),
     [
         ({"days": "0"}, "days: '0' is not a number from 1 to 400."),
         ({"days": "٧"}, "days: '٧' is not"),
@@ -135,6 +135,6 @@ def test_a_querys_times_are_taken_as_they_are() -> None:
         ({"start": "2025-01-01", "end": "2026-11-20"}, "too long: by the day it can have 400 days"),
     ],
 )
-def test_an_invalid_query_is_explained(query: dict[str, str], told: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(told)):
+def test_an_invalid_query_is_explained(query: dict[str, str], shown: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(shown)):
         parse_range(query, NOW)

@@ -202,10 +202,10 @@ def test_a_lost_run_keeps_the_deployment_that_its_last_heartbeat_told(key: APIKe
 
 def test_the_deployment_of_a_settlement_counts_more_than_that_of_a_heartbeat(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask(), other := ask()])
-    told, untold = run(admission), run(other)
-    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(told.id, told.fence, 7, "first")], 6_000)])
-    ledger.settle(NOW, [completed(told, deployment="second"), completed(untold)])
-    assert [Generation.objects.get(pk=each.id).deployment for each in (told, untold)] == ["second", ""]
+    shown, untold = run(admission), run(other)
+    ledger.beat(NOW, [ledger.Beat([ledger.Pulse(shown.id, shown.fence, 7, "first")], 6_000)])
+    ledger.settle(NOW, [completed(shown, deployment="second"), completed(untold)])
+    assert [Generation.objects.get(pk=each.id).deployment for each in (shown, untold)] == ["second", ""]
 
 
 def test_a_queued_request_is_an_orphan_after_its_time_in_the_queue(key: APIKey, ask: Ask) -> None:

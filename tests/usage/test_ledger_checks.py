@@ -297,7 +297,7 @@ def test_the_overview_shows_the_result_of_the_last_check(
     if differences is not None:
         record(*differences)
     page = root.get("/admin/").content.decode()
-    told = page[page.index("Ledger last checked") :]
-    told = " ".join(told[: told.index("</dd>")].split())  # as a browser shows the template's line breaks
-    assert said in told
-    assert (str(WRONG) in told) is bool(differences)
+    shown = page[page.index("Ledger last checked") :]
+    shown = " ".join(shown[: shown.index("</dd>")].split())  # as a browser shows the template's line breaks
+    assert said in shown
+    assert (str(WRONG) in shown) is bool(differences)

@@ -1,4 +1,4 @@
-"""The ledger against a model of plain dicts: whatever is done in whatever order, both agree and the books are
+"""The ledger against a model of plain dicts: after any steps in any order, both agree and the books are
 right.
 """
 

@@ -80,11 +80,11 @@ async def test_the_feed_ends_for_permitted_not_look_any_more(
 ) -> None:
     row = await sync_to_async(admit)(alice)
     client = await sync_to_async(client_of)(alice.user)
-    told = feed(client)
-    assert (await told.connect())[0]
-    assert [each["id"] for each in json.loads(await told.receive_from())["rows"]] == [str(row)]
+    socket = feed(client)
+    assert (await socket.connect())[0]
+    assert [each["id"] for each in json.loads(await socket.receive_from())["rows"]] == [str(row)]
     await sync_to_async(leave)(alice, client)
-    assert await end_of(told) == live_feed.RELOAD
+    assert await end_of(socket) == live_feed.RELOAD
     again = feed(client)
     assert not (await again.connect())[0]
 
@@ -94,11 +94,11 @@ async def test_the_feed_ends_when_the_person_sees_other_organizations(
 ) -> None:
     theirs = await sync_to_async(admit)(charlie)
     client = await sync_to_async(client_of)(alice.user)
-    told = feed(client)
-    assert (await told.connect())[0]
-    assert json.loads(await told.receive_from())["rows"] == []
+    socket = feed(client)
+    assert (await socket.connect())[0]
+    assert json.loads(await socket.receive_from())["rows"] == []
     await Member.objects.acreate(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
-    assert await end_of(told) == live_feed.RELOAD
+    assert await end_of(socket) == live_feed.RELOAD
     again = feed(client)
     assert (await again.connect())[0]
     assert [each["id"] for each in json.loads(await again.receive_from())["rows"]] == [str(theirs)]
@@ -115,9 +115,9 @@ async def test_a_consoles_feed_has_its_organizations_requests_only(
         if is_member:
             await Member.objects.acreate(organization=umbrella, user=alice.user, role=Role.VIEWER)
         for organization_id in (alice.project.organization_id, umbrella.pk):
-            told = feed(client, f"/console/{organization_id}/live/feed")
-            assert (await told.connect())[0]
-            shown.append([each["id"] for each in json.loads(await told.receive_from())["rows"]])
+            socket = feed(client, f"/console/{organization_id}/live/feed")
+            assert (await socket.connect())[0]
+            shown.append([each["id"] for each in json.loads(await socket.receive_from())["rows"]])
     assert shown == [[str(own)], [], [str(own)], [str(theirs)]]
 
 
@@ -129,10 +129,10 @@ async def test_staff_see_as_long_as_they_are_staff_and_have_the_permission(feed:
         lambda: User.objects.filter(pk=clerk.pk).update(is_staff=False),
     ):
         await clerk.user_permissions.aadd(permission)
-        told = feed(await sync_to_async(client_of)(clerk))
-        assert (await told.connect())[0]
+        socket = feed(await sync_to_async(client_of)(clerk))
+        assert (await socket.connect())[0]
         await sync_to_async(take)()
-        assert await end_of(told) == live_feed.RELOAD
+        assert await end_of(socket) == live_feed.RELOAD
 
 
 async def test_the_feed_goes_on_after_a_snapshot_that_failed(
@@ -146,9 +146,9 @@ async def test_the_feed_goes_on_after_a_snapshot_that_failed(
         return usual(*arguments, **options)
 
     monkeypatch.setattr(live, "snapshot", snapshot)
-    told = feed(await sync_to_async(client_of)(alice.user))
-    assert (await told.connect())[0]
-    assert json.loads(await told.receive_from(timeout=5))["rows"] == []
+    socket = feed(await sync_to_async(client_of)(alice.user))
+    assert (await socket.connect())[0]
+    assert json.loads(await socket.receive_from(timeout=5))["rows"] == []
 
 
 async def test_nobody_looks_on_while_it_is_not_known_permitted(
@@ -158,9 +158,9 @@ async def test_nobody_looks_on_while_it_is_not_known_permitted(
         raise LookupError("a bug")
 
     monkeypatch.setattr(live_feed, "OPEN_PAGES", live_feed.OpenPages(fails, TICK_S))
-    told = feed(await sync_to_async(client_of)(alice.user))
-    assert (await told.connect())[0]
-    assert await end_of(told) == live_feed.RELOAD
+    socket = feed(await sync_to_async(client_of)(alice.user))
+    assert (await socket.connect())[0]
+    assert await end_of(socket) == live_feed.RELOAD
     assert "could not check the people who look" in caplog.messages
 
 

@@ -1,4 +1,4 @@
-"""I7, I13: whatever is used at whatever price, each row explains its amount, and the sums of the ledger are
+"""I7, I13: for any usage at any price, each row explains its amount, and the sums of the ledger are
 the rollups.
 """
 

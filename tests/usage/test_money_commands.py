@@ -50,16 +50,16 @@ def test_credit_is_granted_required_and_refunded(manage: Manage, key: APIKey) ->
 
 
 def test_a_payment_is_booked_once(manage: Manage) -> None:
-    for told in ("Granted $3.00 to", "Already booked as"):
-        assert told in manage("grantcredit", *BOOKING, "--usd", "3", "--reference", "pay_1")
+    for message in ("Granted $3.00 to", "Already booked as"):
+        assert message in manage("grantcredit", *BOOKING, "--usd", "3", "--reference", "pay_1")
     assert LedgerEntry.objects.count() == 1
 
 
 def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: Ask) -> None:
     manage("grantcredit", *BOOKING, "--usd", "10", "--reference", "pay_1")
     grant = LedgerEntry.objects.get()
-    told = rf"ledger entry {grant.pk}, a grant of \$10\.00 for Ledger stories\.$"
-    with pytest.raises(CommandError, match=told):
+    message = rf"ledger entry {grant.pk}, a grant of \$10\.00 for Ledger stories\.$"
+    with pytest.raises(CommandError, match=message):
         manage("refundcredit", *BOOKING, "--usd", "1", "--reference", "pay_1")
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission))])
@@ -69,7 +69,7 @@ def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: A
         CommandError, match=rf"a correction of -\$0\.000001 for chatcmpl-{admission.id.hex}\.$"
     ):
         manage("grantcredit", *BOOKING, "--usd", "1", "--reference", "ticket 4")
-    with pytest.raises(NotBooked, match=told):
+    with pytest.raises(NotBooked, match=message):
         corrections.correct(charge, -1_000, Note("wrong", "alice", "pay_1"))
 
 
@@ -83,15 +83,17 @@ def test_what_is_no_amount_is_refused(manage: Manage, usd: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "message"),
     [
         ("--reason", "x" * 501, "at most 500"),
         ("--reference", "x" * 129, "at most 128"),
         ("--by", "\udce9", "not UTF-8 text"),
     ],
 )
-def test_what_the_books_can_not_hold_is_refused(manage: Manage, option: str, value: str, told: str) -> None:
-    with pytest.raises(CommandError, match=told):
+def test_what_the_books_can_not_hold_is_refused(
+    manage: Manage, option: str, value: str, message: str
+) -> None:
+    with pytest.raises(CommandError, match=message):
         manage("grantcredit", *BOOKING, "--usd", "1", option, value)
     assert not LedgerEntry.objects.exists()
 
@@ -122,8 +124,8 @@ def test_a_model_that_never_was_is_not_re_rated(manage: Manage, ask: Ask) -> Non
     ledger.admit(NOW, [admission := ask(model="dear")])
     ledger.settle(NOW, [completed(run(admission))])
     prices.change("new", PRICE)
-    for model, told in (("dear", "0 of 1 charge corrected"), ("new", "0 of 0 charges corrected")):
-        assert told in manage("rerate", "--model", model, "--from", "2026-11-21", "--to", "2026-11-22")
+    for model, message in (("dear", "0 of 1 charge corrected"), ("new", "0 of 0 charges corrected")):
+        assert message in manage("rerate", "--model", model, "--from", "2026-11-21", "--to", "2026-11-22")
     with pytest.raises(CommandError, match="There is no model 'nope'"):
         manage("rerate", "--model", "nope", "--from", "2026-11-21", "--to", "2026-11-22")
 
@@ -149,13 +151,13 @@ def test_right_books_are_right_with_their_newest_seal(manage: Manage, ask: Ask) 
     ledger.settle(now, [completed(run(admission, now))])
     seal = seals.seal()
     assert seal
-    told = (
+    message = (
         "The books are right: 1 generation (0 open), 1 ledger entry (1 sealed){}, no difference.\n"
         "Newest seal: {}\n"
     )
-    assert manage("verifyledger") == told.format("", seal.digest)
+    assert manage("verifyledger") == message.format("", seal.digest)
     since = ", all since 2020-01-01T00:00:00+00:00"
-    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == told.format(
+    assert manage("verifyledger", "--seal", seal.digest, "--since", "2020-01-01") == message.format(
         since, seal.digest
     )
     with pytest.raises(CommandError, match=r"^1 difference in"):
@@ -238,9 +240,9 @@ WRONG = [
     ("I7 exact money", "UPDATE usage_generation SET amount_nanodollars = amount_nanodollars + 1"),
     ("I7 correction", "UPDATE usage_ledgerentry SET budget_day = '2026-01-01' WHERE kind = 'correction'"),
     ("I10 provenance", "UPDATE usage_generation SET usage_source = 'none'"),
-    ("I11 told = charged", "UPDATE usage_generation SET cached_tokens = 7"),
-    ("I11 told = charged", "UPDATE usage_generation SET model = 'dear'"),
-    ("I11 told = charged", "UPDATE usage_generation SET budget_day = '2020-01-01'"),
+    ("I11 sent = charged", "UPDATE usage_generation SET cached_tokens = 7"),
+    ("I11 sent = charged", "UPDATE usage_generation SET model = 'dear'"),
+    ("I11 sent = charged", "UPDATE usage_generation SET budget_day = '2020-01-01'"),
     ("I15 kept", "DELETE FROM usage_generation"),
 ]
 

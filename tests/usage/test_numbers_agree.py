@@ -1,4 +1,4 @@
-"""Page, export, usage API, rollups and ledger tell the same numbers, whatever has happened."""
+"""Page, export, usage API, rollups and ledger have the same numbers after any history."""
 
 import csv
 import json
@@ -164,10 +164,10 @@ def test_all_tell_the_same(people: list[Person], seed: int, tmp_path: Path) -> N
     for person in people[::2]:
         mine = numbers(spent.filter(organization=person.project.organization_id).values())
         _, secret = keys.create_key(person.project, name="books", is_admin=True)
-        told = told_by_the_api(secret, over.start)
+        shown = told_by_the_api(secret, over.start)
         uncached = mine["prompt_tokens"] - mine["cached_tokens"] - mine["cache_write_tokens"]
-        assert told.pop("uncached_tokens") == uncached
-        assert told == Numbers({name: mine[name] for name in NAMES if name != WRITTEN_1H})
+        assert shown.pop("uncached_tokens") == uncached
+        assert shown == Numbers({name: mine[name] for name in NAMES if name != WRITTEN_1H})
     assert groups_add_up(over, expected)
     assert verify().differences == []
 

@@ -139,19 +139,19 @@ def test_stopping_is_an_admins_in_that_organization(both: Client, alice: Person,
 
 
 @pytest.mark.parametrize(
-    ("role", "told"),
+    ("role", "reported"),
     [
         (Role.OWNER, "Create an API key ; its secret is shown once"),
         (Role.VIEWER, "a member, admin or owner of your organization creates it"),
     ],
 )
-def test_who_has_nothing_yet_is_told_what_to_do(alice: Person, small: Any, role: Role, told: str) -> None:
+def test_a_list_without_rows_says_what_to_do(alice: Person, small: Any, role: Role, reported: str) -> None:
     run(alice)  # someone else's
     user = User.objects.create_user("new")
     Member.objects.create(organization=Organization.objects.create(name="Initech"), user=user, role=role)
     first = shown(client_of(user).get("/admin/"))
     assert "Three steps to the first answer" in first
-    assert told in first
+    assert reported in first
     assert "loadcatalog" not in first
 
 

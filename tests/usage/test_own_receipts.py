@@ -1,4 +1,4 @@
-"""What people of organizations are not told about a request: which worker ran it, and which deployment
+"""What people of organizations do not see of a request: which worker ran it, and which deployment
 answered.
 """
 
@@ -96,9 +96,9 @@ def running(alice: Person) -> Generation:
 
 
 def test_the_live_feed_names_neither_worker_nor_deployment(alice: Person, running: Generation) -> None:
-    (told,) = json.loads(difference({}, snapshot({}), 0))["rows"]
-    assert told["state"] == "running"
-    shown = json.dumps(told) + client_of(alice.user).get("/admin/live/").content.decode()
+    (found,) = json.loads(difference({}, snapshot({}), 0))["rows"]
+    assert found["state"] == "running"
+    shown = json.dumps(found) + client_of(alice.user).get("/admin/live/").content.decode()
     assert not any(secret in shown for secret in SECRETS)
 
 

@@ -1,4 +1,4 @@
-"""Which price is in effect for whom."""
+"""Which price is in effect for which organization."""
 
 from datetime import timedelta
 

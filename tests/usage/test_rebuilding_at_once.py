@@ -21,7 +21,7 @@ def rows() -> list[dict[str, Any]]:
 def rebuild(failures: list[Exception]) -> None:
     try:
         rollups.rebuild()
-    except Exception as error:  # told by the test
+    except Exception as error:  # the test reports it
         failures.append(error)
     finally:
         connection.close()

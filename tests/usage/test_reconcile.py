@@ -247,11 +247,11 @@ def test_a_period_that_ends_before_it_begins_is_refused(reconcile: Reconcile, tm
     "text", ["2026-11-22T06:00", "2026-11-22T00:00:00.000001Z", "2026-11-22T00:00:00+02:00", "november"]
 )
 def test_a_part_of_a_day_is_not_compared_with_a_whole_one(name: str, text: str) -> None:
-    told = re.escape(
+    shown = re.escape(
         f"argument {name}: {text!r} is not the start of a day in UTC, such as 2026-11-01: "
         "bills are compared by whole days"
     )
-    with pytest.raises(CommandError, match=f"{told}$"):
+    with pytest.raises(CommandError, match=f"{shown}$"):
         call_command("reconcile", "bill", "--from=2026-11-21", "--to=2026-11-23", f"{name}={text}")
 
 
@@ -276,7 +276,7 @@ def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "shown"),
     [
         ("date,model\n", "line 1: it has no column to compare, which is any of: requests, .*, cost_usd"),
         (
@@ -321,9 +321,9 @@ def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile
         (costs({"amount": {"value": 1, "currency": "eur"}}), "US dollars"),
     ],
 )
-def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, shown: str) -> None:
     (tmp_path / "bill").write_text(text)
-    with pytest.raises(CommandError, match=told) as told_to_people:
+    with pytest.raises(CommandError, match=shown) as told_to_people:
         call_command("reconcile", str(tmp_path / "bill"), "--from", "2026-11-21", "--to", "2026-11-23")
     assert str(told_to_people.value).startswith(str(tmp_path / "bill"))
     assert "\n" not in str(told_to_people.value)

@@ -1,4 +1,4 @@
-"""Which budget a refusal names when several have no room: a client that could never fit must not be told to
+"""Which budget a refusal names when several have no room: a client that could never fit must not be asked to
 try again.
 """
 

@@ -1,5 +1,5 @@
-"""Retention: generations are exported, then dropped; the books stay as they are, and whatever else is missing
-is found.
+"""Retention: generations are exported, then dropped; the books stay as they are, and verification finds
+all else that is missing.
 """
 
 import json
@@ -75,7 +75,7 @@ def tables() -> list[object]:
     return found
 
 
-def told() -> list[object]:
+def shown() -> list[object]:
     """Return those days as pages, the usage API and the books show them."""
     over = Range(midnight(TODAY - 61 * DAY), midnight(TODAY - 30 * DAY), "day")
     found: list[object] = [
@@ -98,12 +98,12 @@ def told() -> list[object]:
 
 def test_the_books_say_the_same_before_and_after(seeded_books: None, tmp_path: Path) -> None:
     newer = list(Generation.objects.filter(settled_at__gte=midnight(BEFORE)).order_by("id").values())
-    count, before, made = len(old()), [told(), tables()], Generation.objects.count()
+    count, before, made = len(old()), [shown(), tables()], Generation.objects.count()
     assert 0 < count < made == 400
     said = drop(tmp_path / "export", BEFORE, "--by=alice")
     assert f"Dropped {count} generations settled before {BEFORE}" in said
     assert list(Generation.objects.order_by("id").values()) == newer
-    assert [told(), tables()] == before
+    assert [shown(), tables()] == before
     report = verify(now=database_now())
     assert (report.differences, report.generations, report.dropped_generations) == ([], made - count, count)
     assert verify(since=midnight(BEFORE - DAY)).differences == []
@@ -250,11 +250,11 @@ def test_it_keeps_the_last_five_weeks(books: None, tmp_path: Path) -> None:
         drop(tmp_path / "export", TODAY - 34 * DAY)
 
 
-@pytest.mark.parametrize(("name", "told"), [("\udcff", "not UTF-8 text"), ("x/" * 500, "at most 1000")])
+@pytest.mark.parametrize(("name", "shown"), [("\udcff", "not UTF-8 text"), ("x/" * 500, "at most 1000")])
 def test_a_folder_name_that_fits_no_column_is_refused_at_once(
-    books: None, tmp_path: Path, name: str, told: str
+    books: None, tmp_path: Path, name: str, shown: str
 ) -> None:
-    with pytest.raises(CommandError, match=told):
+    with pytest.raises(CommandError, match=shown):
         drop(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 

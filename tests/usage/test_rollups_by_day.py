@@ -197,7 +197,7 @@ def test_two_that_close_the_same_days_write_the_same_rows(transactional_db: None
     def close_all() -> None:
         try:
             close()
-        except Exception as error:  # told by the test
+        except Exception as error:  # the test reports it
             failures.append(error)
         finally:
             connection.close()

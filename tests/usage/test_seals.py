@@ -1,4 +1,4 @@
-"""The ledger's seals: whatever is changed behind the service's back, verification names it."""
+"""The ledger's seals: verification names each change that the service did not make."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -132,16 +132,16 @@ def _charge_cache_writes(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("position", "told"),
+    ("position", "shown"),
     [(1, "ledger entry {next}: an entry before it is gone"), (4, "the entry after {before}")],
 )
-def test_a_deleted_entry_is_named(charge: Callable[[int], Sequence[int]], position: int, told: str) -> None:
+def test_a_deleted_entry_is_named(charge: Callable[[int], Sequence[int]], position: int, shown: str) -> None:
     ids = charge(5)
     seals.seal(AT_ONCE)
     tamper("DELETE FROM usage_ledgerentry WHERE id = %s", ids[position])
     (difference,) = found()
     next_id = ids[position + 1] if position < 4 else 0
-    assert difference.startswith(told.format(next=next_id, before=f"ledger entry {ids[position - 1]}"))
+    assert difference.startswith(shown.format(next=next_id, before=f"ledger entry {ids[position - 1]}"))
 
 
 def test_an_entry_that_slipped_in_is_named(charge: Callable[[int], Sequence[int]]) -> None:
@@ -203,8 +203,8 @@ def test_an_entry_before_all_seals_is_named(
     owed = {"organization": key.project.organization, "amount_nanodollars": -5}
     LedgerEntry.objects.create(pk=entry_id, kind=Kind.GRANT, budget_day=NOW.date(), created_at=NOW, **owed)
     assert seals.seal(AT_ONCE) is None
-    told = f"I6 sealed: ledger entry {entry_id}: expected an id above 0, found it is in no seal"
-    assert [str(each) for each in seals.check(since)] == [told]
+    shown = f"I6 sealed: ledger entry {entry_id}: expected an id above 0, found it is in no seal"
+    assert [str(each) for each in seals.check(since)] == [shown]
     assert verify().sealed_entries == 2
 
 

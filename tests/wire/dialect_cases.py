@@ -1,4 +1,4 @@
-"""The answers that the golden transcripts hold, as deltas: one for each feature, told in every dialect, and
+"""The answers that the golden transcripts hold, as deltas: one for each feature, in every dialect, and
 the documents' own.
 
 `python -m tests.wire.dialect_cases` writes the transcripts anew; what has changed in them is then to be read
@@ -54,7 +54,7 @@ WEATHER = [ToolCall(0, "", "call_1", "get_weather"), ToolCall(0, '{"city":'), To
 
 @dataclass(frozen=True)
 class Case:
-    """Deltas, and the rest of what an encoder is told."""
+    """Deltas, and the rest of what an encoder gets."""
 
     deltas: list[AnyDelta]
     answer: dict[str, Any] = field(default_factory=dict)

@@ -39,9 +39,9 @@ def choices(stream: bytes) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("case", WHOLE)
 def test_a_body_holds_what_the_stream_holds(dialect: str, case: str) -> None:
-    body, told = json.loads(CASES[case].body(dialect)), choices(CASES[case].stream(dialect))
+    body, written = json.loads(CASES[case].body(dialect)), choices(CASES[case].stream(dialect))
     for whole in body["choices"]:
-        pieces = [choice for choice in told if choice["index"] == whole["index"]]
+        pieces = [choice for choice in written if choice["index"] == whole["index"]]
         said = [piece.get("delta", piece) for piece in pieces]
         message = whole.get("message", whole)
         for member in ("text", "content", "refusal", "reasoning_content"):
@@ -57,10 +57,12 @@ def test_a_body_holds_what_the_stream_holds(dialect: str, case: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("case", [name for name in COMPLETIONS if name in WHOLE])
 def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
-    told = choices(CASES[case].stream(dialect))
+    written = choices(CASES[case].stream(dialect))
     for whole in json.loads(CASES[case].body(dialect))["choices"]:
         pieces = [
-            choice["logprobs"] for choice in told if choice["index"] == whole["index"] and choice["logprobs"]
+            choice["logprobs"]
+            for choice in written
+            if choice["index"] == whole["index"] and choice["logprobs"]
         ]
         offsets = [offset for piece in pieces for offset in piece["text_offset"]]
         assert offsets == (whole["logprobs"] or {}).get("text_offset", [])
@@ -77,14 +79,14 @@ def test_the_choices_are_first_heard_of_in_order(dialect: str, case: str) -> Non
         Finished("stop", 0),
         Usage(1, 2),
     ]
-    told = choices(Case(deltas, {"choices_count": 2}, CASES[case].is_text).stream(dialect))
-    assert list(dict.fromkeys(choice["index"] for choice in told)) == [0, 1]
+    written = choices(Case(deltas, {"choices_count": 2}, CASES[case].is_text).stream(dialect))
+    assert list(dict.fromkeys(choice["index"] for choice in written)) == [0, 1]
 
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
 def test_a_role_is_told_once_for_each_choice(dialect: str) -> None:
-    told = choices(CHATS["two-choices"].stream(dialect))
-    assert [choice["index"] for choice in told if "role" in choice["delta"]] == [0, 1]
+    written = choices(CHATS["two-choices"].stream(dialect))
+    assert [choice["index"] for choice in written if "role" in choice["delta"]] == [0, 1]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -105,10 +107,10 @@ def test_the_usage_is_null_before_it_is_told_where_a_client_has_to_ask_for_it(ca
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("case", ["failure", "failure-in-a-tool-call", "completion-failure"])
 def test_a_stream_that_breaks_off_ends_with_the_error_and_no_end_of_a_choice(dialect: str, case: str) -> None:
-    *_, last = told = frames(CASES[case].stream(dialect))
+    *_, last = written = frames(CASES[case].stream(dialect))
     error = {"message": FAILURE.message, "type": FAILURE.type, "code": FAILURE.code}
     assert last["error"].items() >= error.items()
-    assert not any(choice["finish_reason"] for frame in told for choice in frame.get("choices", []))
+    assert not any(choice["finish_reason"] for frame in written for choice in frame.get("choices", []))
 
 
 def test_bitseek_never_tells_half_a_tool_call() -> None:
@@ -135,12 +137,12 @@ def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
         b"event: error\n" + SEEDS["llama"]["seed-003-error"].stream("llama").rpartition(b"event: error\n")[2]
     )
     failure = SEEDS["llama"]["seed-003-error"].deltas[-1]
-    told = {
+    written = {
         dialect: kind.ENCODERS[dialect].invalid_stream(failure)
         for dialect in DIALECTS
         for kind in (chat, text_completions)
     }
-    assert told == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
+    assert written == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
 
 
 def test_the_first_wish_that_is_not_empty_chooses_the_dialect() -> None:

@@ -37,7 +37,7 @@ from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
-from tests.said import said
+from tests.choice_content import content_of
 from tests.wire.dialect_cases import folded
 
 ID = "0193ba5e0a7c7d1e8c3b5f2a9d4e6c80"
@@ -116,9 +116,9 @@ def choices(draw: st.DrawFn, index: int) -> list[AnyDelta]:
 @st.composite
 def generations(draw: st.DrawFn) -> list[AnyDelta]:
     """Generate a whole generation of up to three interleaved choices."""
-    told = [draw(choices(index)) for index in range(draw(st.integers(1, 3)))]
-    turns = draw(st.permutations([index for index, deltas in enumerate(told) for _ in deltas]))
-    queues = [iter(deltas) for deltas in told]
+    shown = [draw(choices(index)) for index in range(draw(st.integers(1, 3)))]
+    turns = draw(st.permutations([index for index, deltas in enumerate(shown) for _ in deltas]))
+    queues = [iter(deltas) for deltas in shown]
     prompt, completion = draw(numbers), draw(numbers)
     cached = draw(st.none() | st.integers(0, prompt))
     usage = Usage(
@@ -159,7 +159,7 @@ def documents(stream: bytes) -> Iterator[Any]:
 
 def summary(choice: Choice) -> dict[str, Any]:
     """Return the parts of a choice that must come back; a missing text equals an empty one."""
-    found = said(choice)
+    found = content_of(choice)
     return found | {name: found[name] or "" for name in ("text", "reasoning", "refusal")}
 
 
@@ -182,18 +182,18 @@ def as_text(deltas: Sequence[AnyDelta], dialect: str) -> Completion:
     """Return the part of these deltas that a text completion can express: a refusal is text, all else is left
     out.
     """
-    told: list[AnyDelta] = []
+    shown: list[AnyDelta] = []
     for delta in deltas:
         match delta:
             case Refusal():
-                told.append(Text(delta.text, delta.index, delta.logprobs))
+                shown.append(Text(delta.text, delta.index, delta.logprobs))
             case Finished(finish_reason="tool_calls" | "function_call"):
-                told.append(Finished("stop", delta.index))
+                shown.append(Finished("stop", delta.index))
             case ToolCall() | Reasoning() | Audio() | Annotations():
                 pass
             case _:
-                told.append(delta)
-    return as_chat(told, dialect)
+                shown.append(delta)
+    return as_chat(shown, dialect)
 
 
 ENCODERS: list[tuple[str, type[OpenAI], Callable[[Sequence[AnyDelta], str], Completion]]] = [

@@ -166,10 +166,10 @@ def calls(draw: st.DrawFn, number: int) -> list[AnyDelta]:
 def answers(draw: st.DrawFn) -> list[AnyDelta]:
     """Generate a whole answer: texts and up to three calls, interleaved."""
     kinds = st.sampled_from([Text, Reasoning, Refusal])
-    told: list[list[AnyDelta]] = [[draw(kinds)(draw(texts))] for _ in range(draw(st.integers(0, 5)))]
-    told += [draw(calls(number)) for number in range(draw(st.integers(0, 3)))]
-    turns = draw(st.permutations([index for index, deltas in enumerate(told) for _ in deltas]))
-    queues = [iter(deltas) for deltas in told]
+    shown: list[list[AnyDelta]] = [[draw(kinds)(draw(texts))] for _ in range(draw(st.integers(0, 5)))]
+    shown += [draw(calls(number)) for number in range(draw(st.integers(0, 3)))]
+    turns = draw(st.permutations([index for index, deltas in enumerate(shown) for _ in deltas]))
+    queues = [iter(deltas) for deltas in shown]
     prompt = draw(st.integers(0, 10**6))
     read = draw(st.integers(0, prompt))
     written = draw(st.integers(0, prompt - read))

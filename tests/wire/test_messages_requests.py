@@ -1,5 +1,5 @@
-"""What a Messages request asks for is what the chat request in OpenAI's words asks for; what is wrong with it
-is told in the client's own words.
+"""What a Messages request asks for is what the chat request in OpenAI's words asks for; errors use the
+client's own words.
 """
 
 import json

@@ -49,7 +49,7 @@ def test_its_digest_is_that_of_the_protocol_and_what_was_sent() -> None:
     assert summary(n=1).digest != summary().digest
 
 
-def test_a_tickets_content_streams_whatever_the_body_says() -> None:
+def test_a_tickets_content_streams_even_if_its_body_does_not() -> None:
     ticket = parse(chat_body(stream_options={"include_usage": True}), CHAT, None, is_ticket=True)
     assert (ticket.summary.stream, ticket.summary.idle_parameters) == (True, ("stream_options",))
     assert requests.from_bytes(ticket.content).stream

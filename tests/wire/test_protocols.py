@@ -141,7 +141,7 @@ def test_a_protocol_without_streams_folds_the_deltas_into_its_own_object() -> No
 
 def test_a_protocol_of_typed_events_says_the_same_in_a_stream_and_in_one_object() -> None:
     protocol, parsed = PROTOCOLS["events"], asked("events", turns=[], longest=5, person="p", stream=True)
-    dialect = protocol.dialect("llama")  # has one only, whatever the client's other requests prefer
+    dialect = protocol.dialect("llama")  # has one only, also for a client that prefers another
     deltas: list[AnyDelta] = [
         Started(context=requests.from_bytes(parsed.content).context),
         Reasoning("Hm."),
@@ -165,13 +165,13 @@ def test_a_protocol_of_typed_events_says_the_same_in_a_stream_and_in_one_object(
 def test_a_failure_is_told_as_the_protocol_does() -> None:
     failure = Failed("No room.", code="no_deployment", status=503, retry_after_ms=1_500)
     dialect = PROTOCOLS["events"].dialect("")
-    told = dialect.envelope(failure, request_id="req_1")
+    written = dialect.envelope(failure, request_id="req_1")
     error = {"type": "error", "error": {"kind": "overloaded", "words": "No room."}, "request_id": "req_1"}
-    assert (told.status, json.loads(told.body)) == (529, error)
-    assert (b"retry-after", b"2") in told.headers
+    assert (written.status, json.loads(written.body)) == (529, error)
+    assert (b"retry-after", b"2") in written.headers
     assert dialect.encoder is not None
     frames = dialect.encoder(answer(asked("events", turns=[], longest=5), request_id="req_1")).failed(failure)
-    assert frames == b"event: error\ndata: " + told.body + b"\n\n"
+    assert frames == b"event: error\ndata: " + written.body + b"\n\n"
 
 
 def test_its_keep_alive_is_an_event_of_its_own() -> None:
@@ -207,9 +207,9 @@ def test_only_llama_tells_an_invalid_request_for_a_stream_inside_one(name: str) 
         plain = dialect.envelope(failure)
         assert plain == openai_error(failure)
         assert json.loads(plain.body)["error"]["param"] == "n"
-        told = dialect.envelope(failure, is_invalid_stream=True)
+        written = dialect.envelope(failure, is_invalid_stream=True)
         if dialect.name == "llama":
-            assert (told.status, told.headers[0][1]) == (200, b"text/event-stream; charset=utf-8")
-            assert told.body.startswith(b"event: error\n")
+            assert (written.status, written.headers[0][1]) == (200, b"text/event-stream; charset=utf-8")
+            assert written.body.startswith(b"event: error\n")
         else:
-            assert told == plain
+            assert written == plain

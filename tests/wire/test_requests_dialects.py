@@ -1,5 +1,5 @@
-"""What a dialect decides about a request: a model of its own choice, idle `stream_options`, and how a refusal
-is told.
+"""What a dialect decides about a request: a model of its own choice, idle `stream_options`, and the form
+of refusals.
 """
 
 import json

@@ -39,7 +39,7 @@ PUBLISHED: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
-def told(name: str) -> list[dict[str, Any]]:
+def events_of(name: str) -> list[dict[str, Any]]:
     return events(stream(deltas(name)))
 
 
@@ -74,7 +74,7 @@ def test_every_event_is_named_numbered_and_of_the_published_type(name: str) -> N
 
 @pytest.mark.parametrize("name", CASES)
 def test_it_begins_with_created_and_ends_with_one_terminal_event(name: str) -> None:
-    found = told(name)
+    found = events_of(name)
     assert found[0]["type"] == "response.created"
     assert [event["type"] in TERMINAL for event in found].count(True) == 1
     assert found[-1]["type"] in TERMINAL
@@ -85,7 +85,7 @@ def test_it_begins_with_created_and_ends_with_one_terminal_event(name: str) -> N
 def test_items_and_parts_open_one_at_a_time_in_order(name: str) -> None:
     open_items: list[dict[str, Any]] = []
     count = 0
-    for event in told(name):
+    for event in events_of(name):
         kind = event["type"]
         if kind == "response.output_item.added":
             assert not open_items or has_failed(name)  # what is broken never ends
@@ -103,22 +103,22 @@ def test_items_and_parts_open_one_at_a_time_in_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_item_of_an_answer_can_be_sent_back(name: str) -> None:
-    for item in told(name)[-1]["response"]["output"]:
+    for item in events_of(name)[-1]["response"]["output"]:
         msgspec.convert(item, type=WholeItem)
         assert item["id"].startswith(f"{ID_PREFIXES[item['type']]}_")
 
 
 def test_the_cases_have_every_type_of_item_that_answers_have() -> None:
-    items = [item for name in CASES for item in told(name)[-1]["response"]["output"]]
+    items = [item for name in CASES for item in events_of(name)[-1]["response"]["output"]]
     assert {item["type"] for item in items} == {kind for kind in ID_PREFIXES if not kind.endswith("_output")}
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not has_failed(name)])
 def test_the_last_event_has_the_object_that_a_body_is(name: str) -> None:
-    last = told(name)[-1]["response"]
+    last = events_of(name)[-1]["response"]
     assert last == json.loads(body(deltas(name)))
     Response.model_validate(last)
-    done = [event["item"] for event in told(name) if event["type"] == "response.output_item.done"]
+    done = [event["item"] for event in events_of(name) if event["type"] == "response.output_item.done"]
     assert last["output"] == done
     ids = [item["id"] for item in done]
     assert len(set(ids)) == len(ids)
@@ -127,7 +127,7 @@ def test_the_last_event_has_the_object_that_a_body_is(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_sdk_accumulates_each_transcript(name: str) -> None:
     """Its accumulator raises for an event that does not follow from those before."""
-    read, last = read_by_sdk(stream(deltas(name))), told(name)[-1]
+    read, last = read_by_sdk(stream(deltas(name))), events_of(name)[-1]
     assert (read is not None) == (last["type"] == "response.completed")
     if read is not None:
         whole = Response.model_validate(last["response"])
@@ -159,7 +159,7 @@ def test_a_replay_in_other_batches_is_the_same(name: str) -> None:
     ],
 )
 def test_how_it_ends(name: str, status: str, reason: str | None, last: str) -> None:
-    found = told(name)[-1]
+    found = events_of(name)[-1]
     response = found["response"]
     assert (found["type"], response["status"]) == (f"response.{last}", status)
     assert response["incomplete_details"] == (reason and {"reason": reason})
@@ -169,7 +169,7 @@ def test_how_it_ends(name: str, status: str, reason: str | None, last: str) -> N
 
 
 def test_a_text() -> None:
-    assert kinds(told("text")) == [
+    assert kinds(events_of("text")) == [
         *("created", "in_progress", "output_item.added", "content_part.added"),
         *("output_text.delta", "output_text.delta"),
         *("output_text.done", "content_part.done", "output_item.done", "completed"),
@@ -177,7 +177,7 @@ def test_a_text() -> None:
 
 
 def test_reasoning_ends_with_the_first_text() -> None:
-    assert kinds(told("reasoning"))[2:12] == [
+    assert kinds(events_of("reasoning"))[2:12] == [
         *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
         *("reasoning_text.done", "content_part.done", "output_item.done"),
         *("output_item.added", "content_part.added", "output_text.delta"),
@@ -185,7 +185,7 @@ def test_reasoning_ends_with_the_first_text() -> None:
 
 
 def test_a_summary_is_told_instead_where_it_was_asked_for() -> None:
-    found = told("reasoning-summary")
+    found = events_of("reasoning-summary")
     assert kinds(found)[2:9] == [
         *("output_item.added", "reasoning_summary_part.added"),
         *("reasoning_summary_text.delta", "reasoning_summary_text.delta"),
@@ -197,7 +197,7 @@ def test_a_summary_is_told_instead_where_it_was_asked_for() -> None:
 
 
 def test_interleaved_calls_are_told_one_after_the_other() -> None:
-    calls = told("interleaved-calls")[-1]["response"]["output"]
+    calls = events_of("interleaved-calls")[-1]["response"]["output"]
     assert [(call["call_id"], call["arguments"]) for call in calls] == [
         ("call_1", '{"city":"Tokyo"}'),
         ("call_2", "{}"),
@@ -239,19 +239,19 @@ def test_a_call_that_is_whole_ends_when_the_next_begins() -> None:
 
 
 def test_name_and_call_id_are_there_from_the_beginning() -> None:
-    (added, *_) = (event for event in told("tool-call") if event["type"] == "response.output_item.added")
+    (added, *_) = (event for event in events_of("tool-call") if event["type"] == "response.output_item.added")
     item = added["item"]
     assert (item["name"], item["call_id"], item["arguments"]) == ("get_weather", "call_1", "")
     assert item["id"].startswith("fc_" + ID)
 
 
 def test_arguments_are_told_in_the_upstreams_pieces() -> None:
-    pieces = [event["delta"] for event in told("tool-call") if event["type"].endswith("arguments.delta")]
+    pieces = [event["delta"] for event in events_of("tool-call") if event["type"].endswith("arguments.delta")]
     assert pieces == ['{"city":', '"Tokyo"}']
 
 
 def test_a_namespace_is_told_beside_the_short_name() -> None:
-    (call,) = told("namespaced-call")[-1]["response"]["output"]
+    (call,) = events_of("namespaced-call")[-1]["response"]["output"]
     assert (call["namespace"], call["name"]) == ("town", "get_weather")
 
 
@@ -262,7 +262,7 @@ def test_repeated_call_ids_become_unique() -> None:
 
 
 def test_only_a_completed_response_has_the_time_of_its_end() -> None:
-    first, *_, last = told("text")
+    first, *_, last = events_of("text")
     times = [event["response"]["completed_at"] for event in (first, last)]
     assert times == [None, ANSWER.created + 2]
     for finish in (Finished("length"), Finished("stop", is_cancelled=True)):
@@ -281,7 +281,7 @@ def test_it_never_completes_before_it_was_created() -> None:
 
 
 def test_all_usage_numbers_are_told() -> None:
-    assert told("cache")[-1]["response"]["usage"] == {
+    assert events_of("cache")[-1]["response"]["usage"] == {
         "input_tokens": 12,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 5},
         "output_tokens": 18,
@@ -291,16 +291,16 @@ def test_all_usage_numbers_are_told() -> None:
 
 
 def test_a_failure_is_told_in_both_shapes_and_leaves_no_item_whole() -> None:
-    (*_, error, failed) = told("failure-in-a-call")
+    (*_, error, failed) = events_of("failure-in-a-call")
     assert error["error"]["message"] == error["message"] == failed["response"]["error"]["message"]
     assert isinstance(error["code"], str)
     assert failed["response"]["usage"] is None
-    assert "response.output_item.done" not in {event["type"] for event in told("failure-in-a-call")}
+    assert "response.output_item.done" not in {event["type"] for event in events_of("failure-in-a-call")}
 
 
 def test_what_was_held_back_comes_before_the_failure() -> None:
     """It is charged. The broken call has no end, and the whole one does."""
-    found = told("failure-behind-a-call")
+    found = events_of("failure-behind-a-call")
     assert kinds(found)[2:] == [
         *("output_item.added", "function_call_arguments.delta"),
         *("output_item.added", "function_call_arguments.delta"),
@@ -350,7 +350,7 @@ def test_a_failure_ends_a_stream_behind_any_number() -> None:
 
 
 def test_a_background_response_was_queued() -> None:
-    (created, queued, running, *_) = told("background")
+    (created, queued, running, *_) = events_of("background")
     assert [created["response"]["status"], queued["type"]] == ["queued", "response.queued"]
     assert running["response"]["status"] == "in_progress"
 

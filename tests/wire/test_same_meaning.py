@@ -233,10 +233,10 @@ def _answers(draw: st.DrawFn) -> tuple[list[AnyDelta], Read]:
     cached = draw(st.integers(0, prompt))
     written, reasoning = draw(st.integers(0, prompt - cached)), draw(st.integers(0, completion))
     usage = Usage(prompt, completion, cached, reasoning, cache_write_tokens=written)
-    told = {f"call_{number}": (call.name, call.input) for number, call in enumerate(calls)}
+    shown = {f"call_{number}": (call.name, call.input) for number, call in enumerate(calls)}
     text = "".join(delta.text for delta in content if isinstance(delta, Text))
     end: list[AnyDelta] = [Finished("tool_calls" if calls else "stop"), usage]
-    return [Started(), *content, *end], Read(text, told, prompt, completion, cached, written, reasoning)
+    return [Started(), *content, *end], Read(text, shown, prompt, completion, cached, written, reasoning)
 
 
 def streamed(protocol: str, deltas: Sequence[AnyDelta]) -> bytes:

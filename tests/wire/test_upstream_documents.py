@@ -250,7 +250,7 @@ def test_a_legacy_function_call_is_one_call_without_an_id() -> None:
     ]
 
 
-def test_a_legacy_function_call_stays_one_whatever_is_said_again() -> None:
+def test_a_legacy_function_call_stays_one_when_its_name_is_repeated() -> None:
     stream = frames(
         function_call("{}", name="f"),
         function_call("", name="f"),

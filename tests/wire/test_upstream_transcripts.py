@@ -14,7 +14,7 @@ from chatapi.wire.protocols.chat import ENCODERS
 from chatapi.wire.sse import EventTooLargeError, Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import UpstreamError
-from tests.said import said
+from tests.choice_content import content_of
 
 TRANSCRIPTS = {
     f"{dialect}/{path.stem}": path
@@ -72,8 +72,8 @@ def test_a_whole_body_says_the_same_as_its_stream(name: str) -> None:
     reader = new_reader(stream)
     whole = collect(reader.read_answer(BODIES[name].read_bytes()) + reader.end())
     streamed = collect(outcome([stream])[0])
-    assert {index: said(choice) for index, choice in whole.choices.items()} == {
-        index: said(choice) for index, choice in streamed.choices.items()
+    assert {index: content_of(choice) for index, choice in whole.choices.items()} == {
+        index: content_of(choice) for index, choice in streamed.choices.items()
     }
     assert streamed.usage in (None, whole.usage)
 

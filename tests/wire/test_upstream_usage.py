@@ -45,7 +45,7 @@ def test_a_usage_that_cannot_be_is_no_usage(usage: dict[str, int]) -> None:
     assert read(STOP, event({"usage": usage}))[-1] == Finished("stop")
 
 
-def test_a_usage_that_is_far_too_large_is_told_for_whoever_settles_judges_it() -> None:
+def test_a_usage_that_is_far_too_large_is_left_to_the_settlement() -> None:
     for many in (1 << 40, 1 << 70):
         assert read(STOP, event({"usage": {"prompt_tokens": 1, "completion_tokens": many}}))[-1] == Usage(
             1, many
@@ -66,7 +66,7 @@ BY_TIME = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("counts", "expected"),
     [
         pytest.param(
             {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 5}},
@@ -134,8 +134,8 @@ BY_TIME = {"ephemeral_5m_input_tokens": 2, "ephemeral_1h_input_tokens": 3}
         ),
     ],
 )
-def test_the_kinds_of_input_are_read_under_every_name(told: dict[str, Any], expected: Usage) -> None:
-    usage = {"completion_tokens": 4, **told}
+def test_the_kinds_of_input_are_read_under_every_name(counts: dict[str, Any], expected: Usage) -> None:
+    usage = {"completion_tokens": 4, **counts}
     assert read(STOP, event({"usage": usage}))[-1] == expected
 
 
@@ -219,7 +219,7 @@ def test_a_usage_of_other_types_is_none_and_no_error(usage: object) -> None:
 # ---- of several choices
 
 
-def told(prompt: int, completion: int, cached: int | None = None) -> dict[str, Any]:
+def usage_of(prompt: int, completion: int, cached: int | None = None) -> dict[str, Any]:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
@@ -259,30 +259,33 @@ def heard(*events: Event, choices: int = 2, prompts: int = 1) -> Usage | None:
     "events",
     [
         pytest.param(
-            [*says(0, 3), *says(1, 5), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))],
+            [*says(0, 3), *says(1, 5), ends(0), alone(usage_of(9, 4)), ends(1), alone(usage_of(9, 6))],
             id="interleaved",
         ),
         pytest.param(
-            [*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), alone(told(9, 6))],
+            [*says(0, 3), ends(0), alone(usage_of(9, 4)), *says(1, 5), ends(1), alone(usage_of(9, 6))],
             id="one by one",
         ),
         pytest.param(
-            [*says(1, 5), *says(0, 3), ends(1), alone(told(9, 6)), ends(0), alone(told(9, 4))],
+            [*says(1, 5), *says(0, 3), ends(1), alone(usage_of(9, 6)), ends(0), alone(usage_of(9, 4))],
             id="the longer one first",
         ),
-        pytest.param([*says(0, 3), *says(1, 5), ends(0, told(9, 4)), ends(1, told(9, 6))], id="with the end"),
         pytest.param(
-            [*says(0), *says(1), ends(0), alone(told(9, 4)), ends(1), alone(told(9, 6))], id="long chunks"
+            [*says(0, 3), *says(1, 5), ends(0, usage_of(9, 4)), ends(1, usage_of(9, 6))], id="with the end"
+        ),
+        pytest.param(
+            [*says(0), *says(1), ends(0), alone(usage_of(9, 4)), ends(1), alone(usage_of(9, 6))],
+            id="long chunks",
         ),
         pytest.param(
             [
                 *says(0, 3),
                 ends(0),
                 event({"choices": []}),
-                alone(told(9, 4)),
+                alone(usage_of(9, 4)),
                 *says(1, 5),
                 ends(1),
-                alone(told(9, 6)),
+                alone(usage_of(9, 6)),
             ],
             id="pings",
         ),
@@ -297,7 +300,7 @@ def test_details_are_added_too_and_each_prompt_of_a_text_request_counts() -> Non
     events = [
         event
         for index in range(4)
-        for event in (*says(index, 3), ends(index, told(9 + index // 2, 4, index // 2)))
+        for event in (*says(index, 3), ends(index, usage_of(9 + index // 2, 4, index // 2)))
     ]
     assert heard(*events, DONE, choices=4, prompts=2) == Usage(9 + 10, 16, 0 + 1, is_added=True)
     assert heard(*events, DONE, choices=4) == Usage(10, 16, 1, is_added=True)
@@ -306,30 +309,37 @@ def test_details_are_added_too_and_each_prompt_of_a_text_request_counts() -> Non
 @pytest.mark.parametrize(
     "events",
     [
-        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8))], id="once"),
+        pytest.param([*says(0, 3), *says(1, 5), ends(0), ends(1), alone(usage_of(9, 8))], id="once"),
         pytest.param(
-            [*says(0, 3), *says(1, 5), ends(0), ends(1), alone(told(9, 8)), alone(told(9, 8))], id="twice"
+            [*says(0, 3), *says(1, 5), ends(0), ends(1), alone(usage_of(9, 8)), alone(usage_of(9, 8))],
+            id="twice",
         ),
         pytest.param(
-            [*says(0, 3), *says(1, 5), ends(0), ends(1, told(9, 8)), alone(told(9, 8))],
+            [*says(0, 3), *says(1, 5), ends(0), ends(1, usage_of(9, 8)), alone(usage_of(9, 8))],
             id="with the end and again",
         ),
         pytest.param(
-            [*says(0, 3), *says(1, 5), ends(0, told(9, 3)), ends(1, told(9, 5)), alone(told(9, 8))],
+            [
+                *says(0, 3),
+                *says(1, 5),
+                ends(0, usage_of(9, 3)),
+                ends(1, usage_of(9, 5)),
+                alone(usage_of(9, 8)),
+            ],
             id="pieces and the whole",
         ),
         pytest.param(
-            [*says(0, 3), ends(0, told(9, 3)), *says(1, 5), ends(1, told(9, 8))], id="the sum so far"
+            [*says(0, 3), ends(0, usage_of(9, 3)), *says(1, 5), ends(1, usage_of(9, 8))], id="the sum so far"
         ),
         pytest.param(
             [
                 *says(0, 3),
                 ends(0),
-                alone(told(9, 4)),
+                alone(usage_of(9, 4)),
                 *says(1, 5),
                 ends(1),
-                alone(told(9, 10)),
-                alone(told(9, 8)),
+                alone(usage_of(9, 10)),
+                alone(usage_of(9, 8)),
             ],
             id="then the whole",
         ),
@@ -341,12 +351,12 @@ def test_a_usage_told_of_all_choices_is_not_added(events: list[Event]) -> None:
 
 def test_a_usage_with_every_chunk_is_of_its_choice_and_the_whole_comes_last() -> None:
     """vLLM sends such usage with `continuous_usage_stats`."""
-    said = [of(index, {"content": " the"}, usage=told(9, n)) for n in range(1, 4) for index in (0, 1)]
-    events = [*said, ends(0, told(9, 4)), ends(1, told(9, 4))]
-    assert heard(*events, alone(told(9, 8)), DONE) == Usage(9, 8)
+    said = [of(index, {"content": " the"}, usage=usage_of(9, n)) for n in range(1, 4) for index in (0, 1)]
+    events = [*said, ends(0, usage_of(9, 4)), ends(1, usage_of(9, 4))]
+    assert heard(*events, alone(usage_of(9, 8)), DONE) == Usage(9, 8)
     assert heard(*events, DONE) == Usage(9, 8, is_added=True)
 
 
 def test_what_only_some_choices_tell_is_as_it_was_last() -> None:
-    assert heard(*says(0, 3), ends(0), alone(told(9, 4)), *says(1, 5), ends(1), DONE) is None
-    assert heard(*says(0, 3), ends(0), *says(1, 5), ends(1), alone(told(9, 8)), DONE) == Usage(9, 8)
+    assert heard(*says(0, 3), ends(0), alone(usage_of(9, 4)), *says(1, 5), ends(1), DONE) is None
+    assert heard(*says(0, 3), ends(0), *says(1, 5), ends(1), alone(usage_of(9, 8)), DONE) == Usage(9, 8)

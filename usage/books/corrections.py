@@ -1,7 +1,7 @@
 """Corrections: a wrong charge is put right by one more entry, which counts where the charge counts.
 
 A correction changes the budgets of the day that was charged, and the rollup of the hour in which it is
-written. The generation's row stays what its client was told.
+written. The generation's row keeps the amount that its client got.
 """
 
 from collections import defaultdict
@@ -104,9 +104,9 @@ def _row(now: datetime, correction: Correction) -> Entry:
     entry = correction.entry
     assert entry.generation_id is not None
     return Entry(
-        kind=Kind.CORRECTION.value,
-        generation_id=entry.generation_id,
-        **BudgetOwners.of(entry)._asdict(),
+        Kind.CORRECTION.value,
+        entry.generation_id,
+        *BudgetOwners.of(entry),
         model=entry.model,
         outcome=entry.outcome,
         budget_day=entry.budget_day,

@@ -80,7 +80,7 @@ def already_admitted(api_key_id: int, key: Idempotency) -> AlreadyAdmitted | Non
 
 
 def is_known(api_key_id: int, digest: str) -> bool:
-    """Return whether the key stands for a generation, whatever its request."""
+    """Return whether the key stands for a generation, of any request."""
     holder = _holders(database_now(), [(api_key_id, digest)]).get((api_key_id, digest))
     return holder is not None and not holder.is_expired
 

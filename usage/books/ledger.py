@@ -179,7 +179,7 @@ class Orphan:
 def take_over(now: datetime, items: Sequence[TakeOver]) -> list[list[Orphan]]:
     """Raise the fence of open generations whose lease has run out; two reapers never get the same one.
 
-    A generation that had started keeps its worker's name, which tells operators which worker was lost.
+    A generation that had started keeps its worker's name, so that operators see which worker was lost.
     """
     return [_take_over(now, item) for item in items]
 

@@ -28,7 +28,7 @@ def attempts(row: Generation) -> list[tuple[int, Attempt]]:
 
 
 def corrections(row: Generation) -> list[LedgerEntry]:
-    """Return the corrections in order. The generation's own amount stays what its client was told."""
+    """Return the corrections in order. The generation keeps the amount that its client got."""
     if row.state != State.SETTLED:
         return []
     return list(LedgerEntry.objects.filter(generation=row, kind=Kind.CORRECTION).order_by("id"))

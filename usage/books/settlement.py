@@ -75,7 +75,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What was written: the tokens and the amount that the client may be told now."""
+    """What was written: the tokens and the amount, which the client may see now."""
 
     id: UUID
     tokens: Tokens
@@ -270,9 +270,9 @@ def _entries(now: datetime, posting: _Posting) -> list[Entry]:
 def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int, tokens: Tokens) -> Entry:
     row = posting.row
     return Entry(
-        kind=kind.value,
-        generation_id=row.id,
-        **row.owners._asdict(),
+        kind.value,
+        row.id,
+        *row.owners,
         model=row.model,
         outcome=posting.item.outcome.value,
         budget_day=row.budget_day,

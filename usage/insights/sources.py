@@ -74,11 +74,11 @@ class Source:
 def sources(
     over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
 ) -> Iterator[Source]:
-    """Yield the sources that cover the range; with `by_start` their rows can be told apart by bucket."""
+    """Yield the sources that cover the range; with `by_start` their rows can be grouped by bucket."""
     if group_by == "end_user" or filters.end_user is not None:
         yield _days_of_end_users(over, group_by, filters)
         return
-    # A day of another zone, and an hour, can't be told from rows of UTC days.
+    # A day of another zone, and an hour, can't be computed from rows of UTC days.
     if by_start and not over.has_utc_days:
         yield _hours(over, over.start, over.end, group_by, filters)
         return

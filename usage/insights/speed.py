@@ -37,7 +37,7 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     owner = filters.api_key_id if filters.api_key_id is not None else filters.organization_id
     rest = {"project_id": filters.project_id, "model": filters.model, "outcome": filters.outcome}
     narrowed = {name: value for name, value in rest.items() if value is not None}
-    # The two bounds are in the inner query: what it reads is limited, whatever the outer one leaves out.
+    # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
             SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, project_id, model, outcome
             FROM usage_generation WHERE {column} = %s AND admitted_at >= %s AND admitted_at < %s

@@ -7,7 +7,11 @@ from accounts.models import APIKey, EndUser, Organization, Project
 from usage.models.budget_keys import EVER, BudgetKey, LimitKey, Period, Scope
 
 # An organization's budget whose spending its credit pays: the columns beside the organization's id.
-CREDIT_BUDGET = {"scope": Scope.ORGANIZATION.value, "period": Period.EVER.value}
+CREDIT_BUDGET = {
+    name: value
+    for name, value in BudgetKey.at(Scope.ORGANIZATION, 0, Period.EVER, EVER)._asdict().items()
+    if name not in ("scope_id", "period_start")
+}
 
 
 class Credit(models.Model):

@@ -21,6 +21,7 @@ from usage.models import (
     Kind,
     MonthlyEndUserUsage,
 )
+from usage.models.budget_keys import BudgetOwners
 from usage.rollups import closing
 from usage.rollups.closed_days import SUMS
 
@@ -50,6 +51,9 @@ class Entry(NamedTuple):
     cache_write_tokens: int
     cache_write_1h_tokens: int
     amount_nanodollars: int
+
+
+assert Entry._fields[2:][: len(BudgetOwners._fields)] == BudgetOwners._fields, "an entry lacks an owner"
 
 
 def hour_of(moment: datetime) -> datetime:

@@ -197,7 +197,7 @@ def usage_has_a_source(since: datetime | None) -> Iterator[Difference]:
 
 
 def told_is_charged(since: datetime | None) -> Iterator[Difference]:
-    """Check I11: a charge has its generation's tokens, which the client was told, and its owner and time."""
+    """Check I11: a charge has its generation's tokens, which the client got, and its owner and time."""
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
@@ -218,10 +218,12 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
     for entry in wrong.select_related("generation"):
         row = entry.generation
         assert row is not None
-        told = f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}, {row.settled_at}, {_owned(row)}"
+        expected = (
+            f"{row.prompt_tokens}+{row.completion_tokens}, {row.outcome}, {row.settled_at}, {_owned(row)}"
+        )
         tokens = f"{entry.prompt_tokens}+{entry.completion_tokens}"
         charged = f"{tokens}, {entry.outcome}, {entry.created_at}, {_owned(entry)}"
-        yield Difference("I11 told = charged", str(row), told, charged)
+        yield Difference("I11 sent = charged", str(row), expected, charged)
 
 
 # Columns in which a charge equals its generation.

@@ -225,8 +225,8 @@ def _check_block(row: LedgerSeal, block: _Block) -> Iterator[Difference]:
         hashes = older if _digest(row.previous_digest, older) == row.digest else hashes
     # The columns that are not hashed are checked as well: a `last_id` that is too high would end sealing.
     last_statement_id = block.before.statement_id if row.last_statement_id is None else row.last_statement_id
-    told = (row.first_id, row.last_id, last_statement_id, row.entries_count, row.sum_nanodollars)
-    if _digest(row.previous_digest, hashes) == row.digest and block.extent == told:
+    extent = (row.first_id, row.last_id, last_statement_id, row.entries_count, row.sum_nanodollars)
+    if _digest(row.previous_digest, hashes) == row.digest and block.extent == extent:
         return
     when = f"as sealed at {row.sealed_at:%Y-%m-%d %H:%M:%S}"
     sealed = [

@@ -57,8 +57,8 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
             yield Difference("I2 conservation", budget.id, *amounts)
         # Limits are found by these columns, sums by the id.
         if budget.id != str(budget.key):
-            told = f"{budget.key}, whose limit it has"
-            yield Difference("I2 conservation", budget.id, "the budget that its id says", told)
+            actual = f"{budget.key}, whose limit it has"
+            yield Difference("I2 conservation", budget.id, "the budget that its id says", actual)
     # Entries of a day also count in its month and in "ever", which began earlier and are not checked here.
     older = Budget.objects.filter(period_start__lt=first_day) if first_day else Budget.objects.none()
     for budget_id in sorted((posted.keys() | pending.keys()) - set(older.values_list("id", flat=True))):

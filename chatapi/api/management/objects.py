@@ -129,7 +129,7 @@ class ProjectUser(Struct, frozen=True, kw_only=True):
 
 class Invite(Struct, frozen=True, kw_only=True):
     """An invitation. `url`, the path at which the person chooses a password, is there at its creation only:
-    whoever has it can sign in as this person.
+    everyone who has it can sign in as this person.
     """
 
     object: Literal["organization.invite"] = "organization.invite"

@@ -28,5 +28,5 @@ document.addEventListener("click", async (event) => {
   }, 2000);
 });
 
-// Whoever comes to the field, by a click or by a key, has it selected.
+// A click into the field, or a key that reaches it, selects its text.
 document.addEventListener("focusin", (event) => { if (event.target.matches("input[readonly]")) event.target.select(); });

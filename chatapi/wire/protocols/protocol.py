@@ -38,7 +38,7 @@ class Parser(typing.Protocol):
         `UnresolvedReferences`.
 
         `default_model` is for a body without a model; None: it must name one. A ticket's request asks for a
-        stream, whatever its body says. Pictures may be remote: which are allowed is known later.
+        stream, even if its body does not. Pictures may be remote: which are allowed is known later.
         """
         ...
 

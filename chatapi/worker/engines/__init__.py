@@ -58,7 +58,7 @@ class Call:
     max_prompt_tokens: int | None = None
     """What the model's context has room for, if that is known."""
     trace_headers: Mapping[str, str] = field(default_factory=dict)
-    """What the upstream is told of the attempt's span."""
+    """The attempt's span, for the upstream."""
 
 
 class EngineError(Exception):

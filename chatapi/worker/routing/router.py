@@ -69,8 +69,8 @@ class Router:
     def in_order(self, routes: Sequence[Route], affinity: bytes | None = None) -> list[Route]:
         """Return the routes in the order to ask them.
 
-        Requests of one affinity draw the same order among deployments of one priority, whatever is in flight
-        there, except that one that is crowded comes later.
+        Requests of one affinity draw the same order among deployments of one priority, but a crowded one
+        comes later.
         """
         if len(routes) < 2:
             return list(routes)

@@ -90,7 +90,7 @@ class _ReadEcho(tokens.Counter):
 class _UnreadEcho(tokens.Counter):
     """Leaves out of a choice as many tokens as its prompt has.
 
-    It is for prompts that can't be compared: token ids, whose text only the upstream's vocabulary tells, and
+    It is for prompts that can't be compared: token ids, whose text only the upstream's vocabulary has, and
     answers whose beginning is lost. A choice with any text counts as one token at least, so that none is free
     if the upstream ignores `echo`.
     """

@@ -68,7 +68,7 @@ class Run:
         self.content = content
         self.is_kept = is_kept
         self.request_bytes = 0 if content is None else len(content)
-        """The length of `content`, which tells how long work on the request takes."""
+        """The length of `content`, which decides how long work on the request takes."""
         self.deployment = ""
         self.stopped: End | None = None
         self.context: dict[str, Any] = {}

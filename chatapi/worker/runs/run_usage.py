@@ -71,7 +71,7 @@ class RunUsage:
                 case _:
                     self._count(delta)
                     passing.append(delta)
-        # Only content tells the time: a role or a usage is no token.
+        # Only content counts for the time: a role or a usage is no token.
         if self._pieces > before:
             self.last_token_ms = round((time.monotonic() - self._started_at) * 1_000)
             self.first_token_ms = self.last_token_ms if self.first_token_ms is None else self.first_token_ms

@@ -146,7 +146,7 @@ class Echo(EventStreamConsumer):
 
 
 class TwoPieces(EventStreamConsumer):
-    """Sends its body in two pieces, whatever the method."""
+    """Sends its body in two pieces, for every method."""
 
     async def handle(self) -> None:
         await self.send_headers(200, [(b"content-length", b"8")])
@@ -204,7 +204,7 @@ async def _websocket(scope: Any, receive: Any, send: Any) -> None:
         return
     if "watch" in query:
         watches[query["watch"]].ended.set()
-        await receive()  # whoever is watched is never let in
+        await receive()  # this consumer accepts nobody
         return
     await send({"type": "websocket.accept"})
     while (message := await receive())["type"] == "websocket.receive":

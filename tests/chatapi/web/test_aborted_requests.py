@@ -23,7 +23,7 @@ SCOPE = {
 
 
 class FailsAtItsEnd(EventStreamConsumer):
-    """A handler whose cleanup fails, whatever its arguments."""
+    """A handler whose cleanup fails, with any arguments."""
 
     async def handle(self, *body: bytes) -> None:
         """Wait to be cancelled."""

@@ -84,7 +84,7 @@ async def test_a_database_that_is_away_is_told_to_all_and_held_against_nobody(ad
     process = Process()
     process.is_database_away = True
     asking = [process.authenticate((f"Bearer {process.good}", None), address) for _ in range(2 * MOST)]
-    told = await asyncio.gather(*asking, return_exceptions=True)
-    assert [type(each) for each in told] == [DatabaseUnavailable] * 2 * MOST
+    shown = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in shown] == [DatabaseUnavailable] * 2 * MOST
     process.is_database_away = False
     assert (await process.authenticate((f"Bearer {process.good}", None), address)).api_key_id == 1

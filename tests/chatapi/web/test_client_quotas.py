@@ -85,7 +85,7 @@ def test_behind_a_proxy_the_requests_of_the_forwarded_address_count() -> None:
         assert_served(idle[0])
 
 
-def test_a_full_server_closes_waiting_connections_of_who_has_most() -> None:
+def test_a_full_server_closes_waiting_connections_of_the_largest_client() -> None:
     with running(max_connections=20) as probe, ExitStack() as stack:
         ours = clients(stack, probe, OURS)()
         assert_served(ours)

@@ -1,4 +1,4 @@
-"""Pages of other origins: whom the API answers, and what a browser is told."""
+"""Pages of other origins: which the API answers, with which headers."""
 
 import re
 from typing import Any
@@ -19,16 +19,16 @@ async def ask(origins: list[str], method: str, path: str, **headers: str) -> tup
     """Return the status and headers of the answer."""
     sent = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     scope: Any = {"type": "http", "method": method, "path": path, "headers": sent}
-    told: list[Any] = []
+    shown: list[Any] = []
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b""}
 
     async def send(message: Any) -> None:
-        told.append(message)
+        shown.append(message)
 
     await CrossOrigin(application, origins)(scope, receive, send)
-    start, _ = told
+    start, _ = shown
     return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}
 
 

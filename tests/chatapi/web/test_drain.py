@@ -17,7 +17,7 @@ from tests.chatapi.web.probe_process import MEGABYTE, Client, Probe, post, runni
 
 @dataclass
 class Drain:
-    """A process that has been told to stop while it had one client of each kind."""
+    """A process that was to stop while it had one client of each kind."""
 
     probe: Probe
     idle: Client

@@ -1,4 +1,4 @@
-"""How a connection ends behind its last answer, which arrives whatever its client still sends."""
+"""How a connection ends behind its last answer, which arrives while its client still sends."""
 
 import time
 from collections.abc import Iterator

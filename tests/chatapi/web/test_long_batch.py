@@ -1,5 +1,5 @@
-"""Many deltas at once, as after a client's long silence: they go out in pieces, and whoever leaves between
-two of them is seen to.
+"""Many deltas at once, as after a client's long silence: they go out in pieces, and a client that leaves
+between two of them is noticed.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ def test_with_load_a_turn_is_bounded_and_each_has_its_turn(loop: Loop) -> None:
     assert [loop.turn("abcdefgh", 0.009) for _ in range(4)] == ["abc", "def", "gh", "abc"]
 
 
-def test_who_comes_late_does_not_wait_for_those_who_have_read(loop: Loop) -> None:
+def test_a_late_client_does_not_wait_for_those_that_have_read(loop: Loop) -> None:
     assert loop.turn("abcdef", 0.009) == "abc"
     assert loop.turn("abcdefz", 0.004) == "defz"
 

@@ -123,7 +123,7 @@ async def test_missing_deltas_come_when_valkey_answers_again(
     assert not failures
 
 
-async def test_the_row_tells_an_end_that_was_never_published(services: Any, settled: UUID) -> None:
+async def test_the_row_has_an_end_that_was_never_published(services: Any, settled: UUID) -> None:
     row = await services.commits.read(Generation.objects.get, pk=settled)
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode(TOLD))])
     usage = Usage(1_000, 200, 400, completed_at=int(row.settled_at.timestamp()))
@@ -135,7 +135,7 @@ async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UU
     assert await heard(services, settled) == [*TOLD, *GOOD_END]
 
 
-async def test_an_end_that_is_about_to_be_told_is_waited_for(services: Any, settled: UUID) -> None:
+async def test_an_end_that_is_about_to_be_published_is_waited_for(services: Any, settled: UUID) -> None:
     """The worker has just settled the generation: the row is final, the log is still empty, and the job still
     exists.
     """

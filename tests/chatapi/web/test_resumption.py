@@ -143,7 +143,7 @@ async def test_a_stream_whose_row_is_open_waits(services: Any, waiting: Generati
     assert batches == []
 
 
-async def test_what_nobody_foresaw_is_told_inside_a_stream_that_has_begun() -> None:
+async def test_an_unforeseen_error_ends_a_stream_that_has_begun() -> None:
     client = Client()
     exchange = client.exchange("resume", is_started=True)
     exchange.encoder = OpenAI(Answer("0" * 32, 1, "small"))
@@ -219,7 +219,7 @@ async def test_a_good_end_never_follows_a_text_whose_rest_is_lost(
     assert await all_of(following) == [LOST]
 
 
-async def test_a_bad_end_follows_whatever_is_lost(services: Any, failed: Generation) -> None:
+async def test_a_bad_end_follows_every_loss(services: Any, failed: Generation) -> None:
     following = await cut_short(services, failed.pk)
     assert await all_of(following) == [Failed("it broke", code="upstream_error", status=502)]
 
@@ -250,7 +250,7 @@ async def cut_short(services: Any, generation_id: UUID) -> AsyncIterator[list[An
 
 
 @pytest.mark.parametrize(("held", "ids"), [(0, [b"", b""]), (2, [b"25-1", b"25-2"])])
-async def test_who_was_further_than_the_log_is_told_that_it_is_lost(
+async def test_a_client_that_was_further_than_the_log_gets_an_error(
     services: Any, waiting: Generation, held: int, ids: list[bytes]
 ) -> None:
     """Valkey has lost a part of the log: a client with a later position has made no mistake."""
@@ -299,22 +299,22 @@ async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses
 ) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     services.is_closing = True
-    *told, error, done = await frames(services, waiting.pk)
-    assert [event_id(frame) for frame in told] == [b"1-1", b"2-1", b"3-1"]
+    *contents, error, done = await frames(services, waiting.pk)
+    assert [event_id(frame) for frame in contents] == [b"1-1", b"2-1", b"3-1"]
     assert (event_id(error), event_id(done)) == (b"", b"")
     services.is_closing = False
     await publish(services, waiting.pk, 4, Text("!"), *GOOD_END)
     missed, *_ = await frames(
-        services, waiting.pk, resumption.position(event_id(told[-1]).decode(), "Last-Event-ID")
+        services, waiting.pk, resumption.position(event_id(contents[-1]).decode(), "Last-Event-ID")
     )
     assert event_id(missed) == b"4-1"
     assert b'"content":"!"' in missed
 
 
-async def test_an_end_that_the_row_tells_has_no_id(services: Any, completed: Generation) -> None:
+async def test_an_end_from_the_row_has_no_id(services: Any, completed: Generation) -> None:
     await publish(services, completed.pk, 1, *TOLD)
-    *told, finish, usage, done = await frames(services, completed.pk)
-    assert [event_id(frame) for frame in told] == [b"1-1", b"2-1", b"3-1"]
+    *contents, finish, usage, done = await frames(services, completed.pk)
+    assert [event_id(frame) for frame in contents] == [b"1-1", b"2-1", b"3-1"]
     assert [event_id(frame) for frame in (finish, usage, done)] == [b""] * 3
     assert b'"finish_reason":"stop"' in finish
     assert b'"completion_tokens":200' in usage
@@ -354,10 +354,10 @@ async def test_a_failure_behind_lost_deltas_is_sent_once_with_its_id(
     assert found[-1].endswith(b"data: [DONE]")
 
 
-# ---- told to end
+# ---- a process that is to end
 
 
-async def test_a_process_that_closes_ends_who_follows(services: Any, waiting: Generation) -> None:
+async def test_a_process_that_closes_ends_its_followers(services: Any, waiting: Generation) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
     following = resumption.follow(services, waiting)
     assert await anext(following) == TOLD
@@ -376,7 +376,7 @@ async def test_an_end_that_is_in_the_log_is_told_by_a_process_that_closes(
 @pytest.mark.parametrize(
     ("refusal", "code"), [(NotAuthenticated, "invalid_api_key"), (PermissionDenied, "permission_denied")]
 )
-async def test_who_may_not_look_any_more_is_told_so(
+async def test_a_key_that_may_not_look_any_more_gets_an_error(
     services: Any, waiting: Generation, refusal: type[Exception], code: str
 ) -> None:
     answers: list[type[Exception] | None] = [refusal, DatabaseUnavailable, None]
@@ -396,7 +396,7 @@ async def test_who_may_not_look_any_more_is_told_so(
                 )
             ]
         )
-    told, error, done = body.split(b"\n\n")[:-1]
-    assert b'"content":"hello"' in told
+    contents, error, done = body.split(b"\n\n")[:-1]
+    assert b'"content":"hello"' in contents
     assert (event_id(error), code.encode() in error, done) == (b"", True, b"data: [DONE]")
     assert answers == []

@@ -420,7 +420,7 @@ def test_a_client_that_vanishes_is_noticed(impatient_probe: Probe, every_seconds
 
 
 def vanish(client: socket.socket) -> None:
-    """Makes the kernel drop whatever arrives for `client` before TCP sees it: no acknowledgement, no FIN, no
+    """Makes the kernel drop all that arrives for `client` before TCP sees it: no acknowledgement, no FIN, no
     reset.
     """
     drop_all = ctypes.create_string_buffer(

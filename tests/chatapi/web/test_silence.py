@@ -91,12 +91,12 @@ async def test_what_is_over_in_the_queue_and_closed_by_nobody_has_expired(
     assert await looker.found(looker.watch(row.pk)) is Finding.EXPIRED
 
 
-async def test_what_is_settled_is_told(books: Books, alice: Person) -> None:
+async def test_a_settled_generation_is_reported(books: Books, alice: Person) -> None:
     looker, row = Looker(books, {}), await books.read(run, alice)
     assert await looker.found(looker.watch(row.pk)) is Finding.SETTLED
 
 
-async def test_a_row_that_is_gone_is_told(books: Books) -> None:
+async def test_a_missing_row_is_reported(books: Books) -> None:
     looker = Looker(books, {})
     assert await looker.found(looker.watch(identity.new_id())) is Finding.NO_ROW
 
@@ -140,7 +140,7 @@ async def test_without_the_database_a_dead_workers_connection_has_to_do(
     assert await looker.found(other) is Finding.UNKNOWN
 
 
-async def test_who_hears_something_is_not_asked_about(
+async def test_a_follower_that_gets_deltas_is_not_asked_about(
     books: Books, alice: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looker, row = Looker(books, {}), await books.read(run, alice)

@@ -82,7 +82,7 @@ class Upload:
         return self
 
     @property
-    def told(self) -> tuple[int, str]:
+    def refusal(self) -> tuple[int, str]:
         """Return status and code."""
         return self.status, json.loads(self.body)["error"]["code"]
 
@@ -125,7 +125,7 @@ async def test_of_a_strangers_body_the_first_pieces_are_all_that_is_read(
     upload = await Upload(
         path, method, {"authorization": "Bearer x", "cookie": "sessionid=x"}, is_announced=is_announced
     ).send()
-    assert upload.told in {(401, "invalid_api_key"), (413, "request_too_large")}
+    assert upload.refusal in {(401, "invalid_api_key"), (413, "request_too_large")}
     assert upload.pieces_read <= 2
 
 
@@ -133,11 +133,11 @@ async def test_of_a_strangers_body_the_first_pieces_are_all_that_is_read(
 async def test_what_is_wrong_with_the_head_is_told_before_the_body_is_read(alice: Person) -> None:
     authorization = bearer(alice)
     wrong = await Upload(CHAT, "POST", authorization | {"content-type": "text/plain"}).send()
-    assert (wrong.told, wrong.pieces_read) == ((415, "unsupported_media_type"), 1)
+    assert (wrong.refusal, wrong.pieces_read) == ((415, "unsupported_media_type"), 1)
     wrong = await Upload(CHAT, "PUT", authorization).send()
-    assert (wrong.told, wrong.pieces_read) == ((405, "method_not_allowed"), 1)
+    assert (wrong.refusal, wrong.pieces_read) == ((405, "method_not_allowed"), 1)
     wrong = await Upload(CHAT, "POST", authorization | {"x-chatapi-dialect": "dream"}).send()
-    assert (wrong.told, wrong.pieces_read) == ((400, "unknown_dialect"), 1)
+    assert (wrong.refusal, wrong.pieces_read) == ((400, "unknown_dialect"), 1)
 
 
 async def test_the_body_of_a_key_over_its_limit_is_not_read(alice: Person, services: Services) -> None:
@@ -145,10 +145,10 @@ async def test_the_body_of_a_key_over_its_limit_is_not_read(alice: Person, servi
         lambda: RateLimit.objects.create(api_key=alice.api_key, requests_per_minute=1)
     )
     first = await Upload(CHAT, "POST", bearer(alice)).send()
-    assert (first.told, first.pieces_read) == ((400, "invalid_json"), PIECES)
+    assert (first.refusal, first.pieces_read) == ((400, "invalid_json"), PIECES)
     await asyncio.gather(*services._background)  # it is counted
     second = await Upload(CHAT, "POST", bearer(alice)).send()
-    assert (second.told, second.pieces_read) == ((429, "rate_limit_exceeded"), 1)
+    assert (second.refusal, second.pieces_read) == ((429, "rate_limit_exceeded"), 1)
 
 
 async def test_the_body_of_a_key_of_which_too_much_was_refused_is_not_read(
@@ -157,7 +157,7 @@ async def test_the_body_of_a_key_of_which_too_much_was_refused_is_not_read(
     services.refused_bytes = RefusedBytes(64 * 1024 * 1024)
     services.refused_bytes.add(alice.api_key.pk, 65 * 1024 * 1024)
     upload = await Upload(CHAT, "POST", bearer(alice)).send()
-    assert (upload.told, upload.pieces_read) == ((429, "rate_limit_exceeded"), 1)
+    assert (upload.refusal, upload.pieces_read) == ((429, "rate_limit_exceeded"), 1)
 
 
 async def test_a_body_beyond_the_cap_is_not_read_to_its_end(
@@ -165,9 +165,9 @@ async def test_a_body_beyond_the_cap_is_not_read_to_its_end(
 ) -> None:
     settings.MAX_BODY_BYTES = 10 * len(PIECE)
     announced = await Upload(CHAT, "POST", bearer(alice)).send()
-    assert (announced.told, announced.pieces_read) == ((413, "request_too_large"), 1)
+    assert (announced.refusal, announced.pieces_read) == ((413, "request_too_large"), 1)
     chunked = await Upload(CHAT, "POST", bearer(alice), is_announced=False).send()
-    assert (chunked.told, chunked.pieces_read) == ((413, "request_too_large"), 11)
+    assert (chunked.refusal, chunked.pieces_read) == ((413, "request_too_large"), 11)
     assert not services.room._room._held_units
 
 
@@ -181,7 +181,7 @@ async def test_a_body_waits_unread_for_room_and_gives_it_back(alice: Person, ser
     assert upload.pieces_read == 1
     for room in taken:
         room.release()
-    assert ((await sending).told, upload.pieces_read) == ((400, "invalid_json"), PIECES)
+    assert ((await sending).refusal, upload.pieces_read) == ((400, "invalid_json"), PIECES)
     assert not services.room._room._held_units
 
 
@@ -192,7 +192,7 @@ async def test_who_is_signed_in_may_send_a_large_form(services: Services) -> Non
     assert upload.pieces_read == PIECES
     assert upload.status in {400, 403}, "Django's own limit for forms, or its check of the form's token"
     assert not services.room._room._held_units
-    assert (await Upload("/v1/models", "POST", headers).send()).told == (413, "request_too_large")
+    assert (await Upload("/v1/models", "POST", headers).send()).refusal == (413, "request_too_large")
 
 
 def _sign_in() -> str:

@@ -1,4 +1,4 @@
-"""What is forgotten of generations whose end nobody has told, and what is not."""
+"""What is deleted of generations whose end nobody has published, and what is not."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -110,14 +110,14 @@ async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(
     commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     still_open = (await commits.read(cast.admit, alice)).pk
-    just_settled, told = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
+    just_settled, shown = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
     await say(stream, still_open)
     await say(stream, just_settled)
-    await say(stream, told, Usage(1, 2))
+    await say(stream, shown, Usage(1, 2))
     await delete_settled(commits, stream)
     for generation_id in (still_open, just_settled):
         assert min(await kept_ms(redis, stream, generation_id)) > RUN_TTL_MS - 60_000
-    assert (await kept_ms(redis, stream, told))[1] > TTL_MS - LONG_AGO_MS
+    assert (await kept_ms(redis, stream, shown))[1] > TTL_MS - LONG_AGO_MS
 
 
 async def test_what_others_keep_in_the_same_redis_stays(

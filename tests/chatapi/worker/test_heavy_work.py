@@ -1,4 +1,4 @@
-"""The worker's event loop is free whatever a request holds: what takes long is done aside, in pieces, in
+"""The worker's event loop stays free for every request: what takes long is done aside, in pieces, in
 turns.
 """
 
@@ -208,7 +208,7 @@ async def test_who_is_cancelled_waits_for_what_has_begun_and_not_for_what_has_no
     assert done == ["first"]
 
 
-async def test_an_error_reaches_who_asked() -> None:
+async def test_an_error_reaches_its_caller() -> None:
     def work() -> None:
         raise LookupError("no")
 

@@ -88,7 +88,7 @@ async def test_it_reads_every_deviation_alike(
 @pytest.mark.parametrize(
     ("script", "usage"), [("no_usage", None), ("usage_after_done", None), ("zero_usage", Usage(0, 0))]
 )
-async def test_it_tells_the_usage_that_the_upstream_told(
+async def test_it_passes_the_upstreams_usage_on(
     engine: OpenAICompatibleEngine, upstream: Upstream, script: str, usage: Usage | None
 ) -> None:
     assert (await completion_of(engine, call_of(upstream.url, script))).usage == usage
@@ -324,7 +324,7 @@ async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(
     assert deltas == [Started(), Text("a"), Finished("stop")]
 
 
-# What the upstream is told
+# What the upstream gets
 
 
 async def test_it_sends_the_key_and_nothing_of_the_client(

@@ -21,9 +21,9 @@ from chatapi.worker.engines import Call, EngineError, Target, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import call_of as plain_call
 from tests.chatapi.worker.test_openai_compatible import failed, read_request, tcp_server
+from tests.choice_content import content_of
 from tests.fake_completion import Script, embeddings
 from tests.fake_upstream import Upstream
-from tests.said import said
 
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 FIVE_WORDS = " the of and to in"
@@ -110,8 +110,8 @@ async def test_every_transcript_is_read_over_http(
         )
         call = call_of(upstream, Script(raw=stream.decode(), **how), is_text=is_text, n=choices)
         deltas, code = await outcome(engine, call)
-        told = [delta for delta in deltas if not isinstance(delta, Usage)]
-        assert (path.name, told) == (path.name, read(stream, choices, is_text=is_text))
+        shown = [delta for delta in deltas if not isinstance(delta, Usage)]
+        assert (path.name, shown) == (path.name, read(stream, choices, is_text=is_text))
         assert (path.name, code is None) == (
             path.name,
             "failure" not in path.name and "error" not in path.name,
@@ -277,11 +277,11 @@ async def test_an_answer_that_ignores_stream_says_the_same(
 ) -> None:
     streamed = await completion(engine, call_of(upstream, Script(**how)))
     whole = await completion(engine, call_of(upstream, Script(as_json=True, **how)))
-    assert said(whole.choice(0)) == said(streamed.choice(0))
+    assert content_of(whole.choice(0)) == content_of(streamed.choice(0))
     assert whole.usage == streamed.usage
 
 
-async def test_vectors_are_read_whatever_the_pieces_they_come_in(
+async def test_vectors_are_read_in_pieces_of_any_size(
     engine: OpenAICompatibleEngine, upstream: Upstream
 ) -> None:
     """Pieces of every size: each byte of the document begins one."""

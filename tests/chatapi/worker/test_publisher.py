@@ -17,7 +17,7 @@ from usage import failpoints
 
 
 class Source:
-    """A generation; remembers what the publisher told it."""
+    """A generation; remembers the publisher's calls."""
 
     def __init__(self, fence: int = 1, organization_id: int = 1) -> None:
         self.id = identity.new_id()
@@ -25,14 +25,14 @@ class Source:
         self.fence = fence
         self.inbox = "web"
         self.next_seq = 1
-        self.told: list[str] = []
+        self.notices: list[str] = []
         self.given_up: list[AnyDelta] = []
 
     def fence_off(self) -> None:
-        self.told.append("fenced off")
+        self.notices.append("fenced off")
 
     def lose_stream(self, given_up: Sequence[AnyDelta]) -> None:
-        self.told.append("stream lost")
+        self.notices.append("stream lost")
         self.given_up += given_up
 
 
@@ -116,7 +116,7 @@ async def test_a_rest_that_can_not_be_written_is_given_up_with_its_beginning(
     everything = said(*(str(number) for number in range(1_000)))
     publisher.put(source, everything)
     await publisher.drained()
-    assert (source.told, source.given_up) == (["stream lost"], everything)
+    assert (source.notices, source.given_up) == (["stream lost"], everything)
 
 
 async def test_what_comes_during_a_write_goes_with_the_next_in_order(
@@ -173,7 +173,7 @@ async def test_a_failed_write_is_repeated_as_it_was(writes: Writes, publisher: P
     publisher.put(source, said("a", "b"))
     await publisher.drained()
     assert writes.calls[0] == writes.calls[1] == writes.calls[2]
-    assert source.told == []
+    assert source.notices == []
 
 
 async def test_it_gives_up_after_a_while_and_goes_on(
@@ -184,7 +184,7 @@ async def test_it_gives_up_after_a_while_and_goes_on(
     writes.failures = 2
     publisher.put(source, said("a"))
     await publisher.flushed(source)
-    assert source.told == ["stream lost"]
+    assert source.notices == ["stream lost"]
     assert source.given_up == said("a")
     publisher.put(source, said("b"))
     await publisher.flushed(source)
@@ -206,7 +206,7 @@ async def test_what_has_come_behind_what_it_gives_up_is_given_up_too(
     writes.is_open.set()
     await publisher.drained()
     assert (lost.given_up, lost.next_seq) == (said("a", "b", "c"), 2)
-    assert (late.told, [entry.id for entry in writes.calls[-1]]) == ([], [late.id])
+    assert (late.notices, [entry.id for entry in writes.calls[-1]]) == ([], [late.id])
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -219,9 +219,9 @@ async def test_a_delta_that_can_not_be_encoded_is_its_own_generations_loss(
     for source in sources:
         publisher.put(source, poison if source is poisoned else said("a"))
     await publisher.drained()
-    assert (poisoned.told, poisoned.given_up, poisoned.next_seq) == (["stream lost"], poison, 1)
+    assert (poisoned.notices, poisoned.given_up, poisoned.next_seq) == (["stream lost"], poison, 1)
     healthy = [source for source in sources if source is not poisoned]
-    assert [source.told for source in healthy] == [[], []]
+    assert [source.notices for source in healthy] == [[], []]
     assert [(entry.id, entry.first_seq) for entry in writes.calls[0]] == [
         (source.id, 1) for source in healthy
     ]
@@ -234,7 +234,7 @@ async def test_what_is_written_is_not_lost_by_what_goes_wrong_after_it(
     source = Source()
     publisher.put(source, said("a"))
     await publisher.flushed(source)
-    assert (source.told, len(writes.calls)) == ([], 1)
+    assert (source.notices, len(writes.calls)) == ([], 1)
 
 
 async def test_a_frozen_redis_is_a_failed_write(
@@ -260,7 +260,7 @@ async def test_who_is_refused_is_fenced_off_and_the_others_are_not(
     publisher.put(zombie, said("a"))
     publisher.put(healthy, said("b"))
     await publisher.drained()
-    assert (zombie.told, healthy.told) == (["fenced off"], [])
+    assert (zombie.notices, healthy.notices) == (["fenced off"], [])
 
 
 async def test_organizations_take_turns_in_what_one_call_does_not_hold(
@@ -303,4 +303,4 @@ async def test_a_generation_that_is_given_up_waits_no_more(
     publisher.put(lost, said(*["a"] * (2 * publisher_module.MAX_ENTRY_DELTAS)))
     async with asyncio.timeout(5):
         await publisher.caught_up(lost)
-    assert lost.told == ["stream lost"]
+    assert lost.notices == ["stream lost"]

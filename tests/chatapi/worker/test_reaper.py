@@ -235,7 +235,7 @@ async def test_one_that_waited_too_long_is_closed_even_without_redis(
     await nowhere.aclose()
 
 
-async def test_who_must_end_while_it_settles_tells_the_client(
+async def test_a_worker_that_must_end_while_it_settles_answers_its_client(
     commits: Commits, stream: DeltaStream, lost_run: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_settled, may_answer, write = asyncio.Event(), asyncio.Event(), commits.write

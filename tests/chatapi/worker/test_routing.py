@@ -146,7 +146,7 @@ def test_a_conversation_keeps_its_affinity_as_it_grows() -> None:
     assert affinity(chat(*begin), organization_id=2) != home
 
 
-def test_a_cache_key_is_an_affinity_whatever_the_prompt() -> None:
+def test_a_cache_key_is_an_affinity_for_any_prompt() -> None:
     one, two = (chat(("user", text), prompt_cache_key="mine") for text in ("hello", LONG))
     assert affinity(one) == affinity(two) is not None
     assert affinity(chat(("user", "hello"), prompt_cache_key="yours")) != affinity(one)

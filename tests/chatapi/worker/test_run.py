@@ -91,7 +91,7 @@ def test_the_deployment_says_what_follows_when_the_client_leaves(
     assert (run.stopped is not None) is stops
 
 
-def test_what_runs_on_is_finished_whatever_the_rule() -> None:
+def test_a_generation_that_runs_on_is_finished_under_any_rule() -> None:
     run = Run(
         Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web", runs_on=True
     )
@@ -115,7 +115,7 @@ async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run
 
 
 def test_an_attempt_that_failed_and_one_that_was_cut_off_are_both_told(run: Run) -> None:
-    """The attempt that still ran has not failed, whatever ended it."""
+    """The attempt that still ran has not failed, after every kind of end."""
     run.begin_on("first", OnDisconnect.CANCEL)
     run.end_attempt("upstream_timeout")
     run.begin_on("second", OnDisconnect.CANCEL)

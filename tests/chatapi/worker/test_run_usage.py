@@ -1,4 +1,4 @@
-"""From a run's deltas to what it is charged for and what its client is told."""
+"""From a run's deltas to what it is charged for and what its client gets."""
 
 import json
 from dataclasses import replace
@@ -96,7 +96,7 @@ def test_the_time_of_the_first_token_is_that_of_the_first_content() -> None:
     assert counted.last_token_ms >= first
 
 
-def test_what_the_upstream_tells_counts() -> None:
+def test_the_upstreams_usage_counts() -> None:
     settled = settle(heard(Text(" the of"), Finished("stop"), Usage(7, 40, 3, 1)), DONE)
     assert (settled.outcome, settled.usage_source, settled.tokens) == (
         Outcome.COMPLETED,
@@ -134,7 +134,7 @@ def test_nothing_generated_and_no_good_end_is_nothing_used(end: End) -> None:
     assert (settled.usage_source, settled.tokens) == (UsageSource.NONE, Tokens())
 
 
-def test_a_failure_is_written_down_and_told() -> None:
+def test_a_failure_is_recorded_and_published() -> None:
     counted = heard(Text(" the of"))
     settled = settle(counted, FAILED)
     assert (settled.outcome, settled.error_code, settled.error_message) == (
@@ -210,21 +210,21 @@ def test_a_good_end_finishes_every_choice_and_tells_what_was_charged() -> None:
         ({0: "length", 2: "stop"}, 3, "length,stop,stop"),
     ],
 )
-def test_the_books_keep_the_finish_reasons_that_whoever_cancelled_was_told(
+def test_the_books_keep_the_finish_reasons_that_a_cancelling_client_got(
     finished: dict[int, Any], choices: int, kept: str
 ) -> None:
     counted, cancelled = (
         heard(*(Finished(reason, index) for index, reason in finished.items())),
         End(Ending.CANCELLED, None, (THERE,)),
     )
-    told = [
+    judged = [
         delta.finish_reason
         for delta in run_usage.terminal(cancelled, counted, Tokens(), choices, SETTLED_AT)
         if isinstance(delta, Finished)
     ]
     settled = settle(counted, cancelled, choices=choices)
     assert settled.finish_reason == kept
-    assert Generation(finish_reason=kept, choices_count=choices).finish_reasons == told
+    assert Generation(finish_reason=kept, choices_count=choices).finish_reasons == judged
 
 
 def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
@@ -346,7 +346,7 @@ PAID = Claimed(
 )
 
 
-def told(usage: Usage, run: Claimed = PAID) -> tuple[UsageSource, UsageNote | None, int, int]:
+def judged(usage: Usage, run: Claimed = PAID) -> tuple[UsageSource, UsageNote | None, int, int]:
     settled = run_usage.settlement(
         run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE
     )
@@ -363,7 +363,7 @@ OURS = (UsageSource.COUNTED, UsageNote.IMPLAUSIBLE, run_usage.prompt_tokens(REQU
 
 @pytest.mark.parametrize("usage", [Usage(7, 2), Usage(0, 0), Usage(40, 10), Usage(7, 10)])
 def test_an_upstream_is_believed_what_the_request_can_have_used(usage: Usage) -> None:
-    assert told(usage) == (UsageSource.UPSTREAM, None, usage.prompt_tokens, usage.completion_tokens)
+    assert judged(usage) == (UsageSource.UPSTREAM, None, usage.prompt_tokens, usage.completion_tokens)
 
 
 @pytest.mark.parametrize(
@@ -377,27 +377,27 @@ def test_an_upstream_is_believed_what_the_request_can_have_used(usage: Usage) ->
     ],
 )
 def test_beyond_that_we_count_and_say_why(usage: Usage) -> None:
-    assert told(usage) == OURS
+    assert judged(usage) == OURS
 
 
 def test_answers_that_are_generated_and_not_shown_may_be_told() -> None:
     best_of = replace(PAID, sampled_count=4, reserved_nanodollars=100_000)
-    assert told(Usage(7, 40), best_of) == (UsageSource.UPSTREAM, None, 7, 40)
-    assert told(Usage(7, 41), best_of) == OURS
+    assert judged(Usage(7, 40), best_of) == (UsageSource.UPSTREAM, None, 7, 40)
+    assert judged(Usage(7, 41), best_of) == OURS
 
 
 def test_a_row_of_an_older_version_has_its_cap_and_its_hold() -> None:
     old = replace(PAID, sampled_count=None, max_prompt_tokens=None)
-    assert told(Usage(30, 10), old) == (UsageSource.UPSTREAM, None, 30, 10)
-    assert told(Usage(30, 11), old) == told(Usage(1_000, 1), old) == OURS
+    assert judged(Usage(30, 10), old) == (UsageSource.UPSTREAM, None, 30, 10)
+    assert judged(Usage(30, 11), old) == judged(Usage(1_000, 1), old) == OURS
 
 
 def test_what_is_free_is_bounded_by_tokens_only() -> None:
     free = replace(PAID, reserved_nanodollars=0, price=FREE)
-    assert told(Usage(100, 10), free) == (UsageSource.UPSTREAM, None, 100, 10)
-    assert told(Usage(101, 10), free) == OURS
+    assert judged(Usage(100, 10), free) == (UsageSource.UPSTREAM, None, 100, 10)
+    assert judged(Usage(101, 10), free) == OURS
 
 
 def test_a_receipt_says_that_a_usage_was_added() -> None:
-    assert told(Usage(7, 4, is_added=True)) == (UsageSource.UPSTREAM, UsageNote.ADDED, 7, 4)
-    assert told(Usage(7, 40, is_added=True)) == OURS
+    assert judged(Usage(7, 4, is_added=True)) == (UsageSource.UPSTREAM, UsageNote.ADDED, 7, 4)
+    assert judged(Usage(7, 40, is_added=True)) == OURS

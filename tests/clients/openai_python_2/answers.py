@@ -57,10 +57,10 @@ with OpenAI(base_url=os.environ["BASE_URL"], api_key=os.environ["API_KEY"], max_
         model: raised(client, model)
         for model in ("gpt-99", "status-429", "status-500", "breaks-by-error", "breaks-by-reset")
     }
-    told = {
+    result = {
         "loop": loop(client, "sandbox"),
         "helped": helped(client),
         "parsed": parsed(client),
         "errors": errors,
     }
-    print(json.dumps(told | {"version": openai.VERSION}))
+    print(json.dumps(result | {"version": openai.VERSION}))

@@ -32,7 +32,7 @@ function connect() {
     listen();
     waitMs = 0;
     const change = JSON.parse(message.data);
-    // The first message tells all there is; what we show besides is gone.
+    // The first message has all that runs; other rows are gone.
     if (isFirst) keepOnly(new Set(change.rows.map((row) => row.id)));
     isFirst = false;
     apply(change);

@@ -53,7 +53,7 @@ class Bitseek(OpenAI):
         return self._chunk(delta.index, to_json(called)) if called else b""
 
     def _finish_chunk(self, delta: Finished) -> bytes:
-        return self._chunk(delta.index, b'{"content":""}', finish_reason=self._told(delta.finish_reason))
+        return self._chunk(delta.index, b'{"content":""}', finish_reason=self._word_for(delta.finish_reason))
 
     def usage(self, usage: Usage) -> bytes:
         """Return the chunks that end the choices; the last one of all has the usage."""

@@ -77,11 +77,11 @@ class OpenAI:
     chunk_object: ClassVar[str] = "chat.completion.chunk"
     body_object: ClassVar[str] = "chat.completion"
     usage_is_opt_in: ClassVar[bool] = True
-    """Whether a stream tells its usage only to a client that asked for it."""
+    """Whether a stream has its usage only for a client that asked for it."""
     requires_model: ClassVar[bool] = True
     """Whether a request must name its model."""
     finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {}
-    """What is told for the reasons that the dialect has no word for."""
+    """What is written for the reasons that the dialect has no word for."""
     new_logprobs: ClassVar[type[Logprobs]] = LogprobObjects
     """Collects the log probabilities of a choice for `body`."""
     writers: ClassVar[Mapping[type[AnyDelta], str]] = {
@@ -175,14 +175,14 @@ class OpenAI:
 
     def _audio(self, delta: Audio) -> bytes:
         """Write it as OpenAI does, though its reference has no streaming of it."""
-        told = {
+        members = {
             "id": delta.id,
             "data": delta.data,
             "transcript": delta.transcript,
             "expires_at": delta.expires_at,
         }
         return self._chunk(
-            delta.index, to_json({"audio": {name: value for name, value in told.items() if value}})
+            delta.index, to_json({"audio": {name: value for name, value in members.items() if value}})
         )
 
     def _annotations(self, delta: Annotations) -> bytes:
@@ -193,7 +193,7 @@ class OpenAI:
 
     def usage(self, usage: Usage) -> bytes:
         """Return the frames that end a stream well."""
-        # The usage is here all the same, because it is what tells that the books have the answer.
+        # The usage is here all the same, because it shows that the books have the answer.
         if self.usage_is_opt_in and not self.answer.include_usage:
             return DONE
         return self._head + b'],"usage":' + to_json(usage_body(usage)) + b"}\n\n" + DONE
@@ -228,7 +228,7 @@ class OpenAI:
         return envelope
 
     def _finish_chunk(self, delta: Finished) -> bytes:
-        return self._chunk(delta.index, b"{}", finish_reason=self._told(delta.finish_reason))
+        return self._chunk(delta.index, b"{}", finish_reason=self._word_for(delta.finish_reason))
 
     def _chunk(
         self, index: int, delta: bytes, logprobs: bytes = b"", finish_reason: FinishReason | None = None
@@ -239,7 +239,7 @@ class OpenAI:
     def _finish_tail(self, finish_reason: FinishReason) -> bytes:
         return b'"finish_reason":"%s"}]%s}\n\n' % (finish_reason.encode(), self._usage_field)
 
-    def _told(self, finish_reason: FinishReason) -> FinishReason:
+    def _word_for(self, finish_reason: FinishReason) -> FinishReason:
         """Return the dialect's word for why a choice ended."""
         return self.finish_reasons.get(finish_reason, finish_reason)
 
@@ -260,7 +260,7 @@ class OpenAI:
                 "content": choice.logprobs and choice.logprobs.body,
                 "refusal": choice.refusal_logprobs and choice.refusal_logprobs.body,
             }
-        finish_reason = choice.finish_reason and self._told(choice.finish_reason)
+        finish_reason = choice.finish_reason and self._word_for(choice.finish_reason)
         return {
             "index": choice.index,
             "message": _message(choice),

@@ -329,7 +329,7 @@ def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]
     if end.finish_reason == "length":
         reason = "model_context_window_exceeded" if end.is_window_full else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": None}
-    # Whatever the upstream says: some end an answer with calls by "stop", and clients run tools only by this
+    # Not as the upstream says: some end an answer with calls by "stop", and clients run tools only by this
     # reason.
     if has_calls:
         return {"stop_reason": "tool_use", "stop_sequence": None}

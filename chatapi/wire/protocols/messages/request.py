@@ -44,7 +44,7 @@ class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the objects that a `type` tells apart."""
+    """The root of the objects that their `type` distinguishes."""
 
 
 class ToolDefinition(_Plain, frozen=True):
@@ -265,7 +265,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
             "user": _user(self.metadata.user_id),
             "service_tier": {None: None, "auto": "auto", "standard_only": "default"}[self.service_tier],
             "extras": members["extras"] | _as_extra("top_k", self.top_k),
-            # `message_start` has the usage of the prompt, before any upstream has told it.
+            # `message_start` has the usage of the prompt, before an upstream has sent it.
             "announces_prompt_tokens": True,
         }
 

@@ -100,9 +100,9 @@ class Part:
         self._text.add(text)
         members = self._place | {"delta": text}
         if self.kind == "output_text":
-            told = [_to_json(_logprob(each)) for each in logprobs or ()]
-            self._logprobs += told
-            members["logprobs"] = [msgspec.Raw(each) for each in told]
+            new = [_to_json(_logprob(each)) for each in logprobs or ()]
+            self._logprobs += new
+            members["logprobs"] = [msgspec.Raw(each) for each in new]
         return f"{self._form.events}.delta", members
 
     def annotate(self, annotation: dict[str, Any]) -> Event:
@@ -229,13 +229,17 @@ class OutputCall(OutputItem):
             yield f"{self._events}.done", self.place | {"name": self._name, "arguments": self.arguments}
 
 
-def _logprob(told: TokenLogprob) -> dict[str, Any]:
+def _logprob(of: TokenLogprob) -> dict[str, Any]:
     """Return a token's log probability; the published types require its bytes."""
     others = [
         {"token": other.token, "logprob": other.logprob, "bytes": _bytes(other.token, other.bytes)}
-        for other in told.top_logprobs
+        for other in of.top_logprobs
     ]
-    token = {"token": told.token, "logprob": told.logprob, "bytes": _bytes(told.token, told.bytes)}
+    token = {
+        "token": of.token,
+        "logprob": of.logprob,
+        "bytes": _bytes(of.token, of.bytes),
+    }
     return token | {"top_logprobs": others}
 
 

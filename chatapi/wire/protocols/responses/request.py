@@ -148,7 +148,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        # OpenAI's reference, "Background mode": such a response can be fetched only because it is stored.
+        # OpenAI's reference, "Background mode": only a stored response can be fetched.
         if self.background and self.store is False:
             raise Violation("background", "a response in the background is stored, so store can't be false")
         for name, instead in UNSUPPORTED.items():
@@ -187,7 +187,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         forwarded = chat_tools(self.tools or [])
         context = self._context()
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
-        # Such a response is answered, but can't be continued; its object says `store: false`.
+        # The client gets an answer that it can't continue; its object says `store: false`.
         if len(state) > caps.MAX_STATE_BYTES:
             state = b""
         # In the background there is no other way to the answer than the state.

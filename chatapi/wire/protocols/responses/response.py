@@ -100,7 +100,7 @@ class Response:
             case Usage():
                 self.usage = delta
                 event = "completed" if self.status == "completed" else "incomplete"
-                yield f"response.{event}", self._told()
+                yield f"response.{event}", self._snapshot()
             case Failed():
                 yield from self.fail(delta, is_end=True)
             case _ if self._must_wait(delta):
@@ -127,7 +127,7 @@ class Response:
         }
         # Clients read either form: nested, as OpenAI's servers send it, or flat, as its reference has it.
         yield "error", {key: error[key] for key in ("code", "message", "param")} | {"error": error}
-        yield "response.failed", self._told()
+        yield "response.failed", self._snapshot()
 
     def expect(self, context: dict[str, Any]) -> None:
         """Set what the response repeats of its request."""
@@ -166,7 +166,7 @@ class Response:
             return None
         return max(self.usage.completed_at, self.answer.created)
 
-    def _told(self) -> dict[str, Any]:
+    def _snapshot(self) -> dict[str, Any]:
         return {"response": msgspec.Raw(self.object())}
 
     # ---- beginning and end
@@ -176,11 +176,11 @@ class Response:
         self._service_tier = delta.service_tier or "default"
         is_queued = "is_background" in delta.context
         self.status = "queued" if is_queued else "in_progress"
-        yield "response.created", self._told()
+        yield "response.created", self._snapshot()
         if is_queued:
-            yield "response.queued", self._told()
+            yield "response.queued", self._snapshot()
             self.status = "in_progress"
-        yield "response.in_progress", self._told()
+        yield "response.in_progress", self._snapshot()
 
     def _finish(self, delta: Finished) -> Iterator[Event]:
         """End the output; the last item is cut if the response is."""

@@ -111,5 +111,5 @@ def _input_item(answer_id: str, number: int, raw: msgspec.Raw) -> dict[str, Any]
 
 
 def deleted(response_id: str) -> bytes:
-    """Return the object that tells of a deletion."""
+    """Return the object that confirms a deletion."""
     return _to_json({"id": response_id, "object": "response", "deleted": True})

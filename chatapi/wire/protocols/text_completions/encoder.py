@@ -29,7 +29,7 @@ from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.protocols.chat.opentoken import OpenToken
 from chatapi.wire.protocols.protocol import Answer
 
-# How many characters may have been told in tokens that are parts of characters, one after the other.
+# How many tokens in a row may be parts of one character.
 _CHARACTER_TOKENS = 8
 
 
@@ -100,19 +100,19 @@ class OpenAIText(OpenAI):
         return b""
 
     def _finish_chunk(self, delta: Finished) -> bytes:
-        return self._empty_piece(delta.index, self._finish_tail(self._told(delta.finish_reason)))
+        return self._empty_piece(delta.index, self._finish_tail(self._word_for(delta.finish_reason)))
 
     def _empty_piece(self, index: int, tail: bytes) -> bytes:
         return b'%s{"text":"","index":%d,"logprobs":null,%s' % (self._head, index, tail)
 
-    def _told(self, finish_reason: FinishReason) -> FinishReason:
-        told = super()._told(finish_reason)
-        return "stop" if told in ("tool_calls", "function_call") else told
+    def _word_for(self, finish_reason: FinishReason) -> FinishReason:
+        word = super()._word_for(finish_reason)
+        return "stop" if word in ("tool_calls", "function_call") else word
 
     def _choice_body(self, choice: Choice) -> dict[str, Any]:
         text = (choice.text or "") + (choice.refusal or "")
         logprobs = LogprobLists.body(choice.logprobs, choice.refusal_logprobs)
-        finish_reason = choice.finish_reason and self._told(choice.finish_reason)
+        finish_reason = choice.finish_reason and self._word_for(choice.finish_reason)
         return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
@@ -143,7 +143,7 @@ def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> d
 def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:
     r"""Yield where in the text each token begins, in characters.
 
-    Tokens may be parts of a character, shown as U+FFFD or `bytes:\xf0`: such a token is where its character
+    Tokens may be parts of a character, shown as U+FFFD or `bytes:\xf0`: they are where their character
     is, and the next one that is text again is looked for from there.
     """
     position = 0

@@ -1,4 +1,4 @@
-"""What a choice says, whatever the pieces that it came in, so that two answers can be compared."""
+"""The content of a choice without its division into pieces, so that two answers can be compared."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PLAIN = (
 )
 
 
-def said(choice: Choice) -> dict[str, Any]:
+def content_of(choice: Choice) -> dict[str, Any]:
     """Return all deltas as plain values."""
     calls = [(call.id, call.name, call.kind, call.arguments) for _, call in sorted(choice.tool_calls.items())]
     audio = choice.audio and (
