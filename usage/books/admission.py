@@ -164,8 +164,7 @@ _COLUMNS = (
     "end_user_id", "metadata", "endpoint",
     "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
     "max_prompt_tokens", "fallbacks", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day",
-    "lease_expires_at",
-    "admitted_at",
+    "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
 

@@ -55,10 +55,10 @@ class Switch:
 
 
 def switch(now: datetime, items: Sequence[Switch]) -> list[UUID | AlreadyResolved]:
-    """Give running generations another candidate's model, price and bounds, by which they are charged from now
-    on, whoever settles them; `AlreadyResolved` for one that has a newer fence or is settled.
+    """Give running generations another candidate's model, price and bounds; `AlreadyResolved` for one with a
+    newer fence, or that is settled.
 
-    The hold stays: it covers every candidate.
+    They are charged by these from now on, whoever settles them. The hold stays: it covers every candidate.
     """
     results = [item.id if _switch(item) else AlreadyResolved(str(item.id)) for item in items]
     failpoint("switch.before_commit")
