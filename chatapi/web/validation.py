@@ -246,10 +246,9 @@ async def _with_price(
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
     fallbacks = await candidates.fallbacks(exchange.protocol, services, caller, summary, model)
-    extra_parameters = model.extra_parameters.intersection(
-        *(each.model.extra_parameters for each in fallbacks)
-    )
-    if ignored := requests.ignored_parameters(summary, extra_parameters):
+    # What one of them ignores may be ignored.
+    taken = model.extra_parameters.intersection(*(each.model.extra_parameters for each in fallbacks))
+    if ignored := requests.ignored_parameters(summary, taken):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
     if model.deprecated_on is not None:
         exchange.response_headers += _deprecation_headers(model.id, model.deprecated_on)

@@ -48,6 +48,8 @@ class Attempt:
     duration_ms: int
     started_ms: int | None = None
     """Since the worker began with the generation; None in rows of older releases."""
+    model: str = ""
+    """Empty in rows of older releases."""
 
 
 @dataclass(frozen=True, slots=True)
