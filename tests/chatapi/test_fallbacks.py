@@ -11,6 +11,7 @@ import pytest
 
 from chatapi.wire.dialects import DIALECTS
 from tests.chatapi.http_client import HELLO, Client
+from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -78,7 +79,7 @@ def clients(installation: Installation) -> dict[str, Client]:
                 most=most,
                 price=price,
                 upstream=upstream,
-                url=installation.upstream_url,
+                url=url,
             )
             for name, aliases, most, price, upstream in rows
         )
@@ -233,6 +234,23 @@ def test_a_refusal_by_another_model_is_not(clients: dict[str, Client]) -> None:
     told = receipt(clients["free"], failed)
     assert (told["model"], told["requested_model"]) == ("refusing", model)
     assert (told["outcome"], told["amount_nanodollars"], told["is_waived"]) == ("failed", 0, True)
+
+
+def test_a_client_that_leaves_ends_the_attempt_at_the_next_model(
+    installation: Installation, clients: dict[str, Client], open_generations: OpenGenerations
+) -> None:
+    calls, client = len(installation.calls("never-begins")), clients["free"]
+    with client.asking(DOWN.pop(), models=["never-begins", "fallback-b"], stream=True) as exchange:
+        wait_for(lambda: len(installation.calls("never-begins")) > calls, "the other model to be asked")
+        (generation_id,) = open_generations.new()
+        exchange.leave()
+
+    def told() -> Any:
+        return client.send("GET", f"/v1/generations/{generation_id}").json
+
+    wait_for(lambda: told()["state"] == "settled", "its end")
+    assert (told()["model"], told()["outcome"]) == ("never-begins", "client_cancelled")
+    assert told()["amount_nanodollars"] == 0
 
 
 def test_the_requested_model_answers_if_it_can(clients: dict[str, Client]) -> None:
