@@ -159,8 +159,6 @@ class Attempt(Struct, frozen=True):
 
     model: str | None
     error: str | None
-    started_ms: int | None
-    duration_ms: int
 
 
 class GenerationError(Struct, frozen=True):
@@ -175,7 +173,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
 
     The amount is the sum of its line items, as the client saw it; `net_*` includes later corrections.
     `is_fallback`: `model` has answered, because the one that `requested_model` names could not. If an attempt
-    failed, `attempts` has the last ones, with times since a worker began.
+    failed, `attempts` has the last ones.
     """
 
     id: str
@@ -309,10 +307,7 @@ def receipt(row: Generation) -> Receipt:
         net_usd=to_usd(net) if is_settled else None,
         net_nanodollars=net if is_settled else None,
         is_waived=row.is_waived,
-        attempts=[
-            Attempt(each.model or None, each.error_code or None, each.started_ms, each.duration_ms)
-            for _, each in receipts.attempts(row)
-        ],
+        attempts=[Attempt(each.model or None, each.error_code or None) for _, each in receipts.attempts(row)],
         timings=_timings(row),
     )
 
