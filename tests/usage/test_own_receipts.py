@@ -53,11 +53,12 @@ def test_a_page_says_which_model_was_asked_for_and_which_one_answered(alice: Per
         Attempt("azure-east-7", "upstream_timeout", 61_000, 0, "small"),
         Attempt("spare", "", 9, 9, "large"),
     ]
-    row = run(alice, fallbacks=(other,), switch_to=other, deployment="spare", attempts=2, attempt_log=log)
+    row = run(alice, fallback=other, deployment="spare", attempts=2, attempt_log=log)
     console = f"/console/{alice.project.organization_id}/requests/{row}"
     for path in (f"/admin/requests/{row}", console):
         page = text(client_of(alice.user).get(path))
         assert "Model large Requested small (it could not answer)" in page
+        assert "Fallbacks large" in page
         assert "1 small upstream_timeout 2 large none" in page
         assert "azure-east-7" not in page
     assert "large for small" in text(client_of(alice.user).get("/admin/requests/"))
@@ -73,7 +74,7 @@ def test_a_log_of_an_older_worker_has_no_models(alice: Person) -> None:
     row = run(
         alice, attempts=2, attempt_log=[Attempt("gone", "upstream_timeout", 3), Attempt("there", "", 9)]
     )
-    old = [{name: value for name, value in each.items() if name != "model"} for each in row.attempt_log]
+    old = [{name: value for name, value in each.items() if name != "model"} for each in row.attempt_log or ()]
     Generation.objects.filter(pk=row.pk).update(attempt_log=old)
     assert [each["model"] for each in alice.get(f"/v1/generations/{row}").json()["attempts"]] == [None, None]
     assert client_of(alice.user).get(f"/admin/requests/{row}").status_code == 200
