@@ -54,7 +54,7 @@ keys = {"free": key("free"), "narrow": key("narrow", allowed_models=["down", "fa
 secrets = {name: secret for name, (_, secret) in keys.items()}
 print(json.dumps(secrets | {"poor": poor_secret, "limited": limited_secret}))
 """
-DOWN = [f"down-{number}" for number in range(9)]
+DOWN = [f"down-{number}" for number in range(12)]
 """Each with a deployment of its own, which does not cool down yet."""
 
 
@@ -138,6 +138,14 @@ def test_the_next_model_answers_in_every_protocol(
     assert (told["attempts"][-1]["model"], told["attempts"][-1]["error"]) == ("fallback-b", None)
     again = client.send("GET", f"/v1/generations/{answer.headers['x-generation-id']}/stream")
     assert '"model":"my-b"' in again.body.decode()
+
+
+def test_a_stored_response_names_it_too(clients: dict[str, Client]) -> None:
+    client = clients["free"]
+    answer = send(client, "responses", model=DOWN.pop(), models=["my-b"])
+    assert client.send("GET", f"/v1/responses/{answer.json['id']}").json["model"] == "my-b"
+    follow_up = {"previous_response_id": answer.json["id"], "input": "go on"}
+    assert send(client, "responses", model="fallback-c", **follow_up).json["model"] == "fallback-c"
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
