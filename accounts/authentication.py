@@ -45,6 +45,8 @@ class Caller:
     listed_models: frozenset[str] = frozenset()
     model_aliases: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Models' ids by its project's own names for them."""
+    model_fallbacks: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    """The models that answer if another one can't, by the name of that one."""
     hashes_end_users: bool = False
     stores_metadata: bool = False
     stores_responses_days: int = 0
@@ -147,6 +149,7 @@ class _Row(NamedTuple):
     models_mode: str
     listed_models: str
     model_aliases: str
+    model_fallbacks: str
     hashes_end_users: bool
     stores_metadata: bool
     stores_responses_days: int
@@ -161,8 +164,8 @@ class _Row(NamedTuple):
 # users: a project may have a million others.
 _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previous_digest, k.is_test,
     k.is_admin, k.manages_as, k.default_dialect, k.scopes, k.allowed_models, k.project_id, p.organization_id,
-    p.models_mode, p.listed_models, p.model_aliases, p.hashes_end_users, p.stores_metadata,
-    p.stores_responses_days, p.counts_end_users, o.time_zone, k.previous_expires_at > %s,
+    p.models_mode, p.listed_models, p.model_aliases, p.model_fallbacks, p.hashes_end_users,
+    p.stores_metadata, p.stores_responses_days, p.counts_end_users, o.time_zone, k.previous_expires_at > %s,
     EXISTS (SELECT 1 FROM accounts_ratelimit AS r
         WHERE r.organization_id = o.id OR r.project_id = p.id OR r.api_key_id = k.id),
     p.counts_end_users AND EXISTS (SELECT 1 FROM accounts_enduser AS u WHERE u.project_id = p.id
@@ -217,6 +220,7 @@ def _caller(row: _Row, limits: Iterable[RateLimit]) -> Caller:
         key_name=f"{row.name} ({api_keys.redacted(row.public, is_test=bool(row.is_test))})",
         manages_as=row.manages_as if row.is_admin and not row.is_test else "",
         model_aliases=json.loads(row.model_aliases),
+        model_fallbacks=json.loads(row.model_fallbacks),
         hashes_end_users=bool(row.hashes_end_users),
         stores_metadata=bool(row.stores_metadata),
         stores_responses_days=row.stores_responses_days,

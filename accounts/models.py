@@ -53,6 +53,12 @@ class Project(models.Model):
     model_aliases = models.JSONField(
         default=dict, db_default={}, blank=True, help_text="Models' ids by the project's own names for them."
     )
+    model_fallbacks = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="Lists of the models that answer if another one can't, by the name of that one.",
+    )
     # `db_default` here and below: the previous release, which still runs during a deployment, inserts rows
     # without these columns.
     hashes_end_users = models.BooleanField(

@@ -8,7 +8,7 @@ hold leases, which their process renews; a lease that nobody renews expires.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -21,7 +21,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from accounts import limits
 from accounts.errors import RateLimited
-from accounts.limits import Amounts, Counts, Limit, LimitStatus
+from accounts.limits import NOTHING_USED, Amounts, Counts, Limit, LimitStatus
 from accounts.redis_time_limit import in_time
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,8 @@ class Charge(NamedTuple):
     mark: str
     """Of the script: the state of the bucket at that time."""
     amount: int
+    model: str
+    """The limit's model; blank for all models together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,20 @@ class RateLimits:
         self._ask = share(self._run)
 
     async def take(
-        self, known: Iterable[Limit], generation_id: UUID, *, model: str, amounts: Amounts
+        self,
+        known: Iterable[Limit],
+        generation_id: UUID,
+        *,
+        model: str,
+        amounts: Amounts,
+        fallbacks: Collection[str] = (),
     ) -> Reservation:
-        """Take one request, the amounts and a lease from each limit that applies to this model, or raise
-        `RateLimited`. Without a limit Redis is not asked.
+        """Take one request, the amounts and a lease from each limit that applies to this model, or to others
+        that may answer instead, or raise `RateLimited`. Without such a limit Redis is not asked.
 
         If Redis does not answer in time, or the caller is cancelled, it may have been taken all the same.
         """
-        applying = [limit for limit in known if limit.model in {"", model}]
+        applying = [limit for limit in known if limit.model in {"", model, *fallbacks}]
         return await self._take(applying, generation_id, amounts)
 
     async def look(self, known: Iterable[Limit]) -> None:
@@ -156,24 +164,35 @@ class RateLimits:
                 wait_ms = max(wait_ms, RUNNING_RETRY_MS)
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
         charges = tuple(
-            Charge(limit.counts, want["key"], want["limit"], want["window"], mark.decode(), want["amount"])
+            Charge(
+                limit.counts,
+                want["key"],
+                want["limit"],
+                want["window"],
+                mark.decode(),
+                want["amount"],
+                limit.model,
+            )
             for limit, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
             if want["is_reserved"]
         )
         return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
 
-    async def release(self, reservation: Reservation, used: Amounts | None) -> None:
+    async def release(self, reservation: Reservation, used: Amounts | None, model: str | None = None) -> None:
         """End a request's leases and give back the amounts that it did not use. What `used` has no amount
         of, or all without `used`, stays taken. An amount beyond the reservation is charged now.
 
+        `model`: the one that answered, if there were others; their own limits get all back.
         To be called once. If Redis is away for longer than `RELEASE_AFTER_S`, the leases expire.
         """
         if reservation.is_empty:
             return
-        charges = [
-            (*charge[1:], charge.amount if used is None else used.get(charge.counts, charge.amount))
-            for charge in reservation.charges
-        ]
+        charges = []
+        for charge in reservation.charges:
+            is_others = model is not None and charge.model not in {"", model}
+            amounts = NOTHING_USED if is_others else used or {}
+            took = (charge.key, charge.most, charge.window_us, charge.mark, charge.amount)
+            charges.append((*took, amounts.get(charge.counts, charge.amount)))
         operation = ("release", reservation.id.hex, reservation.leases, charges)
         for wait_s in RELEASE_AFTER_S:
             await asyncio.sleep(wait_s)

@@ -18,6 +18,7 @@ def log_end(charge: Charge, total_ms: int | None = None) -> None:
             id=charge.id.hex,
             key=charge.api_key,
             model=charge.model,
+            requested_model=charge.requested_model,
             deployment=settlement.deployment or None,
             attempts=settlement.attempts,
             outcome=str(settlement.outcome),

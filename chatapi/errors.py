@@ -6,6 +6,7 @@ Statuses, types and codes are OpenAI's where it has them, because its SDKs read 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from django.core.exceptions import TooManyFieldsSent
 
 from accounts.errors import (
@@ -113,6 +114,11 @@ def not_cancellable() -> APIError:
     """Return a 400 for a response whose client waits for it."""
     message = "Cannot cancel a synchronous response. Close its connection instead."
     return APIError(Failed(message, INVALID, "not_cancellable", status=400))
+
+
+def of_parameter(error: Exception, param: str) -> APIError:
+    """Return the error of a request as one about this parameter."""
+    return APIError(msgspec.structs.replace(from_exception(error).failure, param=param))
 
 
 def model_not_found(model: str) -> APIError:

@@ -1,7 +1,7 @@
 """The catalog: the models that clients can name, and the deployments that serve them."""
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ValidationError
@@ -9,6 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 
 from accounts.models import Organization, Project
+from chatapi.wire import caps
 from chatapi.wire.parameters import CUSTOM_TOOLS, ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
@@ -124,6 +125,31 @@ def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:
             return f"{alias!r} is no name of a model: use 1 to 128 ASCII letters, digits or . _ : / @ + -"
         if alias in taken or alias in aliases[:number]:
             return f"{alias!r} is already the id or an alias of a model"
+    return None
+
+
+def fallbacks_mistake(lists: Sequence[tuple[str, Sequence[str]]], kinds: Mapping[str, str]) -> str | None:
+    """Return the first mistake in a project's fallbacks, or None; `kinds` has the kinds of all models by
+    name.
+    """
+    if len(lists) > MAX_ALIASES:
+        return f"There are more than {MAX_ALIASES} lines."
+    if len({name for name, _ in lists}) < len(lists):
+        return "There are two lines for one model."
+    mistakes = (_fallback_mistake(name, others, kinds) for name, others in lists)
+    return next(filter(None, mistakes), None)
+
+
+def _fallback_mistake(name: str, others: Sequence[str], kinds: Mapping[str, str]) -> str | None:
+    named = [name, *others]
+    if unknown := [each for each in named if each not in kinds]:
+        return f"There is no model with the name {unknown[0]!r}."
+    if of_vectors := [each for each in named if kinds[each] != ModelKind.CHAT]:
+        return f"{of_vectors[0]!r} is for embeddings, whose vectors no other model can replace."
+    if not 0 < len(others) <= caps.MAX_FALLBACKS:
+        return f"{name!r} has {len(others)} models behind it; 1 to {caps.MAX_FALLBACKS} are allowed."
+    if len(set(named)) < len(named):
+        return f"The line of {name!r} has a model twice."
     return None
 
 

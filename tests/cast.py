@@ -96,13 +96,17 @@ def run(
     price: Any = PRICE,
     model: str = "small",
     end_user: str | None = None,
+    fallback: Any = None,
     **ending: Any,
 ) -> Generation:
     """Run a generation to its settlement; by default a completed one with 1000 tokens in (400 cached) and 200
-    out.
+    out. `fallback`: the `Candidate` that answers instead of the model.
     """
     counts = person.caller.counts_end_users
-    generation = admit(person, price=price, model=model, end_user=end_user, counts_end_user=counts)
+    fallbacks = () if fallback is None else (fallback,)
+    generation = admit(
+        person, price=price, model=model, end_user=end_user, counts_end_user=counts, fallbacks=fallbacks
+    )
     end: dict[str, Any] = {
         "outcome": Outcome.COMPLETED,
         "usage_source": UsageSource.UPSTREAM,
@@ -111,6 +115,8 @@ def run(
     with transaction.atomic():
         (claimed,) = ledger.claim(database_now(), [ledger.Claim(generation.pk, "worker-1", 6_000)])
         assert isinstance(claimed, ledger.Claimed)
+        if fallback is not None:
+            ledger.switch(database_now(), [ledger.Switch(generation.pk, claimed.fence, fallback, model)])
         shown = (
             end
             | {"deployment": "sandbox", "attempts": 1, "first_token_ms": 40, "last_token_ms": 900}

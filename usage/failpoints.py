@@ -38,7 +38,9 @@ OF_REQUESTS = (
 )
 # Those that a month's statements pass.
 OF_STATEMENTS = ("itemize.in_tx", "statement.before_tx", "statement.in_tx", "statement.after_commit")
-NAMES = (*OF_REQUESTS, *OF_STATEMENTS)
+# Those that a switch to another model passes.
+OF_SWITCHES = ("switch.before_commit", "switch.after_commit")
+NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS)
 _ACTION = re.compile(
     r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"
 )

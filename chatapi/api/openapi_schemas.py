@@ -48,6 +48,7 @@ def all_schemas() -> dict[str, Schema]:
         request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
     for name in UNSUPPORTED:  # they are known only to be refused
         del found["ResponsesRequest"]["properties"][name]
+    del found["EmbeddingsRequest"]["properties"]["models"]  # so is this
     for name, rule in _RULES.items():
         found[name] |= rule
     found["TextRequest"]["properties"]["prompt"] = _PROMPT

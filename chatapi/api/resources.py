@@ -154,6 +154,13 @@ class Timings(Struct, frozen=True):
     total_ms: int | None
 
 
+class Attempt(Struct, frozen=True):
+    """A try to get an answer: the model that was asked, and the code of the error, if it failed."""
+
+    model: str | None
+    error: str | None
+
+
 class GenerationError(Struct, frozen=True):
     """The reason why a generation broke off."""
 
@@ -165,6 +172,8 @@ class Receipt(Struct, frozen=True, kw_only=True):
     """The usage and cost of a generation. Until `state` is `settled`, its usage and its amounts are null.
 
     The amount is the sum of its line items, as the client saw it; `net_*` includes later corrections.
+    `is_fallback`: `model` has answered, because the one that `requested_model` names could not. If an attempt
+    failed, `attempts` has the last ones.
     """
 
     id: str
@@ -172,6 +181,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     created: int
     model: str
     requested_model: str | None
+    is_fallback: bool
     end_user: str | None
     metadata: dict[str, str] | None
     endpoint: str
@@ -192,6 +202,7 @@ class Receipt(Struct, frozen=True, kw_only=True):
     net_usd: str | None
     net_nanodollars: int | None
     is_waived: bool
+    attempts: list[Attempt]
     timings: Timings
 
 
@@ -274,6 +285,7 @@ def receipt(row: Generation) -> Receipt:
         created=identity.created(row.id),
         model=row.model,
         requested_model=row.requested_model,
+        is_fallback=row.is_fallback,
         end_user=row.end_user,
         metadata=row.metadata,
         endpoint=row.endpoint,
@@ -295,6 +307,7 @@ def receipt(row: Generation) -> Receipt:
         net_usd=to_usd(net) if is_settled else None,
         net_nanodollars=net if is_settled else None,
         is_waived=row.is_waived,
+        attempts=[Attempt(each.model or None, each.error_code or None) for _, each in receipts.attempts(row)],
         timings=_timings(row),
     )
 

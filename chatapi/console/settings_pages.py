@@ -13,7 +13,7 @@ from accounts import access
 from accounts.models import Organization, Project
 from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.console.tenancy import Console, page, render
-from chatapi.pages.catalog_forms import ProjectForm
+from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectForm
 
 _CHANGE_ORGANIZATION = "accounts.change_organization"
 
@@ -34,14 +34,21 @@ class ProjectSettingsForm(ProjectForm):
     model_aliases = forms.CharField(
         required=False,
         max_length=32_000,
-        widget=forms.Textarea({"rows": 4, "placeholder": "claude-haiku-4-5 = llama-3.1-8b", "class": "code"}),
+        widget=forms.Textarea({"rows": 4, "placeholder": ALIASES_EXAMPLE, "class": "code"}),
         help_text="Other names for models, for the keys of this project. One line each: “name = model”.",
+    )
+    model_fallbacks = forms.CharField(
+        required=False,
+        max_length=32_000,
+        widget=forms.Textarea({"rows": 3, "placeholder": FALLBACKS_EXAMPLE, "class": "code"}),
+        help_text="Models that answer, in order, if all deployments of another one fail. One line each: "
+        "“model = model, model”.",
     )
 
     class Meta(ProjectForm.Meta):
         fields = [
-            "name", "model_aliases", "stores_responses_days", "stores_metadata", "counts_end_users",
-            "hashes_end_users",
+            "name", "model_aliases", "model_fallbacks", "stores_responses_days", "stores_metadata",
+            "counts_end_users", "hashes_end_users",
         ]  # fmt: skip
         labels = {"stores_responses_days": "Keep stored responses for (days)"}
         help_texts = {

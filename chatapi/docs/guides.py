@@ -24,6 +24,7 @@ _TITLES = {
     "responses": "Responses",
     "messages": "Messages",
     "embeddings": "Embeddings",
+    "fallbacks": "Fallback models",
     "streams": "Streams and repeats",
     "errors": "Errors",
     "limits": "Limits and budgets",

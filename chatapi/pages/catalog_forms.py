@@ -27,6 +27,7 @@ from chatapi.models import (
     ServedModel,
     aliases_mistake,
     extra_parameters_mistake,
+    fallbacks_mistake,
     shared_alias,
 )
 from chatapi.pages.key_forms import model_choices
@@ -34,6 +35,8 @@ from chatapi.worker.engines import Timeouts
 
 _BETWEEN_NAMES = re.compile(r"[\s,]+")
 _USUAL = Timeouts()
+ALIASES_EXAMPLE = "claude-haiku-4-5 = llama-3.1-8b"
+FALLBACKS_EXAMPLE = "llama-3.1-70b = llama-3.1-8b, gpt-5.6"
 
 
 class NamesField(forms.CharField):
@@ -112,14 +115,22 @@ class ServedModelForm(ConstrainedForm):
 
 
 class ProjectForm(ConstrainedForm):
-    """A project, with its own names for models."""
+    """A project, with its own names for models, and the models that answer if another one can't."""
 
     model_aliases = forms.CharField(
         required=False,
         max_length=32_000,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": "claude-haiku-4-5 = llama-3.1-8b"}),
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": ALIASES_EXAMPLE}),
         help_text="Other names for models, for the keys of this project only. One line each: “name = model”. "
         "An empty field means that only the models' own names and aliases work.",
+    )
+
+    model_fallbacks = forms.CharField(
+        required=False,
+        max_length=32_000,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": FALLBACKS_EXAMPLE}),
+        help_text="Models that answer, in order, if all deployments of another one fail. One line each: "
+        "“model = model, model”. A request with the parameter “models” has its own list.",
     )
 
     listed_models = forms.MultipleChoiceField(
@@ -131,6 +142,7 @@ class ProjectForm(ConstrainedForm):
     class Meta:
         model = Project
         fields = ["organization", "name", "is_active", "models_mode", "listed_models", "model_aliases"]
+        fields += ["model_fallbacks"]
         fields += ["hashes_end_users"]
         fields += ["counts_end_users", "stores_metadata", "stores_responses_days"]
         help_texts = {
@@ -149,6 +161,10 @@ class ProjectForm(ConstrainedForm):
             field.choices = model_choices(self.instance.listed_models)  # type: ignore[attr-defined]
         aliases = self.instance.model_aliases
         self.initial["model_aliases"] = "\n".join(f"{name} = {model}" for name, model in aliases.items())
+        lists = self.instance.model_fallbacks
+        self.initial["model_fallbacks"] = "\n".join(
+            f"{name} = {', '.join(models)}" for name, models in lists.items()
+        )
 
     def clean_stores_responses_days(self) -> int:
         """Return 0 for an empty field."""
@@ -158,10 +174,7 @@ class ProjectForm(ConstrainedForm):
         """Return the models by alias; raise `ValidationError` for a name that a model has already, and for
         an unknown model.
         """
-        lines = [line for line in self.cleaned_data["model_aliases"].splitlines() if line.strip()]
-        pairs = [[part.strip() for part in line.split("=", 1)] for line in lines]
-        if wrong := [line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2]:
-            raise ValidationError(f"“{wrong[0]}” is no line such as “claude-haiku-4-5 = llama-3.1-8b”.")
+        pairs = _pairs(self.cleaned_data["model_aliases"], ALIASES_EXAMPLE)
         known = dict(ServedModel.objects.values_list("pk", "aliases"))
         taken = known.keys() | {alias for aliases in known.values() for alias in aliases}
         if mistake := aliases_mistake([name for name, _ in pairs], taken):
@@ -169,6 +182,28 @@ class ProjectForm(ConstrainedForm):
         if unknown := [model for _, model in pairs if model not in known]:
             raise ValidationError(f"There is no model with the id {unknown[0]!r}.")
         return dict(pairs)
+
+    def clean_model_fallbacks(self) -> dict[str, list[str]]:
+        """Return the lists by the name of the model before them; raise `ValidationError` for a mistake."""
+        pairs = _pairs(self.cleaned_data["model_fallbacks"], FALLBACKS_EXAMPLE)
+        lists = [(name, [each for each in _BETWEEN_NAMES.split(models) if each]) for name, models in pairs]
+        kinds: dict[str, str] = {}
+        for row in ServedModel.objects.all():
+            kinds |= dict.fromkeys([row.pk, *row.aliases], row.kind)
+        for alias, model in self.cleaned_data.get("model_aliases", {}).items():
+            kinds[alias] = kinds[model]
+        if mistake := fallbacks_mistake(lists, kinds):
+            raise ValidationError(mistake)
+        return dict(lists)
+
+
+def _pairs(text: str, example: str) -> list[list[str]]:
+    """Return both sides of each line `name = value`; raise `ValidationError` for another line."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    pairs = [[part.strip() for part in line.split("=", 1)] for line in lines]
+    if wrong := [line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2]:
+        raise ValidationError(f"“{wrong[0]}” is no line such as “{example}”.")
+    return pairs
 
 
 class DeploymentForm(ConstrainedForm):

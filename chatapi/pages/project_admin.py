@@ -26,7 +26,7 @@ class ProjectAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     show_full_result_count = False
     fieldsets = [
         (None, {"fields": ["organization", "name", "is_active"]}),
-        ("Models", {"fields": ["models_mode", "listed_models", "model_aliases"]}),
+        ("Models", {"fields": ["models_mode", "listed_models", "model_aliases", "model_fallbacks"]}),
         ("End users and metadata", {"fields": ["counts_end_users", "hashes_end_users", "stores_metadata"]}),
         ("Responses", {"fields": ["stores_responses_days"]}),
     ]

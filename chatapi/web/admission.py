@@ -14,11 +14,13 @@ from accounts.errors import RateLimited
 from accounts.limits import NOTHING_USED, Counts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
+from chatapi.catalog import CatalogModel
 from chatapi.delta_stream import Job
 from chatapi.process_metrics import ADMISSION
 from chatapi.task_queue import Entry, QueueClass
 from chatapi.web import idempotency_header
 from chatapi.web.byte_windows import WindowFull
+from chatapi.web.candidates import Fallback
 from chatapi.web.exchange import Exchange
 from chatapi.web.generations import visible_generation
 from chatapi.web.rates import used_amounts
@@ -26,6 +28,7 @@ from chatapi.web.responses import has_failed, respond, respond_again, respond_la
 from chatapi.web.services import Services
 from chatapi.web.validation import ValidatedRequest
 from chatapi.wire.deltas import Usage
+from chatapi.wire.parsed_request import RequestSummary
 from usage.books import ledger
 from usage.books.idempotency import Idempotency, already_admitted
 from usage.errors import AlreadyAdmitted
@@ -58,7 +61,9 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
             else:
                 usage = await respond(exchange, services, admission, request.dialect, admitting)
         finally:
-            services.in_background(_release(services, reservation, usage, admitting))
+            # If several models may have answered, only the books say which one did.
+            known = usage if usage and not admission.fallbacks else None
+            services.in_background(_release(services, reservation, known, admitting))
         return
     except AlreadyAdmitted as error:
         if not error.is_same_request:
@@ -76,9 +81,6 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
 
 def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
     caller, summary, model = request.caller, request.summary, request.model
-    max_output_tokens = model.max_output_tokens
-    if summary.max_output_tokens is not None:
-        max_output_tokens = min(summary.max_output_tokens, max_output_tokens)
     return ledger.Admission(
         id=exchange.id,
         organization_id=caller.organization_id,
@@ -96,14 +98,33 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         is_stream=summary.stream,
         choices_count=summary.choices_count,
         sampled_count=summary.sampled_count,
-        max_output_tokens=max_output_tokens,
+        max_output_tokens=_output_cap(summary, model),
         prompt_tokens_bound=summary.prompt_tokens_bound(model.context_window),
         max_prompt_tokens=summary.max_prompt_tokens(model.context_window),
         price=request.price,
         queue_ttl_ms=settings.QUEUE_TTL_MS,
         includes_usage=summary.include_usage,
         idempotency=key,
+        fallbacks=tuple([_candidate(summary, each) for each in request.fallbacks]),
     )
+
+
+def _candidate(summary: RequestSummary, fallback: Fallback) -> ledger.Candidate:
+    model = fallback.model
+    return ledger.Candidate(
+        model.id,
+        fallback.name,
+        _output_cap(summary, model),
+        summary.max_prompt_tokens(model.context_window),
+        fallback.price,
+        summary.prompt_tokens_bound(model.context_window),
+    )
+
+
+def _output_cap(summary: RequestSummary, model: CatalogModel) -> int:
+    """Return the most tokens of each choice: the client's limit, up to that of the model."""
+    asked = summary.max_output_tokens
+    return model.max_output_tokens if asked is None else min(asked, model.max_output_tokens)
 
 
 async def _take_from_limits(
@@ -124,6 +145,7 @@ async def _take_from_limits(
             model=request.model.id,
             amounts={Counts.TOKENS: admission.most_tokens},
             more=more,
+            fallbacks=[each.model for each in admission.fallbacks],
         )
     except (RateLimited, errors.APIError) as error:
         if admission.idempotency is None:

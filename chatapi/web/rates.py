@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -101,7 +101,14 @@ class Rates:
         self._full[limit] = _Full(error.statuses, now + wait_s, now + min(wait_s, REMEMBERED_S))
 
     async def take(
-        self, caller: Caller, generation_id: UUID, *, model: str, amounts: Amounts, more: Sequence[Limit] = ()
+        self,
+        caller: Caller,
+        generation_id: UUID,
+        *,
+        model: str,
+        amounts: Amounts,
+        more: Sequence[Limit] = (),
+        fallbacks: Collection[str] = (),
     ) -> Reservation:
         """Take from every limit that applies, `more` among them, or from none; raises `RateLimited` or
         `RedisError`.
@@ -111,7 +118,9 @@ class Rates:
         """
         limits = (*caller.rate_limits, *more)
         # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
-        taking = asyncio.ensure_future(self._limits.take(limits, generation_id, model=model, amounts=amounts))
+        taking = asyncio.ensure_future(
+            self._limits.take(limits, generation_id, model=model, amounts=amounts, fallbacks=fallbacks)
+        )
         try:
             reservation = await asyncio.shield(taking)
         except asyncio.CancelledError:
@@ -135,15 +144,18 @@ class Rates:
 
     async def release(self, reservation: Reservation, used: Amounts | None) -> None:
         """Free the request's leases and give back what it did not use; None: wait until the books know how
-        much it used.
+        much it used, and of which model.
         """
         if reservation.id not in self._running:
             return
+        model = None
         try:
-            used = await self._used(reservation.id) if used is None else used
+            if used is None and (end := await self._end(reservation.id)) is not None:
+                used = used_amounts(end.tokens.prompt_tokens, end.tokens.completion_tokens)
+                model = end.model
         finally:  # first, so that it is not renewed meanwhile; if the books fail, its leases expire
             self._running.pop(reservation.id, None)
-        await self._limits.release(reservation, used)
+        await self._limits.release(reservation, used, model)
 
     async def renew(self) -> None:
         """Renew the leases of all that runs, for ever."""
@@ -154,14 +166,14 @@ class Rates:
             except RedisError as error:
                 log.warning("renewing rate limits: %r", error)
 
-    async def _used(self, generation_id: UUID) -> Amounts | None:
-        """Return what a generation used, once it has ended; None if it never does."""
+    async def _end(self, generation_id: UUID) -> reports.End | None:
+        """Return how a generation ended, once it has; None if it never does."""
         for wait_s in ASK_BOOKS_S:
             try:
                 end = await self._end_of(generation_id)
             except DatabaseUnavailable:
                 end = None
             if end is not None:
-                return used_amounts(end.tokens.prompt_tokens, end.tokens.completion_tokens)
+                return end
             await asyncio.sleep(wait_s)
         return None

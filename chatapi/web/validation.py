@@ -16,8 +16,9 @@ from accounts.errors import RateLimited
 from chatapi import errors
 from chatapi.catalog import CatalogModel
 from chatapi.fair_room import NoRoom, Room
-from chatapi.web import idempotency_header
+from chatapi.web import candidates, idempotency_header
 from chatapi.web.body_room import LARGE_BYTES, LEAST_BYTES
+from chatapi.web.candidates import Fallback
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.services import Services
 from chatapi.wire import parsed_request, requests
@@ -25,10 +26,8 @@ from chatapi.wire.invalid_request import UnresolvedReferences
 from chatapi.wire.parsed_request import ParsedRequest, RequestSummary
 from chatapi.wire.protocols import Dialect
 from chatapi.wire.protocols.envelope import Header
-from usage import pricing
 from usage.books.idempotency import is_known
-from usage.errors import NotPriced
-from usage.pricing import FREE, Price
+from usage.pricing import Price
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +55,7 @@ class ValidatedRequest:
     """There was no room for its state."""
     room: Room | None = None
     """The room of a large body, until the request is queued."""
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
@@ -240,31 +240,21 @@ async def _with_price(
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
-    model, price = await _priced_model(services, caller, summary.model, exchange.protocol.model_kind)
+    model, price = await candidates.priced_model(
+        services, caller, summary.model, exchange.protocol.model_kind
+    )
     if not model.remote_media_allowed:
         requests.refuse_remote_media(summary)
-    if ignored := requests.ignored_parameters(summary, model.extra_parameters):
+    fallbacks = await candidates.fallbacks(exchange.protocol, services, caller, summary, model)
+    # What one of them ignores may be ignored.
+    taken = model.extra_parameters.intersection(*(each.model.extra_parameters for each in fallbacks))
+    if ignored := requests.ignored_parameters(summary, taken):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))
     if model.deprecated_on is not None:
         exchange.response_headers += _deprecation_headers(model.id, model.deprecated_on)
-    return ValidatedRequest(caller, dialect, summary, parsed.content, model, price, parsed.state)
-
-
-async def _priced_model(
-    services: Services, caller: Caller, name: str, kind: str
-) -> tuple[CatalogModel, Price]:
-    """Return the model that the name means to the caller, and its price; raise why it can't be used so."""
-    model = await services.model(caller, name)
-    if not caller.may_use(name if model is None else model.id):
-        raise errors.model_not_allowed(name)
-    if model is None:
-        raise errors.model_not_found(name)
-    if model.kind != kind:
-        raise errors.model_of_another_kind(name, model.kind, kind)
-    if model.price is None:
-        raise NotPriced(name)
-    discount = (await services.discounts.get()).get(caller.organization_id, 0)
-    return model, FREE if caller.is_test else pricing.discounted(model.price, discount)
+    return ValidatedRequest(
+        caller, dialect, summary, parsed.content, model, price, parsed.state, fallbacks=fallbacks
+    )
 
 
 def _deprecation_headers(model_id: str, day: date) -> list[Header]:

@@ -76,3 +76,5 @@ MAX_ECHO_BYTES: Final = 32_768
 MAX_EXTRA_BYTES: Final = 65_536
 # Unknown parameters of one request.
 MAX_IGNORED: Final = 64
+# Other models that may answer.
+MAX_FALLBACKS: Final = 8

@@ -170,6 +170,8 @@ class Completion:
         self.system_fingerprint: str | None = None
         self.service_tier: ServiceTier | None = None
         self.context: dict[str, Any] = {}
+        self.model: str | None = None
+        """See `Started.model`."""
         self.usage: Usage | None = None
         self.failure: Failed | None = None
 
@@ -179,6 +181,7 @@ class Completion:
                 self.system_fingerprint = delta.system_fingerprint
                 self.service_tier = delta.service_tier
                 self.context = delta.context
+                self.model = delta.model
             case Usage():
                 self.usage = delta
             case Failed():

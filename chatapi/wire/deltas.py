@@ -81,6 +81,8 @@ class Started(Delta, tag=1, frozen=True):
     """
     prompt_tokens: int | None = None
     """Our estimate of the prompt, for protocols that begin with it; `Usage` has what is charged."""
+    model: str | None = None
+    """The name of the model that answers, where it is not the requested one."""
 
 
 class _Said(Delta, frozen=True):

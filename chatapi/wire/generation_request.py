@@ -194,6 +194,8 @@ class GenerationRequest(
     """A validated request. Its tag gets another number when a release can't read the jobs of the last one."""
 
     model: parameters.ModelName
+    models: parameters.Fallbacks | None = None
+    """Other models that may answer; None: those that the project has chosen."""
     stream: bool = False
     include_usage: bool = False
     """The client asks for its usage in the stream."""

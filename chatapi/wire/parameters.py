@@ -15,6 +15,13 @@ from chatapi.wire.messages import TextParts
 # `\Z` and not `$`, which would take a newline at the end
 MODEL_NAME_PATTERN = r"^[A-Za-z0-9._:/@+-]{1,128}\Z"
 ModelName = Annotated[str, Meta(pattern=MODEL_NAME_PATTERN)]
+Fallbacks = Annotated[
+    list[ModelName],
+    Meta(
+        max_length=caps.MAX_FALLBACKS,
+        description="Not OpenAI's: other models that answer, in this order, if `model` can't.",
+    ),
+]
 ToolName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_-]{{1,{caps.MAX_NAME_CHARS}}}\Z")]
 Description = Annotated[str, Meta(max_length=caps.MAX_DESCRIPTION_CHARS)]
 User = Annotated[str, Meta(max_length=caps.MAX_USER_CHARS)]

@@ -45,6 +45,8 @@ class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
     """The caller's own pairs, at most 16."""
     is_flex: bool = False
     """Other requests come first (`service_tier: "flex"`)."""
+    models: tuple[str, ...] | None = None
+    """Other models that may answer; None: those that the project has chosen."""
 
     def prompt_tokens_bound(self, context_window: int) -> int:
         """The most prompt tokens that can be charged."""
@@ -124,5 +126,6 @@ def _parsed(
         end_user=request.end_user,
         metadata=request.metadata,
         is_flex=request.service_tier == "flex",
+        models=None if request.models is None else tuple(request.models),
     )
     return ParsedRequest(summary, content, state)

@@ -11,7 +11,7 @@ _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _BASE64 = {"encoding_format": "base64"}
 # The first of them are sent with our own values; the others are for us.
 _NOT_FORWARDED: Final = frozenset(
-    {"model", "stream", "max_tokens", "prompt"}
+    {"model", "models", "stream", "max_tokens", "prompt"}
     | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
     | {"state", "is_background", "announces_prompt_tokens", "tool_cache_marks"}
 )

@@ -1,4 +1,4 @@
-"""Asks the deployments of a model until one begins to answer, and streams its answer.
+"""Asks the deployments of a model, and of its fallbacks, until one begins to answer, and streams its answer.
 
 `routing/` decides which deployment is asked next, and when; nothing is asked again once a delta is published.
 """
@@ -6,6 +6,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from chatapi.models import Engine
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
+from chatapi.worker import fallbacks
 from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.routing.affinity import affinity_of
@@ -45,27 +47,41 @@ ROUTES_RETRY_S = (0.1, 0.5, 1, 2)
 async def produce(services: Services, run: Run, request: GenerationRequest) -> End:
     """Ask deployments until one begins to answer; stream its answer to the end.
 
-    Raises `DatabaseUnavailable` if the deployments can't be read.
+    Raises `DatabaseUnavailable` if the deployments can't be read, or a switch to another model can't be
+    written.
     """
-    routes = await routes_for(services, run, request)
-    end = run.stopped or End(Ending.FAILED, BUSY if routes else NO_DEPLOYMENT)
-    affinity = None
-    if len(routes) > 1:
-        affinity = affinity_of(request, run.organization_id, run.request_bytes)
-    plan = AttemptPlan(services.router, services.retry_budgets, run.claimed.model, routes, affinity)
+    plan, end = await _plan(services, run, request)
     while (step := plan.next()) is not None:
         place = await _place(services, run, step)
         if place is not None:
             with place:
-                end, error = await _attempt(services, run, request, step.route, place)
-            if error is None or not error.is_retryable or run.has_published:
+                request = await fallbacks.switched(services, run, request, step.route)
+                attempted, error = await _attempt(services, run, request, step.route, place)
+            if error is None or run.has_published or fallbacks.is_final(run, error.failure):
+                end = attempted
                 break
-            plan.failed(step.route, error.failure)
+            end = fallbacks.told_end(end, attempted, error.failure)
+            if error.is_retryable:
+                plan.failed(step.route, error.failure)
+            else:
+                plan.go_on()
         # The client may have left meanwhile.
         if run.stopped is not None:
             end = run.stopped
             break
     return run.ended(end)
+
+
+async def _plan(services: Services, run: Run, request: GenerationRequest) -> tuple[AttemptPlan, End]:
+    """Return the plan of attempts, and the end if none of them is made."""
+    model = run.requested.model
+    routes = await routes_for(services, run, request)
+    others = await fallback_routes(services, run, request) if run.requested.fallbacks else []
+    end = run.stopped or End(Ending.FAILED, BUSY if routes or others else NO_DEPLOYMENT)
+    affinity = None
+    if len(routes) > 1 or others:
+        affinity = affinity_of(request, run.organization_id, run.request_bytes)
+    return AttemptPlan(services.router, services.retry_budgets, model, routes, affinity, others), end
 
 
 async def _place(services: Services, run: Run, step: Step) -> Place | None:
@@ -95,6 +111,17 @@ async def routes_for(services: Services, run: Run, request: GenerationRequest) -
         if routes := able(known.get(run.claimed.model, []), request):
             return routes
     return []
+
+
+async def fallback_routes(services: Services, run: Run, request: GenerationRequest) -> list[list[Route]]:
+    """Return the routes of each other model that may answer, in order; those without any are left out."""
+    models = [each.model for each in run.claimed.fallbacks]
+    if run.claimed.is_test:
+        return [[replace(SANDBOX, model=model)] for model in models]
+    known = await _read_routes(services, run, MAX_AGE_S)
+    if any(model not in known for model in models):
+        known = await _read_routes(services, run, 0)
+    return [routes for model in models if (routes := able(known.get(model, []), request))]
 
 
 async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mapping[str, list[Route]]:

@@ -173,7 +173,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
     settlement = None
     if end.ending is not Ending.FENCED_OFF:
         settlement = await _settle_and_publish(services, run, request, end)
-    run_spans.end_run(run.span, run.claimed, settlement, request)
+    run_spans.end_run(run.span, run.requested, run.claimed.model, settlement, request)
 
 
 async def _settle_and_publish(

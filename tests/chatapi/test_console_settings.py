@@ -14,7 +14,12 @@ from tests.cast import Person
 
 @pytest.fixture(autouse=True)
 def served(small: ServedModel) -> None:
-    """Serve a model, which aliases name."""
+    """Serve models, which aliases and fallbacks name."""
+    aliases = ["huge", *(f"alias-{number}" for number in range(9))]
+    for pk, kind, names in (("large", "chat", aliases), ("vectors", "embeddings", [])):
+        ServedModel.objects.create(
+            pk=pk, kind=kind, aliases=names, context_window=8_192, max_output_tokens=1_024
+        )
 
 
 def url(person: Person, page: str) -> str:
@@ -32,7 +37,8 @@ SENT: dict[str, Any] = {"name": "renamed", "stores_responses_days": "7", "stores
 def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
     client, page = as_role(alice, Role.ADMIN), url(alice, f"settings/projects/{alice.project.pk}")
     assert page in client.get(url(alice, "settings")).content.decode()
-    assert client.post(page, SENT | {"model_aliases": "mine = small"}).status_code == 302
+    names = {"model_aliases": "mine = small", "model_fallbacks": "mine = large, huge\n\nlarge=small"}
+    assert client.post(page, SENT | names).status_code == 302
     row = Project.objects.get(pk=alice.project.pk)
     assert (row.name, row.stores_responses_days, row.stores_metadata, row.counts_end_users) == (
         "renamed", 7, True, False,
@@ -40,6 +46,10 @@ def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
     assert (row.model_aliases, row.models_mode, row.is_active) == (
         {"mine": "small"}, alice.project.models_mode, True,
     )  # fmt: skip
+    assert (
+        row.model_fallbacks == alice.caller.model_fallbacks == {"mine": ["large", "huge"], "large": ["small"]}
+    )
+    assert "mine = large, huge" in client.get(page).content.decode()
     assert AuditEntry.objects.get(object_type="accounts.project").actor_id == alice.user.pk
 
 
@@ -53,6 +63,16 @@ def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
         {"model_aliases": "mine"},
         {"model_aliases": "mine = no-such-model"},
         {"model_aliases": "small = small"},
+        {"model_fallbacks": "small"},
+        {"model_fallbacks": "small ="},
+        {"model_fallbacks": "small = small"},
+        {"model_fallbacks": "small = large, large"},
+        {"model_fallbacks": "small = no-such-model"},
+        {"model_fallbacks": "no-such-model = small"},
+        {"model_fallbacks": "small = vectors"},
+        {"model_fallbacks": "vectors = small"},
+        {"model_fallbacks": "small = large\nsmall = huge"},
+        {"model_fallbacks": f"small = {', '.join(f'alias-{number}' for number in range(9))}"},
     ],
 )
 def test_wrong_settings_change_nothing(alice: Person, wrong: dict[str, str]) -> None:

@@ -114,7 +114,7 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
     limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
 
     async def ended(_: UUID) -> reports.End | None:
-        return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40)))
+        return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40), model="small"))
 
     rates = Rates(limits, ended)
     for _ in range(2):  # a second release changes nothing
@@ -122,6 +122,24 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
         await rates.release(reservation, None)
         await rates.release(reservation, NOTHING_USED)
     assert await remaining(rates, DAY, ONE) == 800
+
+
+async def test_limits_of_the_models_that_did_not_answer_get_all_back(redis: Redis) -> None:
+    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
+
+    async def ended(_: UUID) -> reports.End | None:
+        return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40), model="large"))
+
+    rates = Rates(limits, ended)
+    of_models = {name: replace(DAY, model=name) for name in ("small", "large", "other")}
+    amounts = {Counts.TOKENS: 800}
+    reservation = await rates.take(
+        caller(DAY, *of_models.values()), uuid4(), model="small", amounts=amounts, fallbacks=["large"]
+    )
+    assert [status.remaining for status in reservation.statuses] == [200, 200, 200], "not of the other"
+    await rates.release(reservation, None)
+    used = await limits.used([DAY, *of_models.values()])
+    assert list(used.values()) == [100, 0, 100, 0]
 
 
 async def test_a_release_while_redis_is_away_is_made_when_it_is_back(redis: Redis) -> None:

@@ -67,6 +67,27 @@ MUTATIONS = (
         ("tests/usage/test_ledger.py",),
     ),
     Mutation(
+        "a holder with an old fence may switch to another model",
+        "usage/books/fallbacks.py",
+        "state=State.RUNNING, fence=item.fence)",
+        "state=State.RUNNING)",
+        ("tests/usage/test_fallbacks.py::test_only_the_holder_of_the_newest_fence_can_switch",),
+    ),
+    Mutation(
+        "another model is asked before the books know it",
+        "chatapi/worker/fallbacks.py",
+        "        await retry(write, SWITCH_RETRY_S, (DatabaseUnavailable,))\n",
+        "        pass\n",
+        ("tests/faults/test_fallbacks.py::test_the_reaper_charges_the_model_that_produced_the_tokens",),
+    ),
+    Mutation(
+        "only the requested model is held for",
+        "usage/books/admission.py",
+        "            most = max(most, cost)\n",
+        "            pass\n",
+        ("tests/usage/test_fallbacks.py",),
+    ),
+    Mutation(
         "the end is published before the commit",
         "chatapi/worker/generate.py",
         "        settled_at, charge = await _settle(services, settlement)\n",

@@ -15,7 +15,7 @@ from redis import Redis
 
 from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
-from tests.installation import Installation, wait_for
+from tests.installation import Installation, free_port, wait_for
 
 pytestmark = [pytest.mark.xdist_group("fleet"), pytest.mark.timeout(300)]
 
@@ -84,14 +84,16 @@ def deployment(
     return DEPLOYMENT.format(name=name, url=url or installation.upstream_url, rules=rules, limit_ms=limit_ms)
 
 
-def ask_many(installation: Installation, model: str, requests: int, clients: int) -> Counter[object]:
+def ask_many(
+    installation: Installation, model: str, requests: int, clients: int, **parameters: Any
+) -> Counter[object]:
     """Send the requests from so many clients at once, every other as a stream; count the outcomes."""
     client = Client(installation.url, installation.keys["live"])
 
     def ask(number: int) -> object:
         if number % 2:
-            return client.complete(model).status
-        with client.asking(model, stream=True) as exchange:
+            return client.complete(model, **parameters).status
+        with client.asking(model, stream=True, **parameters) as exchange:
             if exchange.response.status != 200:
                 return exchange.response.status
             return 200 if len(list(exchange.texts())) == 5 else "cut"
@@ -155,6 +157,23 @@ def test_a_deployment_that_has_recovered_is_asked_again(installation: Installati
         return len(installation.calls("spare")) == spare
 
     wait_for(is_back, "the recovered deployment to get all requests", pause_s=0.2)
+
+
+def test_clients_do_not_notice_that_a_models_deployments_are_all_dead(installation: Installation) -> None:
+    installation.script("stands-in")
+    dead = [
+        deployment(installation, name, url=f"http://127.0.0.1:{free_port()}") for name in ("dead-1", "dead-2")
+    ]
+    load_model(installation, "dead", *dead)
+    load_model(installation, "alive", deployment(installation, "alive", 'upstream_model = "stands-in"'))
+    outcomes = ask_many(installation, "dead", REQUESTS // 2, CLIENTS, models=["alive"])
+    done = installation.manage("shell", "--no-imports", "-c", ATTEMPTS.replace('"fleet"', '"alive"'))
+    attempts, failed = json.loads(done.stdout)
+    figures = f"{outcomes}, {attempts} attempts, {failed}"
+    print(figures)
+    assert outcomes[200] >= SUCCESS * REQUESTS // 2, figures
+    assert len(installation.calls("stands-in")) <= MOST_CALLS * REQUESTS // 2, figures
+    assert attempts <= MOST_CALLS * REQUESTS // 2, figures
 
 
 def test_requests_with_one_cache_key_go_to_one_deployment_from_all_workers(

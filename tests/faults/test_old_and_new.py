@@ -5,7 +5,9 @@ nobody else.
 import base64
 import json
 import signal
+from typing import Any
 
+import msgspec
 import pytest
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations import AddField, DeleteModel, RemoveField, RenameField, RenameModel
@@ -16,6 +18,7 @@ from redis import Redis
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
+from chatapi.wire import deltas
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
@@ -56,6 +59,22 @@ def test_a_message_of_a_newer_version_is_as_good_as_lost_and_the_worker_lives(
     assert len(installation.calls("five")) == calls + 1
     assert "Traceback" not in installation.log("worker").partition("is enqueued again")[2]
     assert ask("five").end().is_done
+
+
+class OldStarted(msgspec.Struct, array_like=True, tag_field="delta", tag=1):
+    """The first delta as the release before fallbacks knows it."""
+
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    context: dict[str, Any] = {}
+    prompt_tokens: int | None = None
+
+
+def test_an_older_web_process_reads_the_first_delta_of_a_newer_worker() -> None:
+    written = deltas.encode([deltas.Started("fp", context={"a": 1}, model="another")])
+    assert msgspec.msgpack.decode(written, type=list[OldStarted]) == [OldStarted("fp", context={"a": 1})]
+    (read,) = deltas.decode(msgspec.msgpack.encode([OldStarted("fp")]))
+    assert read == deltas.Started("fp"), "and a newer one that of an older worker"
 
 
 # ---- the database while both run

@@ -174,6 +174,18 @@ class Ledger(RuleBasedStateMachine):
         if row and mine:
             row.lease = self._lease()
 
+    @rule(one=generations, to=st.sampled_from([PRICE, FREE, REASONING, FREE_INPUT]), stale=st.booleans())
+    def switch(self, one: UUID, to: Price, stale: bool) -> None:
+        """Give it another model, with another price and other bounds; what is held stays."""
+        row = self.rows.get(one)
+        other = ledger.Candidate("other", "other", 7, 7, to)
+        fence = (row.fence if row else 0) - stale
+        (result,) = ledger.switch(self.now, [ledger.Switch(one, fence, other, "story")])
+        can = row is not None and row.state == "running" and not stale
+        assert result == one if can else isinstance(result, AlreadyResolved)
+        if row is not None and can:
+            row.price = to
+
     @rule(
         one=generations,
         outcome=st.sampled_from(Outcome),

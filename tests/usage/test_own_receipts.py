@@ -10,13 +10,14 @@ from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, text
 from tests.cast import Person, admit, run
 from usage.books import ledger
 from usage.books.settlement import Attempt
 from usage.database.clock import database_now
 from usage.models import Generation, Outcome
 from usage.pages.live import difference, snapshot
+from usage.pricing import FREE
 
 SECRETS = ("azure-east-7", "worker-1")
 
@@ -44,6 +45,39 @@ def test_the_attempts_are_told_without_what_was_tried(alice: Person) -> None:
     for hidden in ("azure-east-7", "azure-west-2", "1 min"):
         assert [hidden in page for page in pages] == [False, True]
     assert ["upstream_timeout" in page for page in pages] == [True, True]
+
+
+def test_a_page_says_which_model_was_asked_for_and_which_one_answered(alice: Person) -> None:
+    other = ledger.Candidate("large", "large", 1_000, None, FREE)
+    log = [
+        Attempt("azure-east-7", "upstream_timeout", 61_000, 0, "small"),
+        Attempt("spare", "", 9, 9, "large"),
+    ]
+    row = run(alice, fallback=other, deployment="spare", attempts=2, attempt_log=log)
+    console = f"/console/{alice.project.organization_id}/requests/{row}"
+    for path in (f"/admin/requests/{row}", console):
+        page = text(client_of(alice.user).get(path))
+        assert "Model large Requested small (it could not answer)" in page
+        assert "Fallbacks large" in page
+        assert "1 small upstream_timeout 2 large none" in page
+        assert "azure-east-7" not in page
+    assert "large for small" in text(client_of(alice.user).get("/admin/requests/"))
+    receipt = alice.get(f"/v1/generations/{row}").json()
+    assert (receipt["model"], receipt["requested_model"], receipt["is_fallback"]) == ("large", "small", True)
+    assert receipt["attempts"] == [
+        {"model": "small", "error": "upstream_timeout"},
+        {"model": "large", "error": None},
+    ]
+
+
+def test_a_log_of_an_older_worker_has_no_models(alice: Person) -> None:
+    row = run(
+        alice, attempts=2, attempt_log=[Attempt("gone", "upstream_timeout", 3), Attempt("there", "", 9)]
+    )
+    old = [{name: value for name, value in each.items() if name != "model"} for each in row.attempt_log or ()]
+    Generation.objects.filter(pk=row.pk).update(attempt_log=old)
+    assert [each["model"] for each in alice.get(f"/v1/generations/{row}").json()["attempts"]] == [None, None]
+    assert client_of(alice.user).get(f"/admin/requests/{row}").status_code == 200
 
 
 def test_the_api_tells_a_key_no_more_than_a_person(alice: Person) -> None:

@@ -189,7 +189,7 @@ def test_a_deployment_gets_the_extras_that_it_asks_for() -> None:
 
 NEVER_FORWARDED = "api_base base_url api_key api_version headers extra_headers extra_query extra_body"
 NEVER_FORWARDED += " default_headers organization user_id tenant team_id is_admin deployment_id"
-NEVER_FORWARDED += " custom_llm_provider provider route models fallbacks proxy timeout"
+NEVER_FORWARDED += " custom_llm_provider provider route fallbacks proxy timeout"
 NEVER_FORWARDED += " n_predict chat_template logits_processors use_beam_search echo"
 OURS = "extras ignored request type prompt_bytes Model prompt"
 

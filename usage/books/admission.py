@@ -13,7 +13,8 @@ from uuid import UUID
 
 from accounts import end_users
 from usage import pricing
-from usage.books import budgets, idempotency
+from usage.books import budgets, fallbacks, idempotency
+from usage.books.fallbacks import Candidate
 from usage.books.idempotency import Idempotency
 from usage.database.clock import local_day
 from usage.database.sql import insert
@@ -61,18 +62,28 @@ class Admission:
     end_user_id: int | None = None
     """Set by `admit`, if the end user counts."""
     idempotency: Idempotency | None = None
+    fallbacks: tuple[Candidate, ...] = ()
+    """Other models that may answer, in order."""
 
     @property
     def most_tokens(self) -> int:
         """Return the most tokens that the request can use, prompt and answers together."""
-        return self.prompt_tokens_bound + self.max_output_tokens * self.sampled_count
+        most = self.prompt_tokens_bound + self.max_output_tokens * self.sampled_count
+        for other in self.fallbacks:
+            most = max(most, other.prompt_tokens_bound + other.max_output_tokens * self.sampled_count)
+        return most
 
     @property
     def reserved_nanodollars(self) -> int:
-        """Return the hold: an upper bound of the request's cost."""
-        return pricing.upper_bound(
-            self.prompt_tokens_bound, self.max_output_tokens * self.sampled_count, self.price
-        )
+        """Return the hold: an upper bound of the request's cost, whichever model answers."""
+        most = self._upper_bound(self.prompt_tokens_bound, self.max_output_tokens, self.price)
+        for other in self.fallbacks:
+            cost = self._upper_bound(other.prompt_tokens_bound, other.max_output_tokens, other.price)
+            most = max(most, cost)
+        return most
+
+    def _upper_bound(self, prompt_tokens: int, output_tokens: int, price: Price) -> int:
+        return pricing.upper_bound(prompt_tokens, output_tokens * self.sampled_count, price)
 
 
 def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
@@ -151,8 +162,8 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 _COLUMNS = (
     "id", *BudgetOwners._fields, "is_test", "model", "requested_model", "end_user", "metadata", "endpoint",
     "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
-    "max_prompt_tokens", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "lease_expires_at",
-    "admitted_at",
+    "max_prompt_tokens", "fallbacks", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day",
+    "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
 
@@ -173,6 +184,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.sampled_count,
         item.max_output_tokens,
         item.max_prompt_tokens,
+        fallbacks.to_json(item.fallbacks),
         *item.price.columns().values(),
         item.reserved_nanodollars,
         # Kept in the row, because a request that ends after midnight is charged to the day that held it.

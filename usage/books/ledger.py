@@ -1,4 +1,4 @@
-"""The life of a generation in the books: admit, claim, beat, settle. The only door to money.
+"""The life of a generation in the books: admit, claim, beat, switch, settle. The only door to money.
 
     admit ──► admitted ──claim──► running ──settle──► settled
                   └──────────── take_over (the reaper) ──┘
@@ -18,7 +18,9 @@ from uuid import UUID
 from django.db import connection
 
 from usage import pricing
+from usage.books import fallbacks
 from usage.books.admission import Admission, admit
+from usage.books.fallbacks import Candidate, Switch, switch
 from usage.books.settlement import Charge, Settlement, settle
 from usage.database.sql import db_value, fetch_all, rows_of_values, to_uuid
 from usage.errors import AlreadyResolved
@@ -27,8 +29,9 @@ from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import PRICE_COLUMNS, Price, Tokens
 
 __all__ = [
-    "Admission", "Beat", "Charge", "Claim", "Claimed", "Orphan", "Pulse", "Settlement", "TakeOver",
-    "Withdrawal", "admit", "beat", "claim", "settle", "take_over", "withdraw",
+    "Admission", "Beat", "Candidate", "Charge", "Claim", "Claimed", "Orphan", "Pulse", "Settlement",
+    "Switch", "TakeOver", "Withdrawal", "admit", "beat", "claim", "settle", "switch", "take_over",
+    "withdraw",
 ]  # fmt: skip
 
 
@@ -58,6 +61,15 @@ class Claimed:
     """This and `sampled_count` are None in rows that older versions wrote."""
     reserved_nanodollars: int = 0
     price: Price = pricing.FREE
+    requested_model: str | None = None
+    fallbacks: tuple[Candidate, ...] = ()
+    """Other models that may answer, in order."""
+
+    @property
+    def own(self) -> Candidate:
+        """Return the model of the row as a candidate."""
+        name = self.requested_model or self.model
+        return Candidate(self.model, name, self.max_output_tokens, self.max_prompt_tokens, self.price)
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> "Claimed":
@@ -65,12 +77,14 @@ class Claimed:
         known = dict(zip(_CLAIMED, row, strict=True))
         price = Price(*(known.pop(name) for name in PRICE_COLUMNS))
         known |= {name: bool(known[name]) for name in ("is_test", "is_stream")}
+        known["fallbacks"] = fallbacks.from_json(known["fallbacks"])
         return cls(**known | {"id": to_uuid(known["id"]), "price": price})
 
 
 _CLAIMED = (
     "id", "fence", "model", "max_output_tokens", "choices_count", "is_test", "organization_id",
-    "is_stream", "sampled_count", "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
+    "is_stream", "sampled_count", "max_prompt_tokens", "reserved_nanodollars", "requested_model",
+    "fallbacks", *PRICE_COLUMNS,
 )  # fmt: skip
 
 

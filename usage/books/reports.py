@@ -28,6 +28,8 @@ class End:
     tokens: Tokens
     settled_at: datetime
     settled_ms_ago: int
+    model: str
+    """The one that answered, or was the last to be asked."""
 
 
 def waiting_since(min_age_ms: int, limit: int) -> list[tuple[UUID, int]]:
@@ -125,6 +127,7 @@ def end_of(generation_id: UUID) -> End | None:
         tokens,
         row.settled_at,
         age_ms,
+        row.model,
     )
 
 

@@ -48,6 +48,8 @@ class Attempt:
     duration_ms: int
     started_ms: int | None = None
     """Since the worker began with the generation; None in rows of older releases."""
+    model: str = ""
+    """Empty in rows of older releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class Charge:
     amount_nanodollars: int
     settled_at: datetime
     model: str
+    requested_model: str | None
+    """The name that the client sent, where it is not that of the model."""
     api_key: str
     """The public part of the key's current secret."""
     settlement: Settlement
@@ -103,7 +107,8 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
         posting = _Posting.of(row, item)
         postings.append(posting)
         amount = posting.amount_nanodollars
-        results.append(Charge(item.id, item.tokens, amount, now, row.model, row.api_key, item, row.queued_ms))
+        names = (row.model, row.requested_model, row.api_key)
+        results.append(Charge(item.id, item.tokens, amount, now, *names, item, row.queued_ms))
     if not postings:
         return results
     entries = [entry for posting in postings for entry in _entries(now, posting)]
@@ -124,6 +129,7 @@ class _Open(NamedTuple):
     id: UUID
     fence: int
     model: str
+    requested_model: str | None
     budget_day: date
     reserved_nanodollars: int
     api_key: str

@@ -76,7 +76,9 @@ class Generation(models.Model):
     model = models.CharField(max_length=128)
     # Null, as `usage_note`.
     requested_model = models.CharField(  # noqa: DJ001
-        max_length=128, null=True, help_text="The alias that the client sent for the model."
+        max_length=128,
+        null=True,
+        help_text="The name that the client sent: an alias of the model, or the model that did not answer.",
     )
     end_user = models.CharField(  # noqa: DJ001
         max_length=MAX_END_USER_CHARS, null=True, help_text="The project's name for the person who asks."
@@ -100,6 +102,9 @@ class Generation(models.Model):
     )
     max_prompt_tokens = models.PositiveBigIntegerField(
         null=True, help_text="What fits the context: an upstream is believed no more."
+    )
+    fallbacks = models.JSONField(
+        null=True, help_text="Other models that may answer: `Candidate` of `usage/books/fallbacks.py` each."
     )
 
     input_per_mtok_nanodollars = models.BigIntegerField()
@@ -179,6 +184,11 @@ class Generation(models.Model):
 
     def __str__(self) -> str:
         return public_id(self.id, self.endpoint, self.dialect)
+
+    @property
+    def is_fallback(self) -> bool:
+        """Return whether another model than the requested one answers."""
+        return any(each["model"] == self.model for each in self.fallbacks or ())
 
     @property
     def finish_reasons(self) -> list[str]:

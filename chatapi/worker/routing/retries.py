@@ -49,7 +49,7 @@ class Step:
     """The next attempt, after a wait."""
 
     route: Route
-    """Its limit for the first delta is what the attempts before have left of it."""
+    """Its time limits are what the attempts before have left of them."""
     wait_s: float = 0.0
 
 
@@ -71,15 +71,23 @@ class AttemptPlan:
         model: str,
         routes: Sequence[Route],
         affinity: bytes | None = None,
+        fallbacks: Sequence[Sequence[Route]] = (),
     ) -> None:
+        """`model`: the requested one, whose budget all attempts share. `fallbacks`: the routes of each other
+        model that may answer, in order.
+        """
         self._router = router
         self._budgets = budgets
         self._model = model
         self._affinity = affinity
+        self._routes = list(routes)
+        """Of the model whose turn it is."""
         self._fresh = list(routes)
+        self._later = [list(each) for each in fallbacks]
         self._failures: dict[str, _Failure] = {}
         self._give_up_at: dict[str, float] = {}
         """By deployment: the end of its time limit of the first delta, counted from its first attempt."""
+        self._first_at = 0.0
         self._began_at = 0.0
         self._repetitions = 0
 
@@ -87,16 +95,37 @@ class AttemptPlan:
         """Return the next attempt; None if there is none, or the budget does not allow it."""
         if not self._give_up_at:
             self._budgets.earn(self._model)
-        return self._at_another() if self._fresh else self._at_the_same()
+        self._put_off_the_ill()
+        while (step := self._at_another() if self._fresh else self._at_the_same()) is None and self._later:
+            self.go_on()
+        return step
 
     def failed(self, route: Route, failure: Failed) -> None:
         """Remember a failure that another attempt may cure."""
-        name, now = route.target.name, time.monotonic()
-        self._failures.pop(name, None)
+        now = time.monotonic()
+        self._failures.pop(route.key, None)
         if failure.code in TRANSIENT:
             not_before = now + (failure.retry_after_ms or 0) / 1_000
-            not_after = self._give_up_at[name] - (now - self._began_at)
-            self._failures[name] = _Failure(route, not_before, not_after)
+            not_after = self._give_up_at[route.key] - (now - self._began_at)
+            self._failures[route.key] = _Failure(route, not_before, not_after)
+
+    def go_on(self) -> None:
+        """Leave the model whose turn it is, for the next one; after the last one there is no attempt."""
+        self._routes = self._later.pop(0) if self._later else []
+        self._fresh = list(self._routes)
+        self._failures.clear()
+
+    def _put_off_the_ill(self) -> None:
+        """Let a model whose deployments all cool down wait until no other one has a healthy deployment."""
+        while self._later and not self._has_healthy(self._routes):
+            if not any(map(self._has_healthy, self._later)):
+                return
+            if self._fresh:
+                self._later.append(self._fresh)
+            self.go_on()
+
+    def _has_healthy(self, routes: Sequence[Route]) -> bool:
+        return any(self._router.health.is_healthy(route.key) for route in routes)
 
     def _at_another(self) -> Step | None:
         """Ask a deployment that this request has not asked yet.
@@ -105,14 +134,19 @@ class AttemptPlan:
         healthy for long.
         """
         route = self._router.in_order(self._fresh, self._affinity)[0]
+        now = time.monotonic()
         is_first = not self._give_up_at
         may_ask = is_first or self._budgets.spend(self._model) or self._router.health.is_healthy(route.key)
         if not may_ask:
             return None
         self._fresh.remove(route)
-        self._began_at = time.monotonic()
-        self._give_up_at[route.target.name] = self._began_at + route.target.timeouts.first_delta_ms / 1_000
-        return Step(route)
+        self._began_at = now
+        first_delta_s = route.target.timeouts.first_delta_ms / 1_000
+        self._give_up_at[route.key] = now + first_delta_s
+        if is_first:
+            self._first_at = now
+            return Step(route)
+        return Step(self._with_time_left(route, first_delta_s))
 
     def _at_the_same(self) -> Step | None:
         """Ask a deployment again whose failure may have passed, if its time limit has room for a wait."""
@@ -120,21 +154,27 @@ class AttemptPlan:
             return None
         now = time.monotonic()
         jitter_s = random.uniform(0, BACK_OFF_S * 2**self._repetitions)  # noqa: S311  nothing secret
-        waits = {name: max(0.0, each.not_before - now) for name, each in self._failures.items()}
+        waits = {key: max(0.0, each.not_before - now) for key, each in self._failures.items()}
         routes = [
             each.route
-            for name, each in self._failures.items()
-            if waits[name] <= MAX_WAIT_S and now + waits[name] + jitter_s < each.not_after
+            for key, each in self._failures.items()
+            if waits[key] <= MAX_WAIT_S and now + waits[key] + jitter_s < each.not_after
         ]
         if not routes or not self._budgets.spend(self._model):
             return None
         self._repetitions += 1
         route = self._router.in_order(routes, self._affinity)[0]
-        wait_s = waits[route.target.name] + jitter_s
+        wait_s = waits[route.key] + jitter_s
         self._began_at = now + wait_s
-        return Step(_with_time_left(route, self._give_up_at[route.target.name] - now - wait_s), wait_s)
+        return Step(self._with_time_left(route, self._give_up_at[route.key] - self._began_at), wait_s)
+
+    def _with_time_left(self, route: Route, first_delta_s: float) -> Route:
+        """Return the route with this limit of the first delta. All attempts share the limit of the answer."""
+        limits = route.target.timeouts
+        total_s = limits.total_ms / 1_000 - (self._began_at - self._first_at)
+        limits = replace(limits, first_delta_ms=_ms(first_delta_s), total_ms=_ms(total_s))
+        return replace(route, target=replace(route.target, timeouts=limits))
 
 
-def _with_time_left(route: Route, left_s: float) -> Route:
-    timeouts = replace(route.target.timeouts, first_delta_ms=max(1, round(left_s * 1_000)))
-    return replace(route, target=replace(route.target, timeouts=timeouts))
+def _ms(left_s: float) -> int:
+    return max(1, round(left_s * 1_000))

@@ -18,7 +18,7 @@ from chatapi.worker.runs import run_spans
 from chatapi.worker.runs.held_answer import HeldAnswer
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run_usage import End, Ending, RunUsage
-from usage.books.ledger import Claimed
+from usage.books.ledger import Candidate, Claimed
 from usage.books.settlement import Attempt
 
 STREAM_LOST = Failed(
@@ -57,6 +57,9 @@ class Run:
         `is_kept`: its state is, if it has any. `is_held`: nobody reads the answer before its end.
         """
         self.claimed = claimed
+        """Of the model that is asked."""
+        self.requested = claimed
+        """Of the requested model."""
         self.id: UUID = claimed.id
         self.organization_id = claimed.organization_id
         self.fence = claimed.fence
@@ -70,6 +73,8 @@ class Run:
         self.request_bytes = 0 if content is None else len(content)
         """The length of `content`, which decides how long work on the request takes."""
         self.deployment = ""
+        self.answers_as: str | None = None
+        """The name of the model that is asked, where it is not the requested one."""
         self.stopped: End | None = None
         self.context: dict[str, Any] = {}
         """What the answer repeats of the request."""
@@ -117,7 +122,11 @@ class Run:
         """Hand a batch to the publisher, which keeps the order. An empty batch is ignored."""
         if batch:
             if isinstance(batch[0], Started):
-                own = {"context": self.context, "prompt_tokens": self.prompt_tokens}
+                own = {
+                    "context": self.context,
+                    "prompt_tokens": self.prompt_tokens,
+                    "model": self.answers_as,
+                }
                 batch = [msgspec.structs.replace(batch[0], **own), *batch[1:]]
             self.has_published = True
             passing = batch if self._held is None else self._held.add(batch)
@@ -180,12 +189,25 @@ class Run:
             self.deployment, self._attempt_began_ms = deployment, self.usage.total_ms
         return self.stopped
 
+    def ask_another(self, model: Candidate, requested_model: str | None) -> None:
+        """Take another model, whose deployments are asked from now on; the books have it already."""
+        self.claimed = replace(
+            self.claimed,
+            model=model.model,
+            requested_model=requested_model,
+            max_output_tokens=model.max_output_tokens,
+            max_prompt_tokens=model.max_prompt_tokens,
+            price=model.price,
+        )
+        self.answers_as = model.name
+
     def end_attempt(self, error_code: str) -> None:
         """Record the open attempt, if there is one; an empty code means that it has not failed."""
         if self._attempt_began_ms is not None:
             began_ms, self._attempt_began_ms = self._attempt_began_ms, None
             duration_ms = self.usage.total_ms - began_ms
-            self._attempts.append(Attempt(self.deployment, error_code, duration_ms, began_ms))
+            model = self.claimed.model
+            self._attempts.append(Attempt(self.deployment, error_code, duration_ms, began_ms, model))
             run_spans.end_attempt(self.attempt_span, self.usage, error_code, began_ms)
             self.attempt_span = NO_SPAN
 

@@ -35,20 +35,26 @@ def end_attempt(span: Span, usage: RunUsage, error_code: str, began_ms: int) -> 
 
 
 def end_run(
-    span: Span, claimed: Claimed, settlement: Settlement | None, request: GenerationRequest | None
+    span: Span,
+    requested: Claimed,
+    answering: str,
+    settlement: Settlement | None,
+    request: GenerationRequest | None,
 ) -> None:
-    """End the span of a run."""
+    """End the span of a run; `answering` is the model that was asked last."""
     if span is NO_SPAN:
         return
     attributes: dict[str, str | int] = {
-        "chatapi.generation.id": claimed.id.hex,
-        "gen_ai.request.model": claimed.model,
+        "chatapi.generation.id": requested.id.hex,
+        "gen_ai.request.model": requested.model,
     }
     if request is not None:
         attributes["gen_ai.operation.name"] = request.prompt.operation
     error_code = UNSETTLED
     if settlement is not None:
         attributes |= _tokens(settlement.tokens) | {"chatapi.outcome": settlement.outcome.value}
+        if settlement.tokens.completion_tokens:
+            attributes["gen_ai.response.model"] = answering
         error_code = settlement.error_code
     if error_code:
         attributes["error.type"] = error_code

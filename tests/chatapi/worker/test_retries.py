@@ -1,6 +1,7 @@
 """Which deployment a request asks next, when, and how much that may add to the load of upstreams."""
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -114,3 +115,84 @@ def test_a_healthy_deployment_is_asked_though_the_budget_is_spent() -> None:
     plan = AttemptPlan(router, budgets, "model", both)
     assert plan.next() is not None
     assert plan.next() is None
+
+
+def of(model: str, *names: str) -> list[Route]:
+    return [replace(route(name), model=model) for name in names]
+
+
+def asked(plan: AttemptPlan, router: Router, failure: Failed = upstream_errors.UPSTREAM_FAILED) -> list[str]:
+    """Return the keys of the deployments that a request asks of which every attempt fails."""
+    taken = []
+    while (step := plan.next()) is not None:
+        taken.append(step.route.key)
+        router.health.failed(step.route.key, router.health.begin(step.route.key), failure)
+        plan.failed(step.route, failure)
+    return taken
+
+
+def make_ill(router: Router, routes: list[Route]) -> None:
+    for each in routes:
+        router.health.failed(each.key, router.health.begin(each.key), upstream_errors.UNAVAILABLE)
+
+
+def test_the_next_model_is_asked_when_the_retries_are_exhausted() -> None:
+    others = [of("b", "one"), of("c", "two")]
+    plan = AttemptPlan(Router(), RetryBudgets(), "a", of("a", "one"), None, others)
+    assert asked(plan, Router()) == ["a one"] * (1 + retries.MAX_REPETITIONS) + ["b one", "c two"]
+
+
+def test_a_model_whose_deployments_all_cool_down_is_asked_last() -> None:
+    router, a, b, c = Router(), of("a", "one", "two"), of("b", "one"), of("c", "one")
+    make_ill(router, [*a, *b])
+    plan = AttemptPlan(router, RetryBudgets(), "a", a, None, [b, c])
+    keys = asked(plan, router, upstream_errors.AUTHENTICATION)
+    assert (keys[0], set(keys[1:3]), keys[3:]) == ("c one", {"a one", "a two"}, ["b one"])
+
+
+def test_a_request_goes_on_at_once_when_the_last_deployment_begins_to_cool_down() -> None:
+    router = Router()
+    plan = AttemptPlan(router, RetryBudgets(), "a", of("a", "one"), None, [of("b", "one")])
+    assert asked(plan, router, upstream_errors.UNREACHABLE)[:2] == ["a one", "b one"]
+
+
+def test_without_a_healthy_model_the_requested_one_is_asked_first() -> None:
+    router, a, b = Router(), of("a", "one"), of("b", "one")
+    make_ill(router, [*a, *b])
+    assert asked(AttemptPlan(router, RetryBudgets(), "a", a, None, [b]), router)[0] == "a one"
+
+
+def test_all_models_share_the_budget_of_the_requested_one() -> None:
+    router, budgets = Router(), RetryBudgets()
+    while budgets.spend("a"):
+        pass
+    a, b = of("a", "one"), of("b", "one")
+    make_ill(router, [*a, *b])
+    assert asked(AttemptPlan(router, budgets, "a", a, None, [b]), router) == ["a one"]
+    router = Router()
+    plan = AttemptPlan(router, budgets, "a", a, None, [b])
+    assert asked(plan, router) == ["a one", "b one"], "a healthy deployment needs none"
+
+
+def test_a_model_that_refuses_the_request_is_left() -> None:
+    others = [of("b", "one", "two"), of("c", "one")]
+    plan = AttemptPlan(Router(), RetryBudgets(), "a", of("a", "one"), None, others)
+    keys = []
+    while (step := plan.next()) is not None:
+        keys.append(step.route.model)
+        plan.go_on()
+    assert keys == ["a", "b", "c"]
+
+
+async def test_all_attempts_share_the_limit_of_the_answer() -> None:
+    router = Router()
+    plan = AttemptPlan(router, RetryBudgets(), "a", of("a", "one"), None, [of("b", "one")])
+    first = plan.next()
+    await asyncio.sleep(0.05)
+    plan.go_on()
+    second = plan.next()
+    assert first is not None
+    assert second is not None
+    limits = [step.route.target.timeouts for step in (first, second)]
+    assert limits[0].first_delta_ms == limits[1].first_delta_ms == 120_000
+    assert limits[0].total_ms - limits[1].total_ms >= 50

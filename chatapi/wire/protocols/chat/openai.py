@@ -218,7 +218,7 @@ class OpenAI:
             "id": self.public_id,
             "object": object_,
             "created": self.answer.created,
-            "model": self.answer.model,
+            "model": started.model or self.answer.model,
         }
         # Left out if it is not known: the published type has a text or nothing.
         if started.system_fingerprint is not None:

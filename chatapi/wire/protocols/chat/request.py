@@ -38,6 +38,7 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     seed: parameters.Seed | None = None
     stop: parameters.Stop | None = None
     user: parameters.User | None = None
+    models: parameters.Fallbacks | None = None
 
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()

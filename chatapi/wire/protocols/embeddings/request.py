@@ -20,11 +20,16 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
     user: parameters.User | None = None
+    # Refused in `__post_init__`: elsewhere it lets another model answer.
+    models: Any = None
 
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.models is not None:
+            allowed = "it is not supported for embeddings: vectors of different models can't be compared"
+            raise Violation("models", allowed, "unsupported_parameter")
         if self.input == "":
             raise Violation("input", "expected a text that is not empty")
         if isinstance(self.input, list):

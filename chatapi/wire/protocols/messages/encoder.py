@@ -111,7 +111,7 @@ class MessagesEncoder:
                 self._long_names = delta.context.get("tools", {})
                 # An estimate: the upstream's figure replaces it in `message_delta`, as SDKs expect.
                 usage = usage_body(Usage(delta.prompt_tokens or 0, 0))
-                yield event("message_start", message=_message(self._answer, [], None, None, usage))
+                yield event("message_start", message=_message(self._answer, delta, [], None, None, usage))
             case Finished():
                 self._finished = delta
             case Usage():
@@ -255,7 +255,7 @@ class MessagesFolder(Completion):
             content.append({"type": "text", "text": choice.text})
         content += [self._call(number, call) for number, call in sorted(choice.tool_calls.items())]
         ending = _ending(self._finished, bool(choice.tool_calls), self._has_refused)
-        return to_json(_message(self._answer, content, usage=usage_body(self.usage), **ending))
+        return to_json(_message(self._answer, self, content, usage=usage_body(self.usage), **ending))
 
     def _call(self, number: int, call: CollectedToolCall) -> dict[str, Any]:
         """Return a call; one that `max_tokens` has cut, or that is no JSON object, has no input."""
@@ -300,6 +300,7 @@ def usage_body(usage: Usage) -> dict[str, Any]:
 
 def _message(
     answer: Answer,
+    started: Started | Completion,
     content: list[dict[str, Any]],
     stop_reason: str | None,
     stop_sequence: str | None,
@@ -310,7 +311,7 @@ def _message(
         "id": public_id(answer.id),
         "type": "message",
         "role": "assistant",
-        "model": answer.model,
+        "model": started.model or answer.model,
         "content": content,
         "stop_reason": stop_reason,
         "stop_sequence": stop_sequence,

@@ -245,6 +245,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)] | None = None
     metadata: Metadata = Metadata()
     service_tier: Literal["auto", "standard_only"] | None = None
+    models: parameters.Fallbacks | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -260,6 +261,7 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
             "max_completion_tokens": self.max_tokens,
             "stop": self.stop_sequences or None,
             "stream": self.stream,
+            "models": self.models,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "user": _user(self.metadata.user_id),

@@ -137,6 +137,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     store: bool | None = None
     previous_response_id: Id | None = None
     background: bool | None = None
+    models: parameters.Fallbacks | None = None
     # Refused in `__post_init__`, with what to send instead: ignoring them would answer another question.
     conversation: Any = None
     prompt: Any = None
@@ -196,6 +197,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise InvalidRequest(message, "background")
         return GenerationRequest(
             model=self.model,
+            models=self.models,
             stream=self.stream or is_ticket,
             prompt=Messages(messages),
             media_param=conversation.media_param,

@@ -81,6 +81,7 @@ class Response:
         self.failure: Failed | None = None
         self._echo = _default_echo
         self._context: dict[str, Any] = {}
+        self._model = answer.model
         self._service_tier = "default"
         self._incomplete_reason: str | None = None
         self._items: list[OutputItem] = []
@@ -150,7 +151,7 @@ class Response:
             "error": self.failure
             and {"code": self.failure.code or "server_error", "message": self.failure.message},
             "incomplete_details": self._incomplete_reason and {"reason": self._incomplete_reason},
-            "model": self.answer.model,
+            "model": self._model,
             "output": self.output,
             "service_tier": self._service_tier,
             "store": self._context.get("is_stored", False),
@@ -173,6 +174,7 @@ class Response:
 
     def _start(self, delta: Started) -> Iterator[Event]:
         self.expect(delta.context)
+        self._model = delta.model or self._model
         self._service_tier = delta.service_tier or "default"
         is_queued = "is_background" in delta.context
         self.status = "queued" if is_queued else "in_progress"

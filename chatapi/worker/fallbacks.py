@@ -1,0 +1,69 @@
+"""The switch of a run to another model that may answer, and what its failures mean."""
+
+import logging
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from chatapi.concurrency import retry
+from chatapi.wire.deltas import Failed
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.upstream_errors import STOPPED
+from chatapi.worker.deployments import Route
+from chatapi.worker.runs.run import Run
+from chatapi.worker.runs.run_usage import End
+from chatapi.worker.services import Services
+from usage.books import ledger
+from usage.errors import AlreadyResolved, DatabaseUnavailable
+from usage.failpoints import failpoint
+
+log = logging.getLogger(__name__)
+
+# Waits between attempts to write the switch while the database is away.
+SWITCH_RETRY_S: Final = (0.1, 0.5, 1)
+
+
+async def switched(
+    services: Services, run: Run, request: GenerationRequest, route: Route
+) -> GenerationRequest:
+    """Return the request to the route's model, which the books know before it is asked: so it is charged for
+    what it delivers, whoever settles the generation.
+
+    Raises `DatabaseUnavailable`. If another process has taken over, the run is stopped.
+    """
+    requested = run.requested
+    model = route.model or requested.model
+    if not requested.fallbacks or model == run.claimed.model:
+        return request
+    to = next(each for each in (requested.own, *requested.fallbacks) if each.model == model)
+    is_requested = model == requested.model
+    sent = requested.requested_model or (None if is_requested else requested.model)
+    run.deployment = ""  # the next heartbeat must not tell one of the model before
+    write = partial(services.commits.write, ledger.switch, ledger.Switch(run.id, run.fence, to, sent))
+    try:
+        await retry(write, SWITCH_RETRY_S, (DatabaseUnavailable,))
+    except AlreadyResolved:
+        run.fence_off()
+        return request
+    failpoint("switch.after_commit")
+    log.info("%s: %s is asked instead of %s", run.id.hex, model, run.claimed.model)
+    run.ask_another(to, sent)
+    return msgspec.structs.replace(request, model=model)
+
+
+def is_final(run: Run, failure: Failed) -> bool:
+    """Return whether no other model is asked: the requested one refuses the request, or it was stopped."""
+    return failure is STOPPED or (_refuses(failure) and run.claimed.model == run.requested.model)
+
+
+def told_end(known: End, attempted: End, failure: Failed) -> End:
+    """Return the end of which the client learns if no other attempt is made: the last one, but not a refusal
+    by another model, which says nothing about the requested one.
+    """
+    return known if _refuses(failure) else attempted
+
+
+def _refuses(failure: Failed) -> bool:
+    """Return whether the request is at fault."""
+    return failure.status < 500 and failure.status != 429
