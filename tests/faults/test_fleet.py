@@ -226,3 +226,14 @@ def test_a_deployment_that_stays_full_is_a_503_and_costs_nothing(installation: I
     )
     receipt = installation.receipt(refused.headers["x-generation-id"])
     assert (receipt["outcome"], receipt["amount_nanodollars"]) == ("failed", 0)
+
+
+def test_a_model_that_stays_full_is_replaced_by_its_fallback(installation: Installation) -> None:
+    installation.script("full", ttft_ms=7_000)
+    installation.script("roomy")
+    load_model(installation, "full", deployment(installation, "full", "max_concurrent = 2"))
+    load_model(installation, "roomy", deployment(installation, "roomy"))
+    client = Client(installation.url, installation.keys["live"], timeout_s=30)
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(lambda _: client.complete("full", models=["roomy"]), range(3)))
+    assert Counter(answer.json["model"] for answer in answers) == {"full": 2, "roomy": 1}
