@@ -7,7 +7,8 @@ from accounts.models import APIKey, EndUser, Organization, Project
 from usage.models.budget_keys import EVER, BudgetKey, LimitKey, Period, Scope
 
 # An organization's budget whose spending its credit pays: the columns beside the organization's id.
-CREDIT_BUDGET = {"scope": Scope.ORGANIZATION.value, "period": Period.EVER.value}
+CREDIT_BUDGET = BudgetKey.at(Scope.ORGANIZATION, 0, Period.EVER, EVER)._asdict()
+del CREDIT_BUDGET["scope_id"]
 
 
 class Credit(models.Model):
