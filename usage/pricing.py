@@ -7,6 +7,7 @@ the line items.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
+from operator import attrgetter
 
 NANODOLLARS = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
@@ -49,6 +50,18 @@ FALLBACKS = {
     "cache_write_per_mtok_nanodollars": "input_per_mtok_nanodollars",
     "cache_write_1h_per_mtok_nanodollars": "cache_write_per_mtok_nanodollars",
 }
+
+# The columns by what is charged at them: tokens of the prompt, and those of the completion.
+_INPUTS = (
+    "input_per_mtok_nanodollars",
+    "cached_input_per_mtok_nanodollars",
+    "cache_write_per_mtok_nanodollars",
+    "cache_write_1h_per_mtok_nanodollars",
+)
+_OUTPUTS = ("output_per_mtok_nanodollars", "reasoning_per_mtok_nanodollars")
+_inputs, _outputs = attrgetter(*_INPUTS), attrgetter(*_OUTPUTS)
+# A price that `upper_bound` does not know would be charged without a hold.
+assert {*_INPUTS, *_OUTPUTS} == {*PRICE_COLUMNS}, "a price is in no hold"
 
 FREE = Price(0, 0, 0)
 
@@ -129,16 +142,10 @@ def amount(tokens: Tokens, price: Price) -> int:
 
 def upper_bound(prompt_tokens: int, output_tokens: int, price: Price) -> int:
     """Return the most that a request can cost, in nanodollars. Only a free request holds nothing."""
-    inputs = (
-        price.input_per_mtok_nanodollars,
-        price.cached_input_per_mtok_nanodollars,
-        price.cache_write_per_mtok_nanodollars,
-        price.cache_write_1h_per_mtok_nanodollars,
-    )
-    outputs = (price.output_per_mtok_nanodollars, price.reasoning_per_mtok_nanodollars)
+    inputs = _inputs(price)
     # An empty prompt is not free where prompts are not.
     held_for_input = max(_most(prompt_tokens, inputs), int(any(inputs)))
-    return held_for_input + _most(output_tokens, outputs)
+    return held_for_input + _most(output_tokens, _outputs(price))
 
 
 def discounted(price: Price, basis_points: int) -> Price:

@@ -11,8 +11,9 @@ from chatapi.api.openapi_operations import new_answer, new_operation, new_parame
 from chatapi.api.openapi_schemas import Schema, ecma_patterns, ref, ref_to
 from chatapi.api.organization import REPORTS, Report
 from chatapi.wire.dialects import DIALECTS
-from chatapi.wire.protocols import PROTOCOLS, Operation
+from chatapi.wire.protocols import PROTOCOLS, Operation, Protocol
 from chatapi.wire.protocols.chat import CHAT
+from usage.statements.formats import MEDIA_TYPES
 
 _STREAM = (402, 404, 409, 502, 504)
 _COMPLETION = (*_STREAM, 415, 422)
@@ -69,7 +70,7 @@ _CHAT_EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}], "max_t
 def paths() -> dict[str, Schema]:
     """Return the operations by path and method: those of the protocols beside their code, the others here."""
     found = {
-        operation.path: {"post": _creation(operation, protocol.media_type)}
+        operation.path: {"post": _creation(operation, protocol)}
         for protocol in PROTOCOLS.values()
         for operation in protocol.operations
     }
@@ -77,14 +78,14 @@ def paths() -> dict[str, Schema]:
     return found | _tickets() | _responses() | _generations() | _readings() | _management()
 
 
-def _creation(operation: Operation, media_type: str) -> Schema:
+def _creation(operation: Operation, protocol: Protocol) -> Schema:
     """Return the operation of a protocol."""
     found = new_operation(
         (operation.tag, operation.operation_id, operation.summary),
         operation.description,
         parameters=[_DIALECT, _IDEMPOTENCY_KEY, *([_PREFER] if operation.event else [])],
-        body=_body(operation.request.__name__, operation.example, media_type),
-        answers=_completion(operation.answer, operation.event),
+        body=_body(operation.request.__name__, operation.example, protocol.media_type),
+        answers=_completion(operation.answer, operation.event, protocol.answer_media_type),
         errors=_COMPLETION,
     )
     return with_errors(found, operation.error, operation.overloaded_status)
@@ -212,7 +213,7 @@ def _readings() -> dict[str, Schema]:
             "`text/csv` or `application/pdf` too.",
             "StatementDocument",
             new_parameter("path", "period", _TEXT, "A month of UTC, such as `2026-11`."),
-            new_parameter("query", "format", {"enum": ["json", "csv", "pdf"], **_TEXT}, "Before `Accept`."),
+            new_parameter("query", "format", {"enum": [*MEDIA_TYPES], **_TEXT}, "Before `Accept`."),
         ),
         **{f"/v1/organization/{path}": _report(report) for path, report in REPORTS.items()},
     }
@@ -303,9 +304,10 @@ def _body(schema: str, example: Mapping[str, Any], media_type: str) -> Schema:
 _OVERTAKEN = new_answer("Another change was faster, so nothing was changed.", "Error")
 
 
-def _completion(schema: str, event: str | None) -> dict[int, Schema]:
+def _completion(schema: str, event: str | None, media_type: str) -> dict[int, Schema]:
     headers = _REQUEST_ID | {"X-Generation-Id": {"schema": _TEXT}}
     completion = new_answer("The completion. `X-Generation-Id` names its receipt.", schema, headers)
+    completion["content"] = {media_type: {"schema": ref(schema)}}
     if event is None:
         return {200: completion}
     completion["content"] |= _events(event)

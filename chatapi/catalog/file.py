@@ -88,6 +88,12 @@ class Price(Struct, frozen=True, forbid_unknown_fields=True):
         return pricing.Price(**given)
 
 
+# At import, because a field that is in one place only would be dropped without an error.
+assert {f"{name}_nanodollars" for name in Price.__struct_fields__} == {*pricing.PRICE_COLUMNS}, (
+    "the file's prices are the database's"
+)
+
+
 class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The time limits of an upstream; missing ones are the engine's defaults."""
 
@@ -97,7 +103,6 @@ class Timeouts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     total_ms: Milliseconds | UnsetType = UNSET
 
 
-# At import, because a field that is in one place only would be dropped without an error.
 assert Timeouts.__struct_fields__ == TIMEOUTS, "the file's timeouts are the database's"
 
 

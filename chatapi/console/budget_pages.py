@@ -12,14 +12,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
-from accounts.models import EndUser
 from chatapi.console.budget_forms import PERIODS, AmountsForm, BudgetForm, key_of
 from chatapi.console.tenancy import MAX_CHOICES, Console, page, render
 from usage import insights
 from usage.insights import Filters, GroupBy, Range
-from usage.insights.limit_list import LimitUse, limit_use, limits_page, unlimited, uses
+from usage.insights.limit_list import LimitUse, filters_of, limit_use, limits_page, unlimited, uses
 from usage.models import BudgetLimit, Period, Scope
-from usage.pages.filters import is_id
+from usage.pages.filters import is_id, parameters_of
 from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import Spender
 from usage.rollups import closed_days
@@ -159,13 +158,13 @@ def budget_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
         form.save()
         messages.success(request, "The budget is changed. It holds from the next request on.")
         return redirect(console.url("budget", limit_id))
-    over, filters = _period(console, use), _filters(use.limit)
+    over, filters = _period(console, use), filters_of(use.key)
     context = {
         "title": f"Budget of {line.name}",
         "line": line,
         "form": form,
         "tables": _tables(console, use, over, filters) if filters else [],
-        "requests_url": console.url("requests", **_owner(use.limit), **_times(use, over)) if filters else "",
+        "requests_url": console.url("requests", **_parameters(use, over, filters)) if filters else "",
         "time_zone": console.organization.time_zone,
         "minutes_left_out": over.start.minute and 60 - over.start.minute,
     }
@@ -206,46 +205,28 @@ def _period(console: Console, use: LimitUse) -> Range:
     return Range(start.astimezone(UTC), end.astimezone(UTC), "hour")
 
 
-def _filters(limit: BudgetLimit) -> Filters | None:
-    match limit.scope:
-        case Scope.ORGANIZATION:
-            return Filters(organization_id=limit.scope_id)
-        case Scope.PROJECT:
-            return Filters(project_id=limit.scope_id)
-        case Scope.API_KEY:
-            return Filters(api_key_id=limit.scope_id)
-        case Scope.END_USER:
-            person = EndUser.objects.get(pk=limit.scope_id)
-            return Filters(project_id=person.project_id, end_user=person.name)
-    return None
-
-
-def _owner(limit: BudgetLimit) -> dict[str, object]:
-    return {limit.scope: limit.scope_id} if limit.scope in (Scope.PROJECT, Scope.API_KEY) else {}
-
-
-def _times(use: LimitUse, over: Range) -> dict[str, object]:
-    if use.key.resets_on is None:
-        return {}
-    return {"start": over.start.isoformat(), "time": "settled"}
+def _parameters(use: LimitUse, over: Range, filters: Filters) -> dict[str, object]:
+    """Return the parameters of the list of the budget's requests, whose path has the organization."""
+    times = {"start": over.start.isoformat(), "time": "settled"} if use.key.resets_on else {}
+    return {**parameters_of(filters), **times, "organization": None}
 
 
 def _tables(
     console: Console, use: LimitUse, over: Range, filters: Filters
 ) -> list[tuple[GroupBy, list[Spender]]]:
-    whole = max(use.posted_nanodollars, 1)
+    whole, asked = max(use.posted_nanodollars, 1), _parameters(use, over, filters)
     found = []
     with closed_days.read_once(over.start, over.end):
         for group in _SPENT_BY[use.limit.scope]:
             rows = insights.top(over, group, filters, _SPENDERS)
-            found.append((group, [_spender(console, use, over, group, row, whole) for row in rows]))
+            found.append((group, [_spender(console, asked, group, row, whole) for row in rows]))
     return found
 
 
 def _spender(
-    console: Console, use: LimitUse, over: Range, group: GroupBy, row: insights.Row, whole: int
+    console: Console, asked: dict[str, object], group: GroupBy, row: insights.Row, whole: int
 ) -> Spender:
-    url = console.url("requests", **{**_owner(use.limit), group: row.group_id}, **_times(use, over))
+    url = console.url("requests", **{**asked, group: row.group_id})
     share = min(max(100 * row.totals.amount_nanodollars / whole, 0), 100)
     return Spender(row.label.removeprefix(f"{console.organization} / "), url, row.totals, f"{share:.2f}%")
 

@@ -210,8 +210,12 @@ class Exchange:
 
     async def send_json(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
         """Respond with one JSON document."""
+        await self.send_whole(status, body, [*JSON_HEADERS, *headers])
+
+    async def send_whole(self, status: int, body: bytes, headers: Iterable[Header]) -> None:
+        """Respond with one body, whose media type is in the headers."""
         length = (b"content-length", b"%d" % len(body))
-        await self.send_head(status, [*JSON_HEADERS, length, *headers])
+        await self.send_head(status, [*headers, length])
         await self.send_body(body, more=False)
 
     def note_failure(self, failure: Failed) -> None:

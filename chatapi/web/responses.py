@@ -16,7 +16,7 @@ from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
 from chatapi.wire.protocols import Answer, Dialect
-from chatapi.wire.protocols.envelope import JSON_HEADERS, STREAM_HEADERS
+from chatapi.wire.protocols.envelope import STREAM_HEADERS, whole_headers
 from chatapi.wire.protocols.protocol import Encoder, Folder
 from usage.books.ledger import Admission
 from usage.books.settlement import MAY_FARE_BETTER
@@ -221,11 +221,11 @@ async def _collect(
 
 async def send_folded(exchange: Exchange, folder: Folder) -> None:
     """Send the object of a folder that has all deltas."""
-    body = folder.body()
+    headers, body = whole_headers(exchange.protocol.answer_media_type), folder.body()
     if isinstance(body, bytes):
-        await exchange.send_json(200, body)
+        await exchange.send_whole(200, body, headers)
         return
-    await exchange.send_head(200, JSON_HEADERS)
+    await exchange.send_head(200, headers)
     for piece in body:
         await exchange.send_body(piece)
         await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed

@@ -25,13 +25,30 @@ the uncached input only.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import get_args
 
 import msgspec
 
-from chatapi.wire.deltas import Annotations, AnyDelta, Finished, Started, Text, Usage
+from chatapi.wire.deltas import (
+    Annotations,
+    AnyDelta,
+    Audio,
+    Failed,
+    Finished,
+    Reasoning,
+    Refusal,
+    Started,
+    Text,
+    ToolCall,
+    Usage,
+    Vector,
+)
 
 # So many of a choice may come in no chunk: the one that ends it.
 HIDDEN_TOKENS = 1
+_WITH_TOKENS = (Text, Refusal, Reasoning, ToolCall, Audio, Vector)
+_WITHOUT_TOKENS = (Started, Annotations, Finished, Usage, Failed)
+assert {*_WITH_TOKENS, *_WITHOUT_TOKENS} == set(get_args(AnyDelta)), "a delta has tokens or has none"
 
 
 class _CacheWrites(msgspec.Struct, gc=False):
@@ -129,9 +146,7 @@ class UsageReader:
             self._just_ended = self._latest = None
             return
         ended = [delta.index for delta in said if isinstance(delta, Finished)]
-        has_content = len(ended) < len(said) and any(
-            not isinstance(delta, Finished | Annotations | Started) for delta in said
-        )
+        has_content = len(ended) < len(said) and any(isinstance(delta, _WITH_TOKENS) for delta in said)
         self._said += has_content
         usage = sent.value() if sent is not None else None
         if usage is not None:

@@ -114,6 +114,18 @@ def test_limits_of_end_users_are_in_the_list(alice: Person) -> None:
     assert "does not count its end users" in text(client.post(url(alice, "budgets/new"), other), 400)
 
 
+def test_a_budget_of_an_end_user_leads_to_their_requests(alice: Person) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    request = run(alice, end_user="customer-1")
+    run(alice, end_user="customer-2")
+    row = limit(Scope.END_USER, EndUser.objects.get(name="customer-1").pk)
+    client = client_of(alice.user)
+    context = client.get(url(alice, f"budgets/{row.pk}")).context
+    ((_, (model,)),) = context["tables"]
+    for link in (context["requests_url"], model.url):
+        assert [each.pk for each in client.get(link).context["page"].rows] == [request.pk]
+
+
 def test_a_limit_is_changed_and_removed(alice: Person) -> None:
     row, client = limit(Scope.API_KEY, alice.api_key.pk), as_role(alice, Role.ADMIN)
     page = url(alice, f"budgets/{row.pk}")

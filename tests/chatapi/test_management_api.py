@@ -79,6 +79,7 @@ def refused(person: Person, method: str, path: str, body: Any = None, status: in
             "threshold_amount",
         ),
         ("/{}/rate_limits/rl-*", {"max_requests_per_1_minute": 2**31}, "max_requests_per_1_minute"),
+        ("/{}/rate_limits/rl-*", {"max_concurrent_requests": 2**31}, "max_concurrent_requests"),
         ("/{}/rate_limits/rl-*", {"max_tokens_per_1_minute": 2**60}, "max_tokens_per_1_minute"),
         ("/{}/model_permissions", {"mode": "allow_list", "model_ids": ["no-such"]}, "model_ids"),
         ("/{}/users", {"role": "member"}, "email"),

@@ -60,6 +60,14 @@ def test_a_body_has_the_media_type_of_its_protocol(monkeypatch: pytest.MonkeyPat
     assert operation["requestBody"]["content"].keys() == {"multipart/form-data"}
 
 
+def test_a_whole_answer_has_the_media_type_of_its_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    speech = replace(VECTORS, answer_media_type="audio/mpeg")
+    monkeypatch.setitem(PROTOCOLS, speech.name, speech)
+    responses = json.loads(openapi._document())["paths"]["/v1/vectors"]["post"]["responses"]
+    assert responses["200"]["content"].keys() == {"audio/mpeg"}
+    assert responses["400"]["content"].keys() == {"application/json"}
+
+
 def test_the_reference_says_what_each_dialect_calls_its_chunks() -> None:
     schemas = json.loads(openapi._document())["components"]["schemas"]
     name = schemas["ChatCompletionChunk"]["properties"]["object"]

@@ -86,7 +86,7 @@ def test_one_object_in_the_protocols_form(client: Client, installation: Installa
 
 def test_one_object_of_a_protocol_that_streams(client: Client, installation: Installation) -> None:
     answer = events(client)
-    assert answer.status == 200
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/events+json")
     generation_id = answer.headers["x-generation-id"]
     assert (answer.json["id"], answer.json["person"]) == (generation_id, "p")
     assert generation_id.startswith("ev_")

@@ -199,5 +199,6 @@ EVENTS = Protocol(
         )
     },
     id_prefixes=("ev_",),
+    answer_media_type="application/events+json",
     request_id_headers=(b"x-request-id", b"events-request-id"),
 )

@@ -4,16 +4,19 @@ stay exact.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import date
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from django.db.models import DateField, Field
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, limit, run
 from usage.books import ledger
 from usage.errors import BudgetExceeded
 from usage.models import Budget
+from usage.models.budget_keys import BudgetKey
 from usage.pricing import MAX_USD_PER_MTOK, NANODOLLARS, Price
 from usage.verification import verify
 
@@ -29,6 +32,17 @@ def dear(ask: Ask) -> Callable[..., ledger.Admission]:
     return lambda **changes: ask(
         **{"price": DEAREST, "max_output_tokens": MOST_TOKENS, "prompt_tokens_bound": 0} | changes
     )
+
+
+def test_the_column_of_a_budgets_id_holds_the_longest() -> None:
+    longest = BudgetKey._make(
+        date.max if isinstance(column, DateField) else "x" * (column.max_length or len(str(-(2**63))))
+        for column in map(Budget._meta.get_field, BudgetKey._fields)
+        if isinstance(column, Field)
+    )
+    room = Budget._meta.pk.max_length
+    assert room is not None
+    assert len(str(longest)) <= room
 
 
 @pytest.mark.parametrize("has_limit", [True, False])

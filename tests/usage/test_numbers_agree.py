@@ -4,7 +4,7 @@ import csv
 import json
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -27,12 +27,27 @@ from usage import pricing
 from usage.books import corrections, ledger
 from usage.books.credit import Note
 from usage.database.clock import database_now
+from usage.exports import exporting
 from usage.formatting import usd
 from usage.insights import Range, series, top, totals
 from usage.models import CHARGED, SPENT, LedgerEntry, Outcome, Price, UsageSource
-from usage.pricing import Tokens
-from usage.rollups import closing
-from usage.verification import verify
+from usage.pages import exports
+from usage.pricing import TOKEN_COLUMNS, Tokens
+from usage.rollups import Entry, closed_days, closing
+from usage.verification import seals, verify
+
+# ---- each kind of token is everywhere
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [closed_days.SUMS, seals.COLUMNS, Entry._fields, exporting.COLUMNS, exports._SUMS, exports._REQUESTS],
+)
+def test_each_kind_of_token_is_added_up_sealed_and_exported(columns: Sequence[str]) -> None:
+    assert {*TOKEN_COLUMNS} <= {*columns}
+
+
+# ---- and all tell the same numbers
 
 Numbers = Counter[str]
 """Requests, tokens in and out by kind, nanodollars."""

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from accounts.models import Organization
+from accounts.models import EndUser, Organization, Project
 from chatapi.models import Deployment
 from tests.admin_pages import client_of, downloaded
 from tests.cast import PRICE, Person, admit, run
@@ -100,6 +100,16 @@ def test_what_a_budget_has_spent_leads_to_its_period(
     assert parse_qs(urlsplit(meter.spent_url).query).get("time_zone") == (
         ["Pacific/Auckland"] if is_bounded else None
     )
+
+
+def test_what_an_end_user_has_spent_leads_to_their_requests(root: Client, alice: Person) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    row = run(alice, end_user="customer-1")
+    run(alice, end_user="customer-2")
+    person = EndUser.objects.get(name="customer-1")
+    BudgetLimit.objects.create(scope="end_user", scope_id=person.pk, period="ever", limit_nanodollars=10**9)
+    (meter,) = root.get("/admin/").context["budgets"]
+    assert listed(root, meter.spent_url) == {row.pk}
 
 
 def test_a_deployments_numbers_lead_to_what_it_served(root: Client, alice: Person, small: Any) -> None:

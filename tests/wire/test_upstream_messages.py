@@ -1,13 +1,16 @@
 """An Anthropic upstream: what it is asked, and that its streams become the deltas that made them."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from chatapi.wire import upstream_request
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Text, ToolCall, Usage
 from chatapi.wire.protocols.messages.request import parse as parse_messages
@@ -19,6 +22,7 @@ from tests.wire.messages_cases import CASES, has_failed, stream
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 from tests.wire.test_messages import answers
 from tests.wire.test_messages_requests import CONVERSATIONS
+from tests.wire.test_requests_forwarding import EVERYTHING
 
 OPTIONS: dict[str, Any] = {
     "model": "up",
@@ -26,6 +30,14 @@ OPTIONS: dict[str, Any] = {
     "extra_parameters": frozenset({"thinking", "top_k", "cache_control", "min_p"}),
 }
 SCHEMA = {"type": "object"}
+# What Anthropic has no word for and what only tunes the answer, or belongs to a parameter that is refused.
+LEFT_OUT = set(
+    """
+    audio best_of frequency_penalty function_call logit_bias metadata moderation prediction presence_penalty
+    prompt_cache_key prompt_cache_options prompt_cache_retention seed service_tier store top_logprobs
+    verbosity
+    """.split()  # noqa: SIM905  # as a list it is three times as long
+)
 
 
 def read(body: bytes, size: int = 100_000) -> list[AnyDelta]:
@@ -262,3 +274,17 @@ def test_it_takes_chats_only() -> None:
     with pytest.raises(UpstreamError) as raised:
         ANTHROPIC.kind(text())
     assert (raised.value.failure.param, raised.value.failure.code) == ("prompt", "unsupported_parameter")
+
+
+def test_each_parameter_is_forwarded_or_refused_unless_it_is_listed_as_left_out() -> None:
+    known, sent = chat(tools=[FUNCTION]), chat(**EVERYTHING)
+    best_of = text(best_of=2).best_of
+    without, left_out = messages_body(known, **OPTIONS), set()
+    # `max_output_tokens` says what becomes of this one.
+    for name in upstream_request._FORWARDED - {"max_completion_tokens"}:
+        value = best_of if name == "best_of" else getattr(sent, name)
+        assert value != getattr(known, name), f"the test has no value for {name}"
+        with suppress(UpstreamError):  # refused
+            if messages_body(replace(known, **{name: value}), **OPTIONS) == without:
+                left_out.add(name)
+    assert left_out == LEFT_OUT

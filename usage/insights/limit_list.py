@@ -21,9 +21,10 @@ from django.db.models import (
 from django.db.models.functions import Concat
 
 from accounts import access
-from accounts.models import Organization, Project
+from accounts.models import EndUser, Organization, Project
 from usage.database.clock import database_now, local_day
 from usage.database.time_limit import time_limit
+from usage.insights.sources import Filters
 from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.models.budget_keys import BudgetKey
 from usage.models.budgets import OWNERS
@@ -65,6 +66,21 @@ def with_subject(rows: "QuerySet[Rows]") -> "QuerySet[Rows]":
         names.append(When(scope=scope, then=Subquery(owner.values(subject=name))))
     named: Any = rows.annotate(subject_name=Case(*names, output_field=CharField()))
     return named  # type: ignore[no-any-return]  # the stubs know no annotated class
+
+
+def filters_of(key: BudgetKey) -> Filters | None:
+    """Return the filters of the requests in a budget; None for a limit of each end user."""
+    match key.scope:
+        case Scope.ORGANIZATION:
+            return Filters(organization_id=key.scope_id)
+        case Scope.PROJECT:
+            return Filters(project_id=key.scope_id)
+        case Scope.API_KEY:
+            return Filters(api_key_id=key.scope_id)
+        case Scope.END_USER:
+            person = EndUser.objects.get(pk=key.scope_id)
+            return Filters(project_id=person.project_id, end_user=person.name)
+    return None
 
 
 @time_limit()

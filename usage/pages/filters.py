@@ -50,6 +50,12 @@ def page_url(name: str, query: Mapping[str, object]) -> str:
     return reverse(f"admin:{name}") + (f"?{parameters}" if parameters else "")
 
 
+def parameters_of(filters: Filters) -> dict[str, object]:
+    """Return the parameters with which the forms have these filters."""
+    names = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
+    return {names.get(column, column): value for column, value in filters.by_column().items()}
+
+
 def words(name: object) -> str:
     """Return a name of the code as people read it: "client_cancelled" is "client cancelled"."""
     return str(name).replace("_", " ")

@@ -15,10 +15,11 @@ from accounts import access
 from accounts.models import APIKey
 from usage import formatting, insights
 from usage.insights import BudgetUse, Health, Point
+from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR, MAX_DAYS
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
-from usage.pages.filters import page_url, words
+from usage.pages.filters import page_url, parameters_of, words
 from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
@@ -120,7 +121,8 @@ class Meter:
         """
         key, last_day, time_zone = self.use.key, self.use.last_day, self.use.time_zone
         period = {"start": key.period_start, "end": last_day, "time_zone": time_zone} if last_day else {}
-        return page_url("requests", {key.scope: key.scope_id, **period})
+        filters = filters_of(key)
+        return page_url("requests", {**parameters_of(filters), **period}) if filters else ""
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":

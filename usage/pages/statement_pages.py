@@ -27,7 +27,7 @@ from usage.statements.reading import Reading
 PERMISSION = "usage.view_statement"
 PAGE = 50
 # Of the files, in the order of the page's links.
-FORMATS = ("pdf", "csv", "json")
+FORMATS = tuple(reversed(MEDIA_TYPES))
 # Organizations whose current month the list links to; others are found by the filter.
 MAX_PREVIEWS = 20
 

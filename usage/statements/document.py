@@ -6,7 +6,7 @@ Amounts of charges are positive if the organization owes them. Balances are cred
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
@@ -20,6 +20,7 @@ TokenKind = Literal[
     "input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "all_tokens"
 ]
 _KINDS = list(ItemKind.values)
+assert {*get_args(TokenKind), *CORRECTING, *CREDITING} == {*_KINDS}, "issued content must be readable"
 
 
 class Money(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,9 @@ def file_of(reading: Reading, file_format: str) -> File:
             from usage.statements.as_pdf import as_pdf  # noqa: PLC0415
 
             content = as_pdf(made, reading.row.digest if reading.row else "")
-        case _:
+        case "json":
             content = reading.content.encode()
+        case _:
+            raise ValueError(f"nothing writes {file_format}")
     suffix = "-preview" if made.is_preview else ""
     return File(f"statement-{made.id}{suffix}.{file_format}", content_type, content)

@@ -23,7 +23,7 @@ from usage.models import (
     State,
     UsageSource,
 )
-from usage.pricing import Tokens
+from usage.pricing import TOKEN_COLUMNS, Tokens
 from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
 
@@ -202,14 +202,9 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
         .exclude(
-            prompt_tokens=F("generation__prompt_tokens"),
             # A generation's kinds of tokens are NULL if the upstream did not report them; the ledger has
             # zeros.
-            cached_tokens=Coalesce("generation__cached_tokens", 0),
-            completion_tokens=F("generation__completion_tokens"),
-            reasoning_tokens=Coalesce("generation__reasoning_tokens", 0),
-            cache_write_tokens=Coalesce("generation__cache_write_tokens", 0),
-            cache_write_1h_tokens=Coalesce("generation__cache_write_1h_tokens", 0),
+            **{name: Coalesce(f"generation__{name}", 0) for name in TOKEN_COLUMNS},
             outcome=F("generation__outcome"),
             created_at=F("generation__settled_at"),
             **{name: F(f"generation__{name}") for name in _OWNED},

@@ -7,6 +7,7 @@ are the operator's, and only shown.
 from typing import Any
 
 from django.db import transaction
+from django.db.models import PositiveIntegerField
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -27,8 +28,13 @@ from usage.models.budget_keys import BudgetKey, LimitKey
 
 # Our columns by the members of the API's object.
 _NUMBERS = {number.api_member: column for column, number in RateLimit.NUMBERS.items()}
-# What the columns of requests hold on PostgreSQL.
+# What the columns of requests hold on PostgreSQL; those of tokens are larger.
 _MOST_REQUESTS = 2**31 - 1
+_OF_REQUESTS = {
+    name
+    for name, column in _NUMBERS.items()
+    if isinstance(RateLimit._meta.get_field(column), PositiveIntegerField)
+}
 _ALL_MODELS = "*"
 _PREFIX = "rl-"
 
@@ -80,7 +86,7 @@ class OneRateLimit(ManagementRoute):
         row = _rows(project).get(model) or RateLimit(project=project, model=model)
         for name, column in _NUMBERS.items():
             number = getattr(sent, name)
-            if "_requests_" in name and number is not None and _MOST_REQUESTS < number < HIGHEST:
+            if name in _OF_REQUESTS and number is not None and _MOST_REQUESTS < number < HIGHEST:
                 refuse(f"expected at most {_MOST_REQUESTS}, or {HIGHEST} for no limit.", name)
             if number is not None:
                 setattr(row, column, None if number == HIGHEST else number)

@@ -9,10 +9,13 @@ from chatapi.wire.upstream_errors import STOPPED
 
 Header = tuple[bytes, bytes]
 
-JSON_HEADERS: Final[tuple[Header, ...]] = (
-    (b"content-type", b"application/json"),
-    (b"cache-control", b"no-store"),
-)
+
+def whole_headers(media_type: str) -> tuple[Header, ...]:
+    """Return the headers of an answer that is no stream."""
+    return (b"content-type", media_type.encode()), (b"cache-control", b"no-store")
+
+
+JSON_HEADERS: Final = whole_headers("application/json")
 STREAM_HEADERS: Final[tuple[Header, ...]] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),

@@ -168,6 +168,8 @@ class Protocol:
     operations: tuple[Operation, ...] = ()
     media_type: str = "application/json"
     """The media type of its requests' bodies."""
+    answer_media_type: str = "application/json"
+    """The media type of its whole answers. Errors are what its envelope writes."""
     model_kind: str = "chat"
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)

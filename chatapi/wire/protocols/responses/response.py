@@ -6,7 +6,7 @@ of others meanwhile is held back until the open one is whole.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never, get_args
 
 import msgspec
 
@@ -65,6 +65,7 @@ _PARTS: Final[dict[type[AnyDelta], tuple[PartKind, ...]]] = {
     Reasoning: ("reasoning_text", "summary_text"),
 }
 _CONTENT: Final = (ToolCall, *_PARTS)
+assert {*_CONTENT, Audio, Vector} == set(get_args(Content)), "content is of a part, or in no response"
 _INCOMPLETE: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]
 _to_json = msgspec.json.Encoder().encode

@@ -1,7 +1,7 @@
 """The tools of a request: flat where chat completions nest, and in namespaces, which chat does not know."""
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
@@ -180,11 +180,16 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
 def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
     """Yield each tool with its flat name, and the client's path of that name."""
     for index, tool in enumerate(tools):
-        if isinstance(tool, Namespace):
-            for inner_index, inner in enumerate(tool.tools):
-                yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
-        elif isinstance(tool, FlatFunction | FlatCustomTool):
-            yield tool, tool.name, f"tools[{index}].name"
+        match tool:
+            case Namespace():
+                for inner_index, inner in enumerate(tool.tools):
+                    yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
+            case FlatFunction() | FlatCustomTool():
+                yield tool, tool.name, f"tools[{index}].name"
+            case WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
+                pass  # `left_out` names them
+            case _:
+                assert_never(tool)
 
 
 def _custom(
