@@ -27,7 +27,7 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 
 slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) tests/bench/test_hostile.py \
 	$(addprefix tests/chatapi/test_,canaries.py chaining.py chat_pings.py compose_commands.py credit_end_to_end.py curl.py doctor.py \
-	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py presence.py process_metrics.py rate_limits_end_to_end.py \
+	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py presence.py process_metrics.py prometheus.py rate_limits_end_to_end.py \
 	refused_requests_end_to_end.py resume_rights.py revocation.py serve.py serve_processes.py stored_responses.py tracing.py upstream_keys_end_to_end.py watchdog.py without_tables.py) \
 	$(addprefix tests/chatapi/web/test_,drain.py last_answer.py open_generations.py websocket.py) \
 	$(addprefix tests/chatapi/worker/test_,openai_compatible_connections.py pool.py) \
@@ -73,7 +73,7 @@ crashes = tests/faults/test_postgres_trouble.py
 # Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits (FAULTS=few).
 about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
 	api_receipts.py budgets_end_to_end.py cancel_and_later.py end_user_usage.py end_users.py exports_pages.py idempotency.py \
-	loadcatalog.py organization_api.py rate_limits_end_to_end.py stored_response_pages.py)
+	loadcatalog.py organization_api.py rate_limits_end_to_end.py replica.py stored_response_pages.py)
 
 bench: .venv/.dev ## compare with other gateways (ARGS="--quick"); bench/README.md explains it
 	@.venv/bin/python -m bench.compare $(ARGS)

@@ -17,6 +17,7 @@ E014  a rediss:// URL turns the verification of the server's certificate off
 E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
+E018  CHATAPI_REPLICA_DATABASE_URL or DATABASE_URL is not one of PostgreSQL
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -158,6 +159,16 @@ def check_lease(**_: Any) -> Sequence[checks.CheckMessage]:
     return [
         checks.Error(message, hint=f"Make the lease {2 * settings.HEARTBEAT_MS} or more.", id="chatapi.E003")
     ]
+
+
+@checks.register(CHECK_TAG)
+def check_replica(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that both databases are PostgreSQL's if there is a replica."""
+    engines = {database["ENGINE"] for database in settings.DATABASES.values()}
+    if not settings.REPLICA_DATABASE_URL or not any(engine.endswith("sqlite3") for engine in engines):
+        return []
+    message = "CHATAPI_REPLICA_DATABASE_URL and DATABASE_URL must be postgres:// URLs."
+    return [checks.Error(message, hint="Leave it unset without PostgreSQL.", id="chatapi.E018")]
 
 
 @checks.register(CHECK_TAG)

@@ -1,6 +1,7 @@
 """All settings, only from the environment. README lists the variables and defaults; apps.py checks them."""
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from chatapi import local_secrets
@@ -23,31 +24,40 @@ ALLOWED_HOSTS = env.list("CHATAPI_ALLOWED_HOSTS", default=["127.0.0.1", "localho
 CSRF_TRUSTED_ORIGINS = env.list("CHATAPI_CSRF_TRUSTED_ORIGINS", default=[])
 PATH_PREFIX = env.str("CHATAPI_PATH_PREFIX", default="")
 
-# ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production
+# ---- database: SQLite (WAL, IMMEDIATE) by default, PostgreSQL (pooled) in production; a replica for reports
 DATABASES = {
     "default": env.database("DATABASE_URL", default=f"sqlite:///{quote(str(STATE_DIR / 'chatapi.sqlite3'))}")
 }
+if REPLICA_DATABASE_URL := env.str("CHATAPI_REPLICA_DATABASE_URL", default=""):
+    DATABASES["replica"] = env.database("CHATAPI_REPLICA_DATABASE_URL", default="")
+    DATABASE_ROUTERS = ["usage.database.replica.Router"]
 DATABASE_TIMEOUT_MS = env.int("CHATAPI_DATABASE_TIMEOUT_MS", default=5_000)
 DATABASE_POOL_SIZE = env.int("CHATAPI_DATABASE_POOL_SIZE", default=8)
-if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
-    DATABASES["default"]["OPTIONS"] = {
-        # A deferred transaction that turns into a writer fails with "database is locked" instead of waiting.
-        "transaction_mode": "IMMEDIATE",
-        "timeout": DATABASE_TIMEOUT_MS / 1000,
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728;",
-    }
-else:
-    DATABASES["default"]["OPTIONS"] = {
-        **DATABASES["default"].get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
-        "pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000},
-        "options": " ".join(
-            # A commit that a client has seen must survive a crash under any configuration of the server.
-            ["-c synchronous_commit=on"]
-            + [
-                f"-c {name}={DATABASE_TIMEOUT_MS}"
-                for name in ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
-            ]
-        ),
+for alias, database in DATABASES.items():
+    if database["ENGINE"].endswith("sqlite3"):
+        database["OPTIONS"] = {
+            # A deferred transaction that turns into a writer fails with "database is locked" instead of
+            # waiting.
+            "transaction_mode": "IMMEDIATE",
+            "timeout": DATABASE_TIMEOUT_MS / 1000,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728;",
+        }
+        continue
+    timeouts = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
+    parameters = {timeout: str(DATABASE_TIMEOUT_MS) for timeout in timeouts}
+    own: dict[str, Any]
+    if alias == "default":
+        # A commit that a client has seen must survive a crash under any configuration of the server.
+        parameters["synchronous_commit"] = "on"
+        own = {"pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000}}
+    else:
+        parameters["default_transaction_read_only"] = "on"
+        # Without a pool, which would wait for a replica that is away.
+        own = {"connect_timeout": 2}
+    database["OPTIONS"] = {
+        **database.get("OPTIONS", {}),  # from the URL, such as ?sslmode=require
+        **own,
+        "options": " ".join(f"-c {name}={value}" for name, value in parameters.items()),
     }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -138,6 +148,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "accounts.audit.middleware.AuditMiddleware",
+    "chatapi.api.own_writes.OwnWritesMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "chatapi.urls"

@@ -16,6 +16,7 @@ The queue has four keys, and workers take from them in this order:
 """
 
 import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -114,6 +115,8 @@ for _, message in ipairs(in_list) do found[#found + 1] = message end
 return {#in_list, found}
 """
 
+_TAKE_SHA1 = hashlib.sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
+
 # KEYS: the queue's list and its sorted sets, then one flag per generation. ARGV: the number of queue keys,
 # how long a flag lasts in ms, then one message per generation. Returns the positions of the messages that
 # were enqueued: those that wait nowhere. None while the list has any, which may be one of these.
@@ -137,8 +140,8 @@ _BODY = "<base64 body>"
 
 
 class QueueClass(IntEnum):
-    """The class of a message. A later one is served when no earlier one waits, or after
-    `INTERACTIVE_PER_OTHER` interactive ones.
+    """The class of a message, which its generation's row has, too. A later one is served when no earlier one
+    waits, or after `INTERACTIVE_PER_OTHER` interactive ones.
     """
 
     INTERACTIVE = 1
@@ -167,14 +170,16 @@ def wake_ups(key: str) -> str:
     return f"{key}:wake"
 
 
-def taking(key: str, most: int, limits: Mapping[str, int]) -> Command:
+def taking(key: str, most: int, limits: Mapping[str, int], *, is_known: bool = False) -> Command:
     """Return the command that takes up to `most` messages, and of these organizations no more than `limits`.
 
-    Its reply is the number of messages that come from the list, and the messages.
+    Its reply is the number of messages that come from the list, and the messages. `is_known`: Redis has run
+    the script since it started; otherwise it may refuse it by its digest.
     """
     keys = *sorted_sets(key), key
     parts = [part for limit in limits.items() for part in limit]
-    return "EVAL", _TAKE, len(keys), *keys, most, LOOK_AT, *parts
+    script = ("EVALSHA", _TAKE_SHA1) if is_known else ("EVAL", _TAKE)
+    return *script, len(keys), *keys, most, LOOK_AT, *parts
 
 
 class TaskQueue:

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from django.core.management import load_command_class
 
-from chatapi import settings
+from chatapi import local_secrets, settings
 from tests.chatapi.test_compose import README_SETTINGS
 from tests.installation import ROOT, Installation, die_with_parent, free_port, wait_for
 
@@ -364,6 +364,27 @@ def test_below_a_prefix_snippets_and_locations_have_it(
     status, location, _ = get("/llm/v1/chat/completions", *words, "-H", "Prefer: respond-async")
     assert (status, location[:18]) == (202, "/llm/opentoken/v1/")
     assert get(location, *key)[0] == 200
+
+
+def test_the_commands_of_an_installation_by_hand_name_what_exists(tmp_path: Path) -> None:
+    """docs/operations.md: settings, each process's options, and a unit that systemd reads."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    text = text.partition("## By hand, on Debian\n")[2].partition("\n## ")[0]
+    named = set(re.findall(r"(?m)^    (CHATAPI_\w+|\w+_URL)=", text))
+    assert named < README_SETTINGS | {*local_secrets.NAMES}
+    parser: Any = load_command_class("chatapi", "serve").create_parser("manage.py", "serve")
+    options = re.findall(r"echo 'OPTIONS=(.*)'", text)
+    assert [parser.parse_args(each.split()).only for each in options] == ["web", "web", "worker", "reaper"]
+    for command in set(re.findall(r"manage\.py (\w+)", text)) - {"migrate", "createsuperuser"}:
+        load_command_class("chatapi", command)
+    if shutil.which("systemd-analyze"):
+        [unit] = re.findall(r"(?m)(^    \[Service\]\n(?:    .+\n|\n)+)", text)
+        path = tmp_path / "chatapi@web1.service"
+        unit = re.sub(r"(?m)^    ", "", unit)
+        path.write_text(unit.replace("/srv/chatapi/.venv/bin/python", sys.executable))
+        command = ["systemd-analyze", "verify", path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert path.name not in done.stderr, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("caddy") is None, reason="Caddy is not installed: apt-get install caddy")

@@ -21,6 +21,7 @@ from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.books import receipts
 from usage.database.clock import database_now
+from usage.database.replica import report
 from usage.exports import exporting
 from usage.formatting import moment, usd
 from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Price, RefusedRequests
@@ -74,6 +75,12 @@ class Records:
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """Order by an index: people of an organization read through their organization's."""
         return [f"-{self.time}"] if access.organizations_of(request.user) else self.ordering
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Read the page's rows as a report."""
+        page = super().get_changelist_instance(request)  # type: ignore[misc]
+        page.result_list = report(list)(page.result_list)
+        return page
 
     @display(description="Project", ordering="project__name")
     def project_name(self, row: Any) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.db import connection
+from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from redis import Redis
 from redis.exceptions import RedisError
@@ -15,6 +15,7 @@ from accounts.redis_urls import all_urls, shared_url, stream_urls
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread
 from chatapi.serving import preflight
+from usage.database import replica
 from usage.database.clock import database_now
 from usage.database.sql import fetch_all
 
@@ -52,6 +53,24 @@ def check_database() -> Iterator[Finding]:
 
 def _shown(name: str) -> str:
     return str(fetch_all(f"SHOW {name}")[0][0])
+
+
+def check_replica() -> Iterator[Finding]:
+    """Yield whether reports can read the replica, if there is one."""
+    if replica.REPLICA not in connections.settings:
+        return
+    remedy = "Until then reports read the primary. Check CHATAPI_REPLICA_DATABASE_URL and the replication."
+    place = connections[replica.REPLICA].settings_dict["HOST"] or "a local socket"
+    try:
+        lag_s = replica.measure_lag_s()
+    except (DatabaseError, replica.NotAReplica) as error:
+        reason = str(error).strip().partition("\n")[0].rstrip(".")
+        yield warning("replica", f"{place} can't be read: {reason}.", remedy)
+        return
+    if lag_s < replica.MAX_LAG_S:
+        yield ok("replica", f"{place} is {lag_s:.1f} s behind.")
+    else:
+        yield warning("replica", f"{place} is {lag_s:.0f} s behind.", remedy)
 
 
 def check_migrations() -> Iterator[Finding]:

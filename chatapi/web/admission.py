@@ -45,9 +45,10 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     is_later = is_later or bool(background_state)
     exchange.id = services.inboxes.place(exchange.id)
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
-    admission = _admission(exchange, request, key)
+    queue_class = _queue_class(request, is_later=is_later)
+    admission = _admission(exchange, request, key, queue_class)
     try:
-        reservation = await _take_from_limits(exchange, services, request, admission)
+        reservation = await _take_from_limits(exchange, services, request, admission, queue_class)
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inboxes.name
@@ -72,14 +73,16 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     row = await visible_generation(services, request.caller, first_id)
     if row.state == State.ADMITTED:
         # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
-        entry = Entry(row.id.hex, row.organization_id, _queue_class(request, is_later=is_later))
+        entry = Entry(row.id.hex, row.organization_id, queue_class)
         job = Job("", request.content, runs_on=True, trace_headers=exchange.span.headers)
         await services.enqueue_again(entry, job)
     request.content = request.state = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
 
 
-def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency | None) -> ledger.Admission:
+def _admission(
+    exchange: Exchange, request: ValidatedRequest, key: Idempotency | None, queue_class: QueueClass
+) -> ledger.Admission:
     caller, summary, model = request.caller, request.summary, request.model
     return ledger.Admission(
         id=exchange.id,
@@ -103,6 +106,7 @@ def _admission(exchange: Exchange, request: ValidatedRequest, key: Idempotency |
         max_prompt_tokens=summary.max_prompt_tokens(model.context_window),
         price=request.price,
         queue_ttl_ms=settings.QUEUE_TTL_MS,
+        queue_class=queue_class.value,
         includes_usage=summary.include_usage,
         idempotency=key,
         fallbacks=tuple([_candidate(summary, each) for each in request.fallbacks]),
@@ -128,7 +132,11 @@ def _output_cap(summary: RequestSummary, model: CatalogModel) -> int:
 
 
 async def _take_from_limits(
-    exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission
+    exchange: Exchange,
+    services: Services,
+    request: ValidatedRequest,
+    admission: ledger.Admission,
+    queue_class: QueueClass,
 ) -> Reservation:
     """Take the request from the caller's rate limits.
 
@@ -136,7 +144,7 @@ async def _take_from_limits(
     before: that one needs none.
     """
     try:
-        await services.queue_age.check(request.caller.organization_id)
+        await services.queue_age.check(request.caller.organization_id, queue_class)
         await services.open_generations.add(request.caller.organization_id)
         more = await end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from kombu.transport import redis
 from kombu.utils.json import loads
+from redis.exceptions import NoScriptError
 
 from chatapi.redis_client import Command
 from chatapi.task_queue import sorted_sets, taking, wake_ups
@@ -25,6 +26,7 @@ SHORT_WAIT_S: Final = 0.001
 # The longest wait for a wake-up between two looks past the messages of organizations that have their share:
 # it is also the time for which slots that they give back stay free.
 LOOK_AGAIN_S: Final = 0.01
+_TAKING: Final = ("EVAL", "EVALSHA")
 
 
 class Channel(redis.Channel):
@@ -36,6 +38,7 @@ class Channel(redis.Channel):
     _asked: tuple[str, ...] = ()
     _is_list_next = True
     _found_any = True
+    _is_script_known = False
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         """Ask for messages; called while at least one slot is free."""
@@ -59,7 +62,7 @@ class Channel(redis.Channel):
             # Redis executes the script when the BZPOPMIN is over, which may have taken one of any of them.
             rest = {organization: count - 1 for organization, count in limits.items()}
             wait_s = SHORT_WAIT_S if self._is_list_next else wait_s
-            return [("BZPOPMIN", *keys, wait_s), taking(self._queue, most - 1, rest)]
+            return [("BZPOPMIN", *keys, wait_s), self._taking(most - 1, rest)]
         if self._is_list_next:
             return [("BRPOP", self._queue, SHORT_WAIT_S)]
         return [("BZPOPMIN", *keys, wait_s)]
@@ -69,24 +72,27 @@ class Channel(redis.Channel):
 
         No command waits for those of the others, so a wake-up announces them, to one worker.
         """
-        take = taking(self._queue, most, limits)
+        take = self._taking(most, limits)
         if self._found_any:
             return [take]
         return [("BLPOP", wake_ups(self._queue), LOOK_AGAIN_S), take]
 
+    def _taking(self, most: int, limits: dict[str, int]) -> Command:
+        return taking(self._queue, most, limits, is_known=self._is_script_known)
+
     def _brpop_read(self, **options: Any) -> bool:
         """Deliver the messages that came; raise `Empty` if none did before the timeout."""
-        client, messages = self.client, []
+        client, messages = self.client, list[bytes]()
         try:
             for name in self._asked:
-                found = client.parse_response(client.connection, "EVAL", **options)
-                if name == "EVAL":
-                    in_list, more = found
+                found = self._reply(**options)
+                if name in _TAKING:
+                    in_list, more = found or (0, [])
                     messages += more
-                    self._is_list_next = in_list > 0
+                    self._is_list_next, self._is_script_known = in_list > 0, found is not None
                 elif found and name != "BLPOP":
                     messages.append(found[1])
-            if len(self._asked) == 1 and "EVAL" not in self._asked:
+            if self._asked in (("BRPOP",), ("BZPOPMIN",)):
                 # With a single slot, the list has every second turn.
                 self._is_list_next = not self._is_list_next
         except self.connection_errors:
@@ -100,6 +106,13 @@ class Channel(redis.Channel):
         if not messages:
             raise Empty
         return True
+
+    def _reply(self, **options: Any) -> Any:
+        """Return the next reply; None if Redis does not know the script, because it has started again."""
+        try:
+            return self.client.parse_response(self.client.connection, "EVAL", **options)
+        except NoScriptError:
+            return None
 
 
 def transport(free_slots: Callable[[], int], shares: SlotShares) -> type[redis.Transport]:

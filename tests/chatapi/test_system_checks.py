@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.checks import run_checks
 from pytest_django.fixtures import Settings
 
@@ -135,6 +136,13 @@ def test_redis_certificates_are_always_verified(settings: Settings, parameter: s
     assert ids() == []
     settings.BROKER_URL = f"rediss://redis:6380/0?ssl_ca_certs=/etc/ca.pem&{parameter}"
     assert ids() == ["chatapi.E014"]
+
+
+def test_a_replica_is_one_of_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(django_settings, "REPLICA_DATABASE_URL", "postgres://replica/chatapi")
+    databases = {engine: {"ENGINE": f"django.db.backends.{engine}"} for engine in ("postgresql", "sqlite3")}
+    monkeypatch.setattr(django_settings, "DATABASES", databases)
+    assert ids() == ["chatapi.E018"]
 
 
 def test_a_redis_url_that_can_t_be_read_is_left_to_the_start(settings: Settings) -> None:

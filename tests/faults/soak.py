@@ -33,8 +33,9 @@ GUESTS = 24
 """How many ask at the same time; half of them in a steady run."""
 GENERATIONS_PER_SECOND = 5
 """What a run must reach without `--at-least`: 3,000 in ten minutes."""
-STREAM_TTL_MS = 60_000
-"""How long the run has to wait in the end until nothing of what was said may be left."""
+MAX_STREAM_TTL_S = 60.0
+"""How long the run has to wait in the end until no text of an answer may be left: in a short run less, so
+that the number of streams that are kept becomes even."""
 FORGOTTEN_LATE_S = 5
 POOR = """
 from accounts.keys import create_key, get_or_create_project
@@ -49,9 +50,12 @@ print(secret)
 class Soak:
     """One run: the installation, who asks and what breaks."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, seconds: float) -> None:
+        self.seconds = seconds
+        self._stream_ttl_s = min(MAX_STREAM_TTL_S, seconds / 3)
+        stream_ttl_ms = f"{self._stream_ttl_s * 1_000:.0f}"
         self.installation = Installation(
-            folder, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=str(STREAM_TTL_MS)
+            folder, CHATAPI_LOG_LEVEL="WARNING", CHATAPI_STREAM_TTL_MS=stream_ttl_ms
         )
         self.seed = seed
         self.visits: list[Visit] = []
@@ -60,8 +64,8 @@ class Soak:
         self._numbers = itertools.count()
         self._is_over = threading.Event()
 
-    def run(self, seconds: float, *, is_steady: bool = False) -> Verdict:
-        """Start everything, break things for so long unless the run is steady, let it recover, and judge."""
+    def run(self, *, is_steady: bool = False) -> Verdict:
+        """Start everything, break things unless the run is steady, let it recover, and judge."""
         installation = self.installation
         installation.start(MODELS | EMBEDDING_MODELS)
         done = installation.manage("shell", "--no-imports", "-c", POOR)
@@ -73,18 +77,18 @@ class Soak:
         for guest in guests:
             guest.start()
         if is_steady:
-            self._watch_growth(seconds)
+            self._watch_growth()
         else:
-            self.chaos.run(seconds)
+            self.chaos.run(self.seconds)
         self._is_over.set()
         for guest in guests:
             guest.join()
         return self._judge()
 
-    def _watch_growth(self, seconds: float) -> None:
-        """Let the clients ask for so long; after a warm-up, when the first streams expire, take samples."""
-        ends_at = time.monotonic() + seconds
-        time.sleep(min(STREAM_TTL_MS / 1_000, seconds / 3))
+    def _watch_growth(self) -> None:
+        """Let the clients ask; after a warm-up, when the first streams expire, take samples."""
+        ends_at = time.monotonic() + self.seconds
+        time.sleep(self._stream_ttl_s)
         growth = Growth(self.installation)
         growth.watch()
         time.sleep(max(0.0, ends_at - time.monotonic()))
@@ -125,7 +129,7 @@ class Soak:
             wait_for(
                 lambda: canaries.is_forgotten(valkey),
                 "all streams to be forgotten",
-                STREAM_TTL_MS / 1_000 + FORGOTTEN_LATE_S,
+                self._stream_ttl_s + FORGOTTEN_LATE_S,
                 1,
             )
             return canaries.found([CANARY.encode()], self.installation, valkey)
@@ -154,12 +158,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
-    soak = Soak(folder, options.seed)
+    soak = Soak(folder, options.seed, options.seconds)
     at_least = (
         round(options.seconds * GENERATIONS_PER_SECOND) if options.at_least is None else options.at_least
     )
     try:
-        verdict = soak.run(options.seconds, is_steady=options.steady)
+        verdict = soak.run(is_steady=options.steady)
         verdict = verdict.asking_at_least(at_least).bearing_silence(options.max_silence_s)
     finally:
         soak.stop()

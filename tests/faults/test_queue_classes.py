@@ -72,6 +72,24 @@ def test_requests_behind_one_that_waits_too_long_are_refused(
 
 
 @pytest.mark.usefixtures("no_worker")
+def test_background_work_that_waits_too_long_refuses_no_interactive_request(
+    installation: Installation, ask: Ask, valkey: Redis
+) -> None:
+    client = Client(installation.url, installation.keys["live"], 30)
+    accepted = post(client, prefer="respond-async")
+    with installation.another_web(CHATAPI_MAX_QUEUE_AGE_MS="1") as web:
+        own = Client(web.url, installation.keys["live"], 30)
+        assert post(own, prefer="respond-async").json["error"]["code"] == "overloaded"
+        assert post(own, service_tier="flex").json["error"]["code"] == "overloaded"
+        with ThreadPoolExecutor() as pool:
+            urgent = pool.submit(post, own)
+            wait_for(lambda: valkey.zcard(f"{QUEUE}:turns") == 1, "the message")
+            installation.start_worker()
+            assert urgent.result(20).status == 200
+    assert installation.receipt(accepted.headers["x-generation-id"])["outcome"] == "completed"
+
+
+@pytest.mark.usefixtures("no_worker")
 def test_background_and_flex_requests_wait_in_lines_of_their_own(
     installation: Installation, ask: Ask, valkey: Redis
 ) -> None:

@@ -3,19 +3,23 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 from django.conf import settings
 from django.db import connection
 
-from tests.installation import ROOT, die_with_parent, free_port, wait_for
+from tests.chatapi.http_client import Client
+from tests.installation import ROOT, Installation, die_with_parent, free_port, wait_for
 
 pytestmark = [
     pytest.mark.skipif(connection.vendor != "postgresql", reason="PgBouncer is for PostgreSQL"),
@@ -41,8 +45,8 @@ def role() -> Iterator[None]:
 
 
 @pytest.fixture
-def pooled(role: None) -> Iterator[Pooled]:
-    """Return a function that makes a connection through PgBouncer, which has one to PostgreSQL."""
+def bouncer() -> Iterator[int]:
+    """Return the port of a PgBouncer with one connection to each database of the tests' server."""
     database, port = connection.settings_dict, free_port()
     options = dict(re.findall(r"^ {4}(\w+) = (\w+)$", DOCUMENT.partition("### PgBouncer")[2], re.MULTILINE))
     assert options == {"pool_mode": "transaction", "ignore_startup_parameters": "options"}
@@ -72,9 +76,15 @@ def pooled(role: None) -> Iterator[Pooled]:
         stack.callback(process.terminate)
         wait_for(lambda: "process up" in said.read_text() or process.poll() is not None, "PgBouncer")
         assert process.poll() is None, said.read_text()
+        yield port
 
-        # Not a connection of Django's: the tests lift a limit of those (`conftest.py`).
-        parameters = connection.get_connection_params() | {"host": "127.0.0.1", "port": port}
+
+@pytest.fixture
+def pooled(role: None, bouncer: int) -> Iterator[Pooled]:
+    """Return a function that makes a connection through PgBouncer."""
+    # Not a connection of Django's: the tests lift a limit of those (`conftest.py`).
+    parameters = connection.get_connection_params() | {"host": "127.0.0.1", "port": bouncer}
+    with ExitStack() as stack:
         yield lambda: stack.enter_context(psycopg.connect(**parameters))
 
 
@@ -92,3 +102,24 @@ def test_a_statement_that_takes_too_long_is_ended(pooled: Pooled) -> None:
         cursor.execute(f'ALTER ROLE "{user}" IN DATABASE "{name}" SET statement_timeout = 200')
     with pytest.raises(psycopg.errors.QueryCanceled, match="statement timeout"):
         pooled().execute("SELECT pg_sleep(20)")
+
+
+@pytest.mark.timeout(120)
+def test_a_service_behind_it_answers_and_its_books_are_right(bouncer: int, tmp_path: Path) -> None:
+    service = Installation(tmp_path)
+    direct = urlsplit(service.environment["DATABASE_URL"])
+    try:
+        service.start({"answers": {"tokens": 5}})  # which migrates without PgBouncer
+        service.end("web", signal.SIGTERM)
+        service.end("worker", signal.SIGTERM)
+        behind = direct._replace(netloc=f"{direct.username}@127.0.0.1:{bouncer}")
+        service.environment["DATABASE_URL"] = urlunsplit(behind)
+        service.start_worker()
+        service.start_web()
+        client = Client(service.url, service.keys["live"], 30)
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(lambda _: client.complete("answers").status, range(24)))
+        assert answers == [200] * 24
+        service.verify()
+    finally:
+        service.stop()

@@ -46,6 +46,7 @@ class Admission:
     prompt_tokens_bound: int
     price: Price
     queue_ttl_ms: int
+    queue_class: int | None = None
     includes_usage: bool = False
     max_prompt_tokens: int | None = None
     """The context window. It may exceed what is held for, because a server adds tokens to the prompt that
@@ -162,7 +163,7 @@ def _budget_ids(now: datetime, item: Admission) -> tuple[str, ...]:
 _COLUMNS = (
     "id", *BudgetOwners._fields, "is_test", "model", "requested_model", "end_user", "metadata", "endpoint",
     "dialect", "is_stream", "includes_usage", "choices_count", "sampled_count", "max_output_tokens",
-    "max_prompt_tokens", "fallbacks", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day",
+    "max_prompt_tokens", "fallbacks", *PRICE_COLUMNS, "reserved_nanodollars", "budget_day", "queue_class",
     "lease_expires_at", "admitted_at",
 )  # fmt: skip
 
@@ -189,6 +190,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.reserved_nanodollars,
         # Kept in the row, because a request that ends after midnight is charged to the day that held it.
         local_day(now, item.time_zone),
+        item.queue_class,
         now + timedelta(milliseconds=item.queue_ttl_ms),
         now,
     )

@@ -1,6 +1,6 @@
 """Reads of generations: what they used and cost, where they stand, how they ended."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -60,12 +60,16 @@ def open_by_organization() -> dict[int, int]:
     return Counter(Generation.objects.filter(OPEN).order_by().values_list("organization_id", flat=True))
 
 
-def longest_waits() -> dict[int, int]:
-    """Return for how many ms the oldest unclaimed generation waits, of each organization that has any."""
+def longest_waits() -> dict[int, dict[int | None, int]]:
+    """Return for how many ms the oldest unclaimed generation waits, by organization and `queue_class`."""
     now = database_now()
-    waiting = Generation.objects.filter(OPEN, state=State.ADMITTED).order_by().values_list("organization_id")
-    oldest = waiting.annotate(Min("admitted_at"))
-    return {each: (now - admitted_at) // timedelta(milliseconds=1) for each, admitted_at in oldest}
+    waiting = Generation.objects.filter(OPEN, state=State.ADMITTED).order_by()
+    found: defaultdict[int, dict[int | None, int]] = defaultdict(dict)
+    for organization_id, queue_class, oldest in waiting.values_list(
+        "organization_id", "queue_class"
+    ).annotate(Min("admitted_at")):
+        found[organization_id][queue_class] = _ms_between(oldest, now)
+    return dict(found)
 
 
 @dataclass(frozen=True, slots=True)

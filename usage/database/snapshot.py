@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 from django.db.models import Q, QuerySet
 
+from usage.database import replica
 from usage.models import LedgerEntry
 
 PAGE = 2_000
@@ -18,12 +19,13 @@ def snapshot(*, has_time_limit: bool = False) -> Iterator[None]:
 
     Reads may take any time, unless `has_time_limit`: then each has the service's usual limit.
     """
-    if connection.in_atomic_block:
+    database = connections[replica.alias()]
+    if database.in_atomic_block:
         yield
         return
-    with _deferred(), transaction.atomic():
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
+    with _deferred(), transaction.atomic(using=database.alias):
+        if database.vendor == "postgresql":
+            with database.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 if not has_time_limit:
                     # The service's time limits are for requests; a year's books take longer.

@@ -13,6 +13,8 @@ from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from usage.database import replica
+
 Statement = tuple[str, Sequence[Any]]
 # What `together` has not sent yet.
 _waiting: ContextVar[list[Statement] | None] = ContextVar("statements that wait", default=None)
@@ -74,7 +76,7 @@ def together() -> Iterator[None]:
 
 def _run(statements: Sequence[Statement]) -> list[tuple[Any, ...]]:
     """Run the statements and return the rows of the last one."""
-    own: Any = connections[DEFAULT_DB_ALIAS]
+    own: Any = connections[replica.alias()]
     if own.queries_logged or own.execute_wrappers:  # someone logs Django's queries
         with own.cursor() as cursor:
             for sql, parameters in statements:

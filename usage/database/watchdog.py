@@ -28,7 +28,7 @@ class Watchdog:
     """Watches the threads of this process, from a thread that the first of them starts."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, tuple[int, BaseDatabaseWrapper]] = {}
+        self._waiting: dict[tuple[int, str], tuple[int, BaseDatabaseWrapper]] = {}
         # Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its answer
         # may have arrived meanwhile.
         self._rounds = 0
@@ -36,17 +36,18 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def watching(self, *, statements: int = STATEMENTS) -> Iterator[None]:
-        """Cut this thread's connection when the block takes longer than `statements` time limits.
+    def watching(self, *, statements: int = STATEMENTS, alias: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
+        """Cut this thread's connection to a database when the block takes longer than `statements` time
+        limits.
 
         SQLite is no server and needs no watching.
         """
-        database = connections[DEFAULT_DB_ALIAS]
+        database, place = connections[alias], (threading.get_ident(), alias)
         if database.vendor == "sqlite":
             yield
             return
         with self._lock:
-            self._waiting[threading.get_ident()] = self._rounds + statements * CHECKS, database
+            self._waiting[place] = self._rounds + statements * CHECKS, database
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="database-watchdog", daemon=True)
                 self._thread.start()
@@ -54,7 +55,7 @@ class Watchdog:
             yield
         finally:
             with self._lock:
-                del self._waiting[threading.get_ident()]
+                del self._waiting[place]
 
     def _run(self) -> None:
         while True:

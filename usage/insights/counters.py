@@ -13,6 +13,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from accounts.models import APIKey
 from usage.database.clock import database_now
+from usage.database.replica import report
 from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.insights.range import HOUR, Range
@@ -68,6 +69,7 @@ class Counters:
     models: Mapping[str, ModelCounters]
 
 
+@report
 @time_limit()
 def overage(over: Range, filters: Filters | None = None) -> Overage:
     """Return the overages that were written in the range."""

@@ -6,6 +6,7 @@ from datetime import date
 
 from django.db.models import Sum
 
+from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights.generation_list import newest_first_token_ms
 from usage.insights.range import Range
@@ -27,6 +28,7 @@ class Percentiles:
     """The number of requests that were counted or sampled."""
 
 
+@report
 @time_limit()
 def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles | None:
     """Return percentiles of the time from claim to first token; None when no request has begun to answer.

@@ -17,6 +17,7 @@ from django.db.models.expressions import Combinable, RawSQL
 
 from accounts import end_users
 from accounts.models import APIKey, Project
+from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights.range import Range
 from usage.insights.sources import Filters
@@ -106,10 +107,15 @@ class Page:
     """How far back the page, or its order, has searched, if it stopped after `SEARCHED` rows."""
 
 
-@time_limit()
 def requests_page(filters: RequestFilters, after: str | None = None, limit: int = 50) -> Page:
     """Return requests with their organization, project and key; raises `ValueError` for an invalid cursor."""
-    limit = max(1, min(limit, MAX_LIMIT))
+    # One that is looked up by its id may have come a moment ago.
+    read = report(_page) if filters.id is None else _page
+    return read(filters, after, max(1, min(limit, MAX_LIMIT)))
+
+
+@time_limit()
+def _page(filters: RequestFilters, after: str | None, limit: int) -> Page:
     if filters.sort != "newest":
         return _sorted_page(filters, _Place.parse(after) if after else None, limit)
     start = _Cursor.parse(after) if after else None
@@ -151,6 +157,7 @@ def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) ->
     return Page(found[:limit], cursor, floor.admitted_at if floor else None)
 
 
+@report
 @time_limit()
 def error_codes(over: Range, filters: Filters) -> list[tuple[str, int]]:
     """Return the error codes of the failed ones among the newest `SEARCHED` requests of the range, with their

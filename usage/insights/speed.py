@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
 
+from usage.database.replica import report
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
 from usage.insights.sources import Filters
@@ -30,6 +31,7 @@ class Speed:
     tokens_per_second: float | None
 
 
+@report
 @time_limit()
 def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list[Speed]:
     """Return the speeds between each start and end; the filters have an organization or a key."""

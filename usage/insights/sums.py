@@ -11,6 +11,7 @@ from django.db.models import Case, F, When
 from django.db.models.expressions import Combinable
 
 from accounts.models import APIKey, Organization, Project
+from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights.range import DAY, Range
 from usage.insights.sources import Filters, GroupBy, Source, sources
@@ -84,6 +85,7 @@ class Point:
     totals: Totals
 
 
+@report
 @time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
     """Return the sums of the whole range."""
@@ -91,6 +93,7 @@ def totals(over: Range, filters: Filters | None = None) -> Totals:
     return sum((Totals.of(list(part.values())) for part in parts), Totals())
 
 
+@report
 @time_limit()
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
     """Return the `n` groups that spent most, the most expensive first, then the one with more requests."""
@@ -99,6 +102,7 @@ def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int =
     return [Row(str(key), labels[key], sums) for key, sums in found]
 
 
+@report
 @time_limit()
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
     """Return a point for every bucket and group: by time, then the most expensive group first.
@@ -122,6 +126,7 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
     ]
 
 
+@report
 @time_limit()
 def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> dict[Any, Totals]:
     """Return the sums of all groups (of end users: of the most expensive), by their ids or names."""

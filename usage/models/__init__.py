@@ -39,6 +39,6 @@ __all__ = [
     "BudgetLimit", "ClosedDay", "Credit", "DailyEndUserUsage", "DailyFirstTokens", "DailyItem",
     "DailyTotals", "DailyUsage", "Dimension", "Discount", "Generation", "HourlyUsage", "IdempotencyKey",
     "ItemKind", "ItemizedDay", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "MonthlyEndUserUsage",
-    "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "Statement",
-    "UsageNote", "UsageSource",
+    "Outcome", "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State",
+    "Statement", "UsageNote", "UsageSource",
 ]  # fmt: skip

@@ -118,6 +118,9 @@ class Generation(models.Model):
         help_text="The organization's local day of admission: which budgets it counts in."
     )
 
+    queue_class = models.SmallIntegerField(
+        null=True, help_text="The lower, the earlier it is served; null if an earlier release admitted it."
+    )
     state = models.CharField(max_length=10, choices=State.choices, db_default=State.ADMITTED)
     fence = models.PositiveIntegerField(
         db_default=0, help_text="Grows with each claim; only its holder may publish and settle."

@@ -27,6 +27,7 @@ from accounts import access
 from accounts.audit import recorder
 from usage import insights
 from usage.books import receipts
+from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.exports.exporting import without_formula
 from usage.insights import Filters, Range, RequestFilters
@@ -222,14 +223,20 @@ def windows(rows: "QuerySet[Any]", size: int = WINDOW) -> Iterator[list[Any]]:
     table: QuerySet[Any] = rows.model._base_manager.order_by("-pk")
     rows = rows.order_by("-pk")
     while True:
-        with time_limit():
-            floor = table.values_list("pk", flat=True)[size - 1 : size].first()
-            page = list(rows if floor is None else rows.filter(pk__gte=floor))
+        page, floor = _window(table, rows, size)
         if page:
             yield page
         if floor is None:
             return
         table, rows = table.filter(pk__lt=floor), rows.filter(pk__lt=floor)
+
+
+@report
+@time_limit()
+def _window(table: "QuerySet[Any]", rows: "QuerySet[Any]", size: int) -> tuple[list[Any], Any]:
+    """Return the rows in the first window of the table, and its last key unless it ends there."""
+    floor = table.values_list("pk", flat=True)[size - 1 : size].first()
+    return list(rows if floor is None else rows.filter(pk__gte=floor)), floor
 
 
 # ---- the formats

@@ -6,10 +6,10 @@ Reports of weeks and months read the rows of closed days and, for everything els
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
-from typing import NamedTuple
 
+from usage.database import replica
 from usage.models import ClosedDay, Dimension
 
 DAY = timedelta(days=1)
@@ -63,19 +63,20 @@ def spans(start: datetime, end: datetime) -> Spans:
 
 @contextmanager
 def read_once(start: datetime, end: datetime) -> Iterator[None]:
-    """Read the closed days of this time now, for all spans within it that this thread asks for inside."""
-    start, end = start.astimezone(UTC), end.astimezone(UTC)
-    token = _known.set(_Known(start, end, _read(start, end)))
+    """Read the closed days of this time once, for all spans within it that this thread asks for inside."""
+    token = _known.set(_Known(start.astimezone(UTC), end.astimezone(UTC)))
     try:
         yield
     finally:
         _known.reset(token)
 
 
-class _Known(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Known:
     start: datetime
     end: datetime
-    days: list[date]
+    days: dict[str, list[date]] = field(default_factory=dict)
+    """By the database that was read: a replica may not have the rows of the last day yet."""
 
 
 _known: ContextVar[_Known | None] = ContextVar("closed_days", default=None)
@@ -86,7 +87,10 @@ def _between(start: datetime, end: datetime) -> list[date]:
     known = _known.get()
     if known is None or start < known.start or known.end < end:
         return _read(start, end)
-    return [day for day in known.days if start <= midnight(day) and day < end.date()]
+    database = replica.alias()
+    if database not in known.days:
+        known.days[database] = _read(known.start, known.end)
+    return [day for day in known.days[database] if start <= midnight(day) and day < end.date()]
 
 
 def _read(start: datetime, end: datetime) -> list[date]:

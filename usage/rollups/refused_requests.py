@@ -15,6 +15,7 @@ from typing import NamedTuple
 from django.db.models import Sum
 
 from usage.database.group_commit import GroupCommit
+from usage.database.replica import report
 from usage.database.sql import db_value, execute, rows_of_values
 from usage.errors import DatabaseUnavailable
 from usage.models import RefusedRequests
@@ -119,6 +120,7 @@ def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
     )
 
 
+@report
 def of_hours(start: datetime, end: datetime, **owners: int) -> list[tuple[int, str, int]]:
     """Return the refused requests of the hours between, of these owners, by status and code, the most
     first.

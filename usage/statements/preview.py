@@ -4,6 +4,7 @@ from datetime import datetime
 
 from accounts.models import Organization
 from usage.books import credit
+from usage.database.replica import report
 from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.rollups.closed_days import DAY
@@ -12,6 +13,7 @@ from usage.statements.document import Facts, StatementDocument
 from usage.statements.month import Month
 
 
+@report
 @time_limit()
 def preview(organization: Organization, month: Month, now: datetime) -> StatementDocument:
     """Return the statement of a month that has begun, from the itemized days and what came since."""

@@ -62,6 +62,8 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
             found = list(_explained("database", check))
             has_database = not any(each.level is Level.WRONG for each in found)
             yield from found
+    if has_database:
+        yield from _explained("replica", stores.check_replica)
     redis = list(stores.check_redis())
     yield from redis
     if all(each.level is not Level.WRONG for each in redis):

@@ -72,6 +72,22 @@ def test_messages_that_wait_are_popped_together(valkey: Valkey, start_worker: St
     assert valkey.client.info("commandstats")["cmdstat_bzpopmin"]["calls"] <= math.ceil(50 / MAX_MESSAGES) + 1
 
 
+def test_the_script_that_takes_messages_is_sent_again_when_redis_has_forgotten_it(
+    valkey: Valkey, start_worker: StartWorker
+) -> None:
+    queue = TaskQueue(app, "note", QUEUE)
+    start_worker(PROBE_CONCURRENCY="1000")
+    for number in range(0, 60, 20):
+        for each in range(number, number + 20):
+            valkey.execute(queue.enqueueing([Entry(str(each), 1)]))
+        valkey.next_events(20)
+        valkey.client.script_flush()
+    # The enqueueing sends its own script with each message.
+    sent = {name: valkey.client.info("commandstats")[f"cmdstat_{name}"] for name in ("eval", "evalsha")}
+    assert sent["eval"]["calls"] <= 60 + 2 * 3
+    assert sent["evalsha"]["calls"] > sent["evalsha"]["failed_calls"] > 0
+
+
 def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
     valkey: Valkey, start_worker: StartWorker, send: Send
 ) -> None:
