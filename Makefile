@@ -85,7 +85,8 @@ live: .venv/.dev ## a real inference server with a tiny model made on the spot, 
 lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/base.in -o requirements/base.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt requirements/tracing.in -o requirements/tracing.txt
-	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt -c requirements/tracing.txt requirements/test.in -o requirements/test.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt -c requirements/tracing.txt requirements/payment.in -o requirements/payment.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt -c requirements/tracing.txt -c requirements/payment.txt requirements/test.in -o requirements/test.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/test.txt requirements/dev.in -o requirements/dev.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) --override requirements/live-overrides.txt requirements/live.in -o requirements/live.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/clients.in -o requirements/clients.txt
@@ -100,6 +101,10 @@ compile = --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --
 .PHONY: tracing
 tracing: .venv/.base ## install OpenTelemetry, for traces (docs/tracing.md); repeat it after an upgrade
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements/tracing.txt
+
+.PHONY: payment
+payment: .venv/.base ## install Stripe's package, for payments (docs/payment.md); repeat it after an upgrade
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements/payment.txt
 
 clean: ## remove .venv and caches; var/, the service's state, stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
