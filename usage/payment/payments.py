@@ -58,10 +58,8 @@ class Claimed(NamedTuple):
     until: datetime
 
 
-def begin(
-    organization: Organization, amount_cents: int, by: str, *, success_url: str, cancel_url: str
-) -> str:
-    """Begin a payment and return the URL at which to pay.
+def begin(organization: Organization, amount_cents: int, by: str, return_url: str) -> str:
+    """Begin a payment and return the URL at which to pay; Stripe sends the person back to `return_url`.
 
     Raises `NotBooked` if too many are open, `StripeUnavailable` or `StripeRefused`.
     """
@@ -73,7 +71,7 @@ def begin(
         organization=organization, amount_cents=amount_cents, requested_by=by[:150], created_at=now
     )
     failpoint("payment.after_row")
-    checkout = stripe_api.begin_checkout(payment, success_url=success_url, cancel_url=cancel_url)
+    checkout = stripe_api.begin_checkout(payment, return_url)
     failpoint("payment.after_session")
     Payment.objects.filter(pk=payment.pk).update(session_id=checkout.session_id, look_at=now + FIRST_LOOK)
     return checkout.url

@@ -50,7 +50,7 @@ class WrongSignature(Exception):
     """The webhook is not Stripe's, or too old."""
 
 
-def begin_checkout(payment: Payment, *, success_url: str, cancel_url: str) -> Checkout:
+def begin_checkout(payment: Payment, return_url: str) -> Checkout:
     """Make a Checkout Session for the payment; raises `StripeUnavailable` or `StripeRefused`."""
     metadata = {METADATA: str(payment.pk)}
     product = {"name": f"Prepaid credit of {payment.organization}"}
@@ -59,8 +59,8 @@ def begin_checkout(payment: Payment, *, success_url: str, cancel_url: str) -> Ch
         "mode": "payment",
         "client_reference_id": str(payment.pk),
         "line_items": [{"quantity": 1, "price_data": price}],
-        "success_url": success_url,
-        "cancel_url": cancel_url,
+        "success_url": f"{return_url}?payment={payment.pk}",
+        "cancel_url": return_url,
         "expires_at": int((payment.created_at + OPEN_FOR).timestamp()),
         "metadata": metadata,
         "payment_intent_data": {"metadata": metadata},
