@@ -251,6 +251,7 @@ LOGGING = {
     "loggers": {
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
+        "stripe": {"level": "WARNING"},
         # DEBUG would log the first line of any client's request.
         "daphne": {"level": "INFO"},
         "django.request": {"level": "ERROR"},

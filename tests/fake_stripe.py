@@ -252,55 +252,55 @@ def nested(pairs: list[tuple[str, str]]) -> dict[str, Any]:
     return found
 
 
+class _Handler(BaseHTTPRequestHandler):
+    stripe: Stripe
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        self._answer(nested(parse_qsl(body, keep_blank_values=True)))
+
+    def do_GET(self) -> None:
+        self._answer(nested(parse_qsl(urlsplit(self.path).query)))
+
+    def _answer(self, parameters: dict[str, Any]) -> None:
+        path = urlsplit(self.path).path
+        with self.stripe.lock:
+            self.stripe.calls.append((self.command, path, parameters))
+            mode = self.stripe.failure(path)
+            status, answer = self._outcome(path, parameters, mode)
+        if mode == "lost":
+            self.close_connection = True
+            return
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _outcome(self, path: str, parameters: dict[str, Any], mode: Mode | None) -> Answer:
+        if mode in ("500", "429", "401"):
+            return int(mode), {"error": {"type": "api_error", "message": "It fails on purpose."}}
+        if path.startswith("/pay/"):
+            return 200, {"page": "pay"}
+        if self.headers["Authorization"] != f"Bearer {API_KEY}":
+            return 401, {"error": {"type": "invalid_request_error", "message": "Invalid API Key."}}
+        try:
+            key = self.headers.get("Idempotency-Key", "")
+            return self.stripe.answer(self.command, path, parameters, key)
+        except Refusal as refusal:
+            return refusal.answer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
 def serving() -> Iterator[Stripe]:
     """Run the fake on a free port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-            self._answer(nested(parse_qsl(body, keep_blank_values=True)))
-
-        def do_GET(self) -> None:
-            self._answer(nested(parse_qsl(urlsplit(self.path).query)))
-
-        def _answer(self, parameters: dict[str, Any]) -> None:
-            path = urlsplit(self.path).path
-            with stripe.lock:
-                stripe.calls.append((self.command, path, parameters))
-                mode = stripe.failure(path)
-                if mode is None and path.startswith("/pay/"):
-                    self._send(200, {"page": "pay"})
-                    return
-                status, answer = self._outcome(path, parameters, mode)
-            if mode == "lost":
-                self.close_connection = True
-                return
-            self._send(status, answer)
-
-        def _outcome(self, path: str, parameters: dict[str, Any], mode: Mode | None) -> Answer:
-            if mode in ("500", "429", "401"):
-                return int(mode), {"error": {"type": "api_error", "message": "It fails on purpose."}}
-            if self.headers["Authorization"] != f"Bearer {API_KEY}":
-                return 401, {"error": {"type": "invalid_request_error", "message": "Invalid API Key."}}
-            try:
-                return stripe.answer(self.command, path, parameters, self.headers.get("Idempotency-Key", ""))
-            except Refusal as refusal:
-                return refusal.answer
-
-        def _send(self, status: int, answer: dict[str, Any]) -> None:
-            body = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        stripe = Stripe(server.server_port)
+    handler = type("Handler", (_Handler,), {})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        stripe = handler.stripe = Stripe(server.server_port)  # type: ignore[attr-defined]
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         try:
             yield stripe

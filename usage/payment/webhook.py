@@ -24,9 +24,9 @@ def note(event: Any) -> None:
     """Have the payment looked at that a verified event is about; all other events are ignored."""
     data = event.get("data") if isinstance(event, Mapping) else None
     thing = data.get("object") if isinstance(data, Mapping) else None
-    if not isinstance(thing, Mapping) or thing.get("object") not in _NAMES:
+    if not isinstance(thing, Mapping) or str(thing.get("object")) not in _NAMES:
         return
-    column, member = _NAMES[thing["object"]]
+    column, member = _NAMES[str(thing["object"])]
     stripe_id, payment_id = thing.get(member), _payment_id(thing)
     found = Q(pk=payment_id) if payment_id else Q()
     if stripe_id and isinstance(stripe_id, str):
