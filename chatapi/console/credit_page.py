@@ -6,9 +6,9 @@ from uuid import UUID
 
 from django import forms
 from django.core.exceptions import PermissionDenied
+from django.db.models import Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.utils.dateparse import parse_datetime
 from django.views.decorators.http import require_http_methods
 
 from accounts import access
@@ -18,7 +18,7 @@ from usage.errors import NotBooked, StripeRefused, StripeUnavailable
 from usage.formatting import usd
 from usage.pages.forms import USDField
 from usage.payment import configuration, payments
-from usage.payment.models import Payment, State, StripeCustomer
+from usage.payment.models import Payment, StripeCustomer
 from usage.payment.payments import LEAST_CENTS, MOST_CENTS, NANODOLLARS_PER_CENT, PRESETS_CENTS
 
 log = logging.getLogger(__name__)
@@ -93,25 +93,27 @@ def _is_billed(console: Console) -> bool:
 def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
     """Return the balance and a page of the payments, newest first."""
     own = access.belonging_to(console.organization.pk, Payment.objects.exclude(session_id=""))
-    before = parse_datetime(request.GET.get("after", ""))
-    rows = own.filter(created_at__lt=before) if before and before.tzinfo else own
+    rows = own
+    if "after" in request.GET:
+        last = own.filter(pk=_payment_id(request, "after")).first()
+        if last is None:
+            raise Http404("There is no such payment.")
+        rows = own.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
     # One more than is shown says whether there is an older page.
-    found = list(rows.order_by("-created_at")[: PAGE + 1])
-    older = found[PAGE - 1].created_at.isoformat() if len(found) > PAGE else ""
+    found = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
     return {
         "balance": credit.balance(console.organization),
         "is_billed": _is_billed(console),
         "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
         "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in found[:PAGE]],
-        "returned": own.filter(pk=_payment_id(request)).first(),
-        "open": State.OPEN,
-        "older_url": console.url("credit", after=older) if older else "",
+        "returned": own.filter(pk=_payment_id(request, "payment")).first(),
+        "older_url": console.url("credit", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
         "newest_url": console.url("credit") if "after" in request.GET else "",
     }
 
 
-def _payment_id(request: HttpRequest) -> UUID | None:
+def _payment_id(request: HttpRequest, parameter: str) -> UUID | None:
     try:
-        return UUID(request.GET.get("payment", ""))
+        return UUID(request.GET.get(parameter, ""))
     except ValueError:
         return None
