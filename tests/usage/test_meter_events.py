@@ -204,6 +204,22 @@ def test_an_event_whose_outcome_was_not_recorded_is_counted_once(
     assert_equal(stripe, keys[0])
 
 
+@pytest.mark.parametrize("hours", [3, 30, 24 * 20])
+def test_a_restored_database_reports_nothing_twice(
+    stripe: Stripe, clock: Clock, keys: list[APIKey], hours: int
+) -> None:
+    for hour in range(3):
+        use(random.Random(hour), keys[0], START + hour * HOUR, completion=100)
+    backup = StripeCustomer.objects.values().get()
+    settle_all(clock)
+    MeterEvent.objects.all().delete()
+    StripeCustomer.objects.update(**backup)
+    clock.now += timedelta(hours=hours)
+    settle_all(clock)
+    assert len(stripe.events) == 2
+    assert_equal(stripe, keys[0])
+
+
 def test_an_event_that_was_tried_lately_is_not_looked_for_before_stripe_has_added_it_up(
     stripe: Stripe, clock: Clock, keys: list[APIKey]
 ) -> None:

@@ -96,7 +96,7 @@ class MeterEvent(models.Model):
     value = models.BigIntegerField(help_text="In the meter's unit.")
     due_at = models.DateTimeField(null=True, help_text="When it is sent next; null: Stripe has it.")
     tries = models.PositiveIntegerField(default=0)
-    # Since the last time when Stripe surely did not have it.
+    # Since when Stripe may have it. Null: since its hour, because the database may be a restored one.
     first_tried_at = models.DateTimeField(null=True)
     last_tried_at = models.DateTimeField(null=True)
     error = models.CharField(max_length=300, blank=True)

@@ -4,8 +4,9 @@
 2. `deliver` sends it. An event that was perhaps sent before is sent again: Stripe refuses its identifier.
 3. `record` notes the outcome.
 
-Stripe knows identifiers for a day. So an event whose outcome is unknown for longer is not simply sent again:
-its minute's sum at Stripe says whether it is there, because no other event has this minute.
+Stripe knows identifiers for a day. So an event that was perhaps sent before that is not simply sent again:
+its minute's sum at Stripe says whether it is there, because no other event has this minute. The same holds
+for events of older hours: a database that was restored from a backup may have sent them before.
 """
 
 import logging
@@ -72,13 +73,13 @@ def claim() -> list[Claimed]:
     until = now + LEASE
     claimed = []
     for event in MeterEvent.objects.filter(due_at__lte=now).order_by("due_at", "pk")[:BATCH]:
-        is_old = event.first_tried_at is not None and now - event.first_tried_at > KNOWN_FOR
+        is_old = now - (event.first_tried_at or event.hour) > KNOWN_FOR
         changes: dict[str, Any] = {"due_at": until, "tries": F("tries") + 1}
         if is_old and event.last_tried_at and now - event.last_tried_at < ADDED_UP_AFTER:
             _change(event, event.due_at, due_at=event.last_tried_at + ADDED_UP_AFTER)
             continue
         if not is_old:
-            if event.first_tried_at is None and now - event.stamped_at > MOST_AGE:
+            if event.last_tried_at is None and now - event.stamped_at > MOST_AGE:
                 oldest = (now - WINDOW).replace(second=0, microsecond=0)
                 event.stamped_at = FreeMinutes(event.organization_id, oldest).take(oldest)
                 changes["stamped_at"] = event.stamped_at
@@ -121,8 +122,7 @@ def record(claimed: Claimed, outcome: Outcome) -> None:
     if outcome.result == Result.THERE:
         MeterEvent.objects.filter(pk=event.pk).update(due_at=None, error="")
     elif outcome.result == Result.ABSENT:
-        # As if it had never been tried: Stripe may have forgotten its identifier, and does not have it.
-        _change(event, claimed.until, due_at=now, first_tried_at=None, last_tried_at=None)
+        _change(event, claimed.until, due_at=now, first_tried_at=now, last_tried_at=None)
     else:
         if outcome.result == Result.REFUSED:
             log.error("usage is not reported: Stripe refuses %s: %s", event, outcome.error)
