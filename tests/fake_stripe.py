@@ -217,7 +217,8 @@ class Stripe:
         found = [
             event["value"]
             for event in self.events
-            if event["customer"] == parameters["customer"] and start <= event["at"] < end
+            # Stripe's documentation says both that the end is in it, and that it is not.
+            if event["customer"] == parameters["customer"] and start <= event["at"] <= end
         ]
         return listed([{"aggregated_value": float(sum(found))}] if found else [])
 

@@ -25,7 +25,9 @@ from usage.payment.models import MeterEvent, StripeCustomer
 from usage.rollups import hour_of
 
 UNIT_NANODOLLARS = 1_000
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+# Stripe's documentation leaves open whether a minute's sum has the first second of the next minute.
+BETWEEN_EVENTS = timedelta(minutes=2)
 # An entry carries the time at which its transaction began, and transactions end within seconds.
 GRACE = timedelta(minutes=5)
 # Hours that are compared again with the next one, and once a day.
@@ -117,8 +119,8 @@ class FreeMinutes:
         self._taken = set(events.values_list("stamped_at", flat=True))
 
     def take(self, since: datetime) -> datetime:
-        """Return the first free minute at or after `since`, which is taken then."""
+        """Return the first free minute of `since`, an hour, or after it, which is taken then."""
         while since in self._taken:
-            since += MINUTE
+            since += BETWEEN_EVENTS
         self._taken.add(since)
         return since

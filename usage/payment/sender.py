@@ -25,6 +25,7 @@ from usage.failpoints import failpoint
 from usage.payment import stripe_api
 from usage.payment.models import MeterEvent
 from usage.payment.outbox import WINDOW, FreeMinutes
+from usage.rollups import hour_of
 
 BATCH = 20
 # More than the calls of a batch may take.
@@ -80,7 +81,7 @@ def claim() -> list[Claimed]:
             continue
         if not is_old:
             if event.last_tried_at is None and now - event.stamped_at > MOST_AGE:
-                oldest = (now - WINDOW).replace(second=0, microsecond=0)
+                oldest = hour_of(now - WINDOW)
                 event.stamped_at = FreeMinutes(event.organization_id, oldest).take(oldest)
                 changes["stamped_at"] = event.stamped_at
             changes |= {"first_tried_at": Coalesce("first_tried_at", now), "last_tried_at": now}

@@ -57,6 +57,8 @@ def begin_checkout(payment: Payment, return_url: str) -> Checkout:
     price = {"currency": CURRENCY, "unit_amount": payment.amount_cents, "product_data": product}
     parameters = {
         "mode": "payment",
+        # All amounts are to be in dollars, those of refunds, too.
+        "adaptive_pricing": {"enabled": False},
         "client_reference_id": str(payment.pk),
         "line_items": [{"quantity": 1, "price_data": price}],
         "success_url": f"{return_url}?payment={payment.pk}",
