@@ -208,15 +208,16 @@ def test_an_event_whose_outcome_was_not_recorded_is_counted_once(
 def test_a_restored_database_reports_nothing_twice(
     stripe: Stripe, clock: Clock, keys: list[APIKey], hours: int
 ) -> None:
-    for hour in range(3):
+    for hour in range(2):
         use(random.Random(hour), keys[0], START + hour * HOUR, completion=100)
     backup = StripeCustomer.objects.values().get()
     settle_all(clock)
+    before = len(stripe.events)
     MeterEvent.objects.all().delete()
     StripeCustomer.objects.update(**backup)
     clock.now += timedelta(hours=hours)
     settle_all(clock)
-    assert len(stripe.events) == 2
+    assert len(stripe.events) == before > 1
     assert_equal(stripe, keys[0])
 
 

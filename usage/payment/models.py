@@ -21,7 +21,7 @@ class State(models.TextChoices):
 class Payment(models.Model):
     """A top-up: written before the person is sent to Stripe, so that nobody else chooses owner and amount.
 
-    The id is random, because it is Stripe's idempotency key: a restored database would repeat numbers.
+    Stripe gets the id. It is random, because a restored database would give numbers again.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

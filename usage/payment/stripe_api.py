@@ -67,8 +67,8 @@ def begin_checkout(payment: Payment, return_url: str) -> Checkout:
         "metadata": metadata,
         "payment_intent_data": {"metadata": metadata},
     }
-    # The key makes repetitions of the call the same session.
-    options = {"idempotency_key": f"chatapi-{payment.pk}", "max_network_retries": 1}
+    # The package repeats it with the same key of idempotency, so that there is one session.
+    options = {"max_network_retries": 1}
     session = _call(lambda client: client.v1.checkout.sessions.create(parameters, options))
     return Checkout(session.id, session.url)
 
