@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django import forms
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods
@@ -95,7 +95,7 @@ def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
     own = access.belonging_to(console.organization.pk, Payment.objects.exclude(session_id=""))
     rows = own
     if "after" in request.GET:
-        last = own.filter(pk=_payment_id(request, "after")).first()
+        last = _find(own, request.GET["after"])
         if last is None:
             raise Http404("There is no such payment.")
         rows = own.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
@@ -106,14 +106,14 @@ def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
         "is_billed": _is_billed(console),
         "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
         "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in found[:PAGE]],
-        "returned": own.filter(pk=_payment_id(request, "payment")).first(),
+        "returned": _find(own, request.GET.get("payment", "")),
         "older_url": console.url("credit", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
         "newest_url": console.url("credit") if "after" in request.GET else "",
     }
 
 
-def _payment_id(request: HttpRequest, parameter: str) -> UUID | None:
+def _find(own: "QuerySet[Payment]", payment_id: str) -> Payment | None:
     try:
-        return UUID(request.GET.get(parameter, ""))
+        return own.filter(pk=UUID(payment_id)).first()
     except ValueError:
         return None

@@ -59,7 +59,7 @@ def complaints(page: Page) -> list[str]:
     for size in ({"width": 1280, "height": 720}, PHONE):
         page.set_viewport_size(size)  # type: ignore[arg-type]  # playwright's own type is a private one
         for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            page.emulate_media(color_scheme=scheme)
             violations = Axe().run(page, options=EVERYTHING).response["violations"]
             found += [f"{scheme}: {each['id']}: {each['nodes'][0]['html'][:160]}" for each in violations]
         width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

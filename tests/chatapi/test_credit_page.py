@@ -199,8 +199,8 @@ def test_the_redirect_to_stripe_is_allowed_on_this_page_only(
     stripe: Stripe, owner: Client, path: str, settings: Any
 ) -> None:
     def form_action(path: str) -> list[str]:
-        policy = owner.get(path)["content-security-policy"]
-        return re.findall(r"form-action ([^;]*)", policy)[0].split()
+        policy: str = owner.get(path)["content-security-policy"]
+        return str(re.findall(r"form-action ([^;]*)", policy)[0]).split()
 
     assert form_action(path) == ["'self'", stripe.url]
     settings.STRIPE_API_URL = "https://api.stripe.com"

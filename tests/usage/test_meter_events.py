@@ -18,6 +18,7 @@ from usage.payment import outbox, sender
 from usage.payment.models import MeterEvent, StripeCustomer
 from usage.payment.outbox import UNIT_NANODOLLARS
 from usage.payment.sender import Outcome, Result
+from usage.rollups import hour_of
 
 START = datetime(2026, 3, 1, 6, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -126,7 +127,7 @@ def test_a_fraction_of_the_unit_is_never_lost(stripe: Stripe, clock: Clock, keys
         clock.now = START + hour * HOUR + HOUR
         report()
         # Each hour costs 0.4 units more than a whole number.
-        HourlyUsage.objects.filter(hour=outbox.hour_of(START + hour * HOUR)).update(amount_nanodollars=3_400)
+        HourlyUsage.objects.filter(hour=hour_of(START + hour * HOUR)).update(amount_nanodollars=3_400)
     settle_all(clock)
     hours = sum(HourlyUsage.objects.values_list("amount_nanodollars", flat=True))
     assert hours == 17_000

@@ -267,7 +267,7 @@ class History:
         disputes = [row for row in self.stripe.disputes if row["payment_intent"] == intent]
         disputed = sum(row["amount"] for row in disputes if row["status"] != "won")
         charge = self.stripe.intents[intent]["latest_charge"]
-        return self.paid[intent] - int(charge["amount_refunded"]) - disputed
+        return self.paid[intent] - int(charge["amount_refunded"]) - int(disputed)
 
     def _unreturned(self) -> Iterator[tuple[str, int]]:
         """Yield payments with a part of what is left of them."""

@@ -20,7 +20,8 @@ def is_on() -> bool:
 
 def checkout_origin() -> str:
     """Return the origin to which people are sent to pay."""
-    return _CHECKOUT.get(settings.STRIPE_API_URL, settings.STRIPE_API_URL)
+    url: str = settings.STRIPE_API_URL
+    return _CHECKOUT.get(url, url)
 
 
 def mistakes() -> list[str]:
