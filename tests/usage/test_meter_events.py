@@ -153,6 +153,21 @@ def test_a_closed_hour_that_changes_gets_a_revision_with_the_difference(
     assert len({event["at"] for event in stripe.events}) == 3, "each has a minute of its own"
 
 
+def test_revisions_of_an_hour_are_looked_for_apart(stripe: Stripe, clock: Clock, keys: list[APIKey]) -> None:
+    use(random.Random(1), keys[0], START, completion=100)
+    clock.now += HOUR
+    report()
+    HourlyUsage.objects.update(amount_nanodollars=F("amount_nanodollars") + 5_000)
+    clock.now += HOUR
+    report()
+    for claimed in sender.claim():
+        assert sender.deliver(claimed).result == Result.THERE
+    # The process dies here, and Stripe forgets the identifiers.
+    clock.now += timedelta(days=2)
+    assert send() == [Result.THERE, Result.THERE]
+    assert len(stripe.events) == 2
+
+
 def test_an_hour_of_last_month_that_changes_is_found_within_a_day(
     stripe: Stripe, clock: Clock, keys: list[APIKey]
 ) -> None:

@@ -63,17 +63,17 @@ def write_next() -> bool:
         customer = waiting.select_for_update().first()
         if customer is None:
             return False
-        _write(customer, min(until, customer.reported_until + MOST_HOURS * HOUR), until - WINDOW)
+        _write(customer, min(until, customer.reported_until + MOST_HOURS * HOUR))
         failpoint("meter.in_tx")
     return True
 
 
-def _write(customer: StripeCustomer, until: datetime, oldest: datetime) -> None:
-    """Write the events of all hours before `until` that differ; none is stamped before `oldest`."""
+def _write(customer: StripeCustomer, until: datetime) -> None:
+    """Write the events of all hours before `until` that differ."""
     is_new_day = customer.reported_until.date() != until.date()
     since = min(customer.reported_until, until - (WINDOW if is_new_day else RECENT))
     since = max(since, customer.billed_from)
-    minutes = FreeMinutes(customer.organization_id, max(since, oldest))
+    minutes = FreeMinutes(customer.organization_id, since)
     for hour, revision, nanodollars in list(_differences(customer, since, until)):
         total = customer.reported_nanodollars + nanodollars
         value = total // UNIT_NANODOLLARS - customer.reported_nanodollars // UNIT_NANODOLLARS
@@ -83,7 +83,7 @@ def _write(customer: StripeCustomer, until: datetime, oldest: datetime) -> None:
             meter=settings.STRIPE_METER,
             hour=hour,
             revision=revision,
-            stamped_at=minutes.take(max(hour, oldest)),
+            stamped_at=minutes.take(hour),
             amount_nanodollars=nanodollars,
             value=value,
             due_at=database_now() if value else None,
