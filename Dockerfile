@@ -1,13 +1,14 @@
 # One image for every process: `docker compose up` chooses which by its command.
 FROM python:3.11-slim-bookworm AS build
-# --build-arg TRACING=yes adds OpenTelemetry (docs/tracing.md).
+# --build-arg TRACING=yes adds OpenTelemetry (docs/tracing.md), PAYMENT=yes Stripe's package (docs/payment.md).
 ARG TRACING=
+ARG PAYMENT=
 WORKDIR /srv/chatapi
-COPY requirements/uv.txt requirements/base.txt requirements/tracing.txt requirements/
+COPY requirements/uv.txt requirements/base.txt requirements/tracing.txt requirements/payment.txt requirements/
 RUN python -m venv .venv \
     && pip install --no-cache-dir --require-hashes -r requirements/uv.txt \
     && uv pip sync --no-cache --compile-bytecode --require-hashes --python .venv/bin/python \
-        requirements/base.txt ${TRACING:+requirements/tracing.txt}
+        requirements/base.txt ${TRACING:+requirements/tracing.txt} ${PAYMENT:+requirements/payment.txt}
 
 FROM python:3.11-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /var/lib/chatapi --create-home chatapi

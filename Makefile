@@ -27,13 +27,13 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 
 slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) tests/bench/test_hostile.py \
 	$(addprefix tests/chatapi/test_,canaries.py chaining.py chat_pings.py compose_commands.py credit_end_to_end.py curl.py doctor.py \
-	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py presence.py process_metrics.py prometheus.py rate_limits_end_to_end.py \
+	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py payment_end_to_end.py presence.py process_metrics.py prometheus.py rate_limits_end_to_end.py \
 	refused_requests_end_to_end.py resume_rights.py revocation.py serve.py serve_processes.py stored_responses.py tracing.py upstream_keys_end_to_end.py watchdog.py without_tables.py) \
 	$(addprefix tests/chatapi/web/test_,drain.py last_answer.py open_generations.py websocket.py) \
 	$(addprefix tests/chatapi/worker/test_,openai_compatible_connections.py pool.py) \
 	$(addprefix tests/faults/test_,broken_connections.py default_time_limits.py embeddings.py exhaustion.py failpoints.py fallbacks.py fleet.py followers.py \
 	hung_processes.py keys_after_faults.py late_processes.py limits_after_faults.py locked_database.py lost_messages.py old_and_new.py \
-	overlapping_faults.py protocols.py queue_classes.py \
+	overlapping_faults.py payment.py protocols.py queue_classes.py \
 	reaper_in_every_worker.py rolling_restart.py several_stream_servers.py signals.py soak_hosts.py statements.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
 	tests/test_deploy.py tests/test_docs.py tests/usage/test_backup.py
@@ -85,7 +85,8 @@ live: .venv/.dev ## a real inference server with a tiny model made on the spot, 
 lock: .venv/.dev ## compile requirements/*.in to hashed *.txt (ARGS="--upgrade")
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/base.in -o requirements/base.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt requirements/tracing.in -o requirements/tracing.txt
-	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt -c requirements/tracing.txt requirements/test.in -o requirements/test.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt -c requirements/tracing.txt requirements/payment.in -o requirements/payment.txt
+	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/base.txt -c requirements/tracing.txt -c requirements/payment.txt requirements/test.in -o requirements/test.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) -c requirements/test.txt requirements/dev.in -o requirements/dev.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) --override requirements/live-overrides.txt requirements/live.in -o requirements/live.txt
 	@.venv/bin/uv pip compile $(compile) $(ARGS) requirements/clients.in -o requirements/clients.txt
@@ -100,6 +101,10 @@ compile = --quiet --generate-hashes --no-emit-index-url --python-version 3.11 --
 .PHONY: tracing
 tracing: .venv/.base ## install OpenTelemetry, for traces (docs/tracing.md); repeat it after an upgrade
 	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements/tracing.txt
+
+.PHONY: payment
+payment: .venv/.base ## install Stripe's package, for payments (docs/payment.md); repeat it after an upgrade
+	@.venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements/payment.txt
 
 clean: ## remove .venv and caches; var/, the service's state, stays
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

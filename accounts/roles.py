@@ -46,6 +46,8 @@ _ADMIN = _MEMBER | {
     "usage.change_budgetlimit",
     "usage.delete_budgetlimit",
     "usage.change_generation",  # stop it
+    "payment.view_payment",
+    "payment.add_payment",
 }
 # Only owners may give and take the role of an owner: `givable` decides that, not a permission.
 _OWNER = _ADMIN | {"audit.view_auditentry", "chatapi.read_storedresponse"}

@@ -18,6 +18,7 @@ E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 E018  CHATAPI_REPLICA_DATABASE_URL or DATABASE_URL is not one of PostgreSQL
+E019  a variable of Stripe is wrong or missing, or its package is not installed
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -37,6 +38,7 @@ from accounts.redis_urls import stream_urls, without_secrets
 from chatapi import identity, local_secrets
 from chatapi.wire.dialects import DIALECTS
 from usage import failpoints
+from usage.payment import configuration
 
 CHECK_TAG = "chatapi"
 MISSPELT = "chatapi.W001"
@@ -85,7 +87,7 @@ HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
 PATH_PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 MAX_PREFIX_CHARACTERS = 128
 # Below a prefix with one of these names a path could mean two routes.
-OWN_SEGMENTS = {"admin", "console", "docs", "static", "v1", *DIALECTS}
+OWN_SEGMENTS = {"admin", "console", "docs", "static", "stripe", "v1", *DIALECTS}
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
@@ -347,6 +349,13 @@ def check_traces(**_: Any) -> Sequence[checks.CheckMessage]:
         for mistake, is_made in mistakes.items()
         if is_made
     ]
+
+
+@checks.register(CHECK_TAG)
+def check_payment(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check the variables of Stripe, and that its package is there."""
+    hint = "docs/payment.md shows how to set it up; without these variables there are no payments."
+    return [checks.Error(each, hint=hint, id="chatapi.E019") for each in configuration.mistakes()]
 
 
 def _has_opentelemetry() -> bool:

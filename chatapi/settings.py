@@ -116,6 +116,12 @@ EXPORTS_TRACES = (
     and env.str("OTEL_SDK_DISABLED", default="").lower() != "true"
 )
 
+# ---- payment by Stripe (docs/payment.md)
+STRIPE_API_KEY = env.str("CHATAPI_STRIPE_API_KEY", default="")
+STRIPE_WEBHOOK_SECRET = env.str("CHATAPI_STRIPE_WEBHOOK_SECRET", default="")
+STRIPE_METER = env.str("CHATAPI_STRIPE_METER", default="")
+STRIPE_API_URL = env.str("CHATAPI_STRIPE_API_URL", default="https://api.stripe.com")
+
 # ---- tests
 FAILPOINTS = env.str("CHATAPI_FAILPOINTS", default="")
 
@@ -132,6 +138,7 @@ INSTALLED_APPS = [
     "accounts",
     "accounts.apps.AuditConfig",
     "usage",
+    "usage.payment",
     "chatapi",
 ]
 MIDDLEWARE = [
@@ -255,6 +262,7 @@ LOGGING = {
     "loggers": {
         "celery": {"level": "WARNING"},
         "kombu": {"level": "WARNING"},
+        "stripe": {"level": "WARNING"},
         # DEBUG would log the first line of any client's request.
         "daphne": {"level": "INFO"},
         "django.request": {"level": "ERROR"},

@@ -10,11 +10,12 @@ from django.urls import include, path
 
 from accounts.audit import recorder
 from accounts.models import ServiceAccount
-from chatapi.api import error_pages, metrics, openapi, organization, statements, views
+from chatapi.api import error_pages, metrics, openapi, organization, statements, stripe_webhook, views
 from chatapi.api.management import routes as management
 from chatapi.docs.views import front_page
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
+from usage.payment.models import Payment, StripeCustomer
 
 client_routes = [
     path("models", views.Models.as_view()),
@@ -29,12 +30,13 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-recorder.watch([ServiceAccount])  # which has no page
+recorder.watch([ServiceAccount, Payment, StripeCustomer])  # which have no page of the admin
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [
     path("", front_page, name="front"),
     path("metrics", metrics.metrics),
+    path("stripe/webhook", stripe_webhook.receive),
     path("", include("chatapi.docs.urls")),
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),

@@ -2,7 +2,9 @@
 Umbrella.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -15,6 +17,7 @@ from pytest_django import DjangoDbBlocker
 
 from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
+from tests import fake_stripe
 from tests.admin_pages import client_of
 from tests.cast import PRICE, Person, join
 from tests.usage.emptying import let_tests_empty_tables
@@ -94,3 +97,12 @@ def small(db: None) -> ServedModel:
     Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
     prices.change(model.id, PRICE)
     return model
+
+
+@pytest.fixture
+def stripe(settings: Any) -> Iterator[fake_stripe.Stripe]:
+    """Run a fake of Stripe, and take payments with it."""
+    with fake_stripe.serving() as fake:
+        for name, value in fake.environment.items():
+            setattr(settings, name.removeprefix("CHATAPI_"), value)
+        yield fake

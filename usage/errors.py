@@ -8,6 +8,8 @@ UsageError
 ├── NotBooked             a grant, refund or correction cannot be booked, and why
 ├── NotDropped            generations cannot be dropped, or not yet, and why
 ├── Dropped               the operation needs generations that were dropped
+├── StripeUnavailable     Stripe does not answer now; whether it did what was asked is unknown
+├── StripeRefused         Stripe did not do what was asked, and would refuse it again
 └── DatabaseUnavailable   the books cannot be written now; nothing was admitted
 """
 
@@ -81,6 +83,14 @@ class NotDropped(UsageError):
 
 class Dropped(UsageError):
     """Generations that are needed were exported and dropped; the text says which are kept."""
+
+
+class StripeUnavailable(UsageError):
+    """Stripe did not answer, or could not; it may have done what was asked."""
+
+
+class StripeRefused(UsageError):
+    """Stripe refused the request as wrong; the text is Stripe's."""
 
 
 class DatabaseUnavailable(UsageError):

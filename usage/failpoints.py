@@ -40,7 +40,19 @@ OF_REQUESTS = (
 OF_STATEMENTS = ("itemize.in_tx", "statement.before_tx", "statement.in_tx", "statement.after_commit")
 # Those that a switch to another model passes.
 OF_SWITCHES = ("switch.before_commit", "switch.after_commit")
-NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS)
+# Those that payments and reports of usage pass.
+OF_PAYMENTS = (
+    "payment.after_row",
+    "payment.after_session",
+    "payment.before_tx",
+    "payment.in_tx",
+    "payment.after_commit",
+    "meter.in_tx",
+    "meter.before_send",
+    "meter.after_send",
+    "meter.after_record",
+)
+NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS, *OF_PAYMENTS)
 _ACTION = re.compile(
     r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"
 )

@@ -20,6 +20,7 @@ from django.views.decorators.cache import never_cache
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages.admin_site import CONFLICT
+from usage.payment import configuration
 
 # The organizations and projects that the switcher lists.
 MAX_CHOICES = 50
@@ -49,6 +50,7 @@ _PAGES = (
     _Page("Budgets and limits", "budgets", "usage.view_budgetlimit"),
     _Page("Models", "models", "accounts.view_organization"),
     _Page("Playground", "playground", "accounts.add_apikey"),
+    _Page("Credit", "credit", "payment.view_payment"),
     _Page("Statements", "statements", "usage.view_statement"),
     _Page("Members", "members", "accounts.view_member"),
     _Page("Audit log", "audit", "audit.view_auditentry"),
@@ -140,13 +142,17 @@ def render(
     frame = {
         "console": console,
         "organization": console.organization,
-        "nav": [_nav_link(request.path, console, each) for each in _PAGES if console.may(each.permission)],
+        "nav": [_nav_link(request.path, console, each) for each in _PAGES if _is_shown(console, each)],
         "organizations": [
             Link(row.name, reverse("console:home_of", args=[row.pk]), False) for row in console.others
         ],
         "projects": _projects(request.GET, console, here),
     }
     return render_template(request, f"console/{template}", frame | dict(context), status=status)
+
+
+def _is_shown(console: Console, of: _Page) -> bool:
+    return console.may(of.permission) and (of.name != "credit" or configuration.is_on())
 
 
 def _nav_link(path: str, console: Console, of: _Page) -> Link:

@@ -5,6 +5,7 @@ from django.urls import include, path
 from chatapi.console import (
     audit_page,
     budget_pages,
+    credit_page,
     key_pages,
     live_page,
     member_pages,
@@ -51,6 +52,7 @@ _of_organization = [
     path("playground", playground.playground_page, name="playground"),
     path("playground/key", playground.new_key, name="playground_key"),
     path("playground/code", playground.request_code, name="playground_code"),
+    path("credit", credit_page.credit_page, name="credit"),
     path("statements", statement_pages.list_page, name="statements"),
     path("statements/<str:period>.<str:file_format>", statement_pages.statement_file, name="statement_file"),
     path("statements/<str:period>", statement_pages.statement_page, name="statement"),

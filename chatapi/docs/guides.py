@@ -34,6 +34,7 @@ _TITLES = {
     "sandbox": "Sandbox",
     "provisioning": "Management API",
     "statements": "Statements",
+    "payment": "Payment",
 }
 """The guides' titles in the menu by their slugs, which are the names of their files."""
 

@@ -22,6 +22,7 @@ from chatapi.console.urls import _of_organization
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, run
+from tests.fake_stripe import Stripe
 from usage.models import BudgetLimit, HourlyUsage
 from usage.rollups import closing
 
@@ -56,6 +57,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "playground": ("member", NOBODY),
     "playground_key": (NOBODY, "member"),
     "playground_code": (NOBODY, "member"),
+    "credit": ("admin", "admin"),
     "statements": ("viewer", NOBODY),
     "statement": ("viewer", NOBODY),
     "statement_file": ("viewer", NOBODY),
@@ -128,7 +130,7 @@ class House:
 
 
 @pytest.fixture
-def house(acme: Organization, alice: Person, charlie: Person, small: ServedModel) -> House:
+def house(stripe: Stripe, acme: Organization, alice: Person, charlie: Person, small: ServedModel) -> House:
     return House(acme, alice, charlie)
 
 

@@ -29,8 +29,9 @@ from usage.models import BudgetLimit, Generation
 
 CANARY = "Canary"
 """In every name of Umbrella's."""
-PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics"}
-"""Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own."""
+PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics", "stripe/webhook"}
+"""Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own, and the webhook
+shows nothing (tests/usage/test_payment.py)."""
 PAGES = {"admin/", "console/"}
 """Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
 SHARED = {"model": "small", "rate_limit_id": "rl-*", "period": f"{datetime.now(UTC):%Y-%m}"}

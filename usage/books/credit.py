@@ -66,6 +66,14 @@ def refund(organization: Organization, nanodollars: int, note: Note) -> Booking:
     return _book(organization, Kind.REFUND, nanodollars, note)
 
 
+def reclaim(organization: Organization, nanodollars: int, note: Note) -> Booking:
+    """Take back credit whose payment was given back, also if it is spent: then the balance is negative.
+
+    Raises `NotBooked` if the amount exceeds all credit that was ever granted and not taken back.
+    """
+    return _book(organization, Kind.REFUND, nanodollars, note, is_spendable=False)
+
+
 def require(organization: Organization, is_required: bool = True) -> None:
     """Refuse from now on requests that the balance does not cover, or stop refusing them."""
     Credit.objects.update_or_create(organization=organization, defaults={"is_required": is_required})
@@ -86,20 +94,24 @@ def describe(entry: LedgerEntry) -> str:
     return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {subject}"
 
 
-def _book(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
+def _book(
+    organization: Organization, kind: Kind, nanodollars: int, note: Note, *, is_spendable: bool = True
+) -> Booking:
     if nanodollars <= 0:
         raise NotBooked(f"A {kind} is more than nothing.")
     if not note.reason.strip():
         raise NotBooked(f"A {kind} has a reason.")
     try:
         with transaction.atomic():
-            return _book_once(organization, kind, nanodollars, note)
+            return _book_once(organization, kind, nanodollars, note, is_spendable)
     except IntegrityError as error:
         # Two bookings of one reference for different organizations happened at the same time.
         raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
 
 
-def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: Note) -> Booking:
+def _book_once(
+    organization: Organization, kind: Kind, nanodollars: int, note: Note, is_spendable: bool
+) -> Booking:
     # The lock on this row makes bookings of one organization run one after the other, so that the look for
     # a known reference and the balance below hold until the commit. It must exist to be locked.
     Credit.objects.get_or_create(organization=organization)
@@ -116,9 +128,11 @@ def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: N
         # Requests that are being admitted wait for the budget's lock, and then see the lower credit.
         budgets.ensure([credit.budget_id])
         Budget.objects.select_for_update().get(id=credit.budget_id)
-        available = balance(organization).available_nanodollars
+        found = balance(organization)
+        available = found.available_nanodollars if is_spendable else found.credited_nanodollars
         if nanodollars > available:
-            raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
+            which = "unused" if is_spendable else "there"
+            raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is {which}.")
     credit.credited_nanodollars -= owed
     # Only this column: `is_required` may be changed by a request that holds no lock.
     credit.save(update_fields=["credited_nanodollars"])

@@ -1,0 +1,119 @@
+"""Prepaid credit: the balance, paying more in at Stripe, and the payments before."""
+
+import logging
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.core.exceptions import PermissionDenied
+from django.db.models import Q, QuerySet
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods
+
+from accounts import access
+from chatapi.console.tenancy import Console, page, render
+from usage.books import credit
+from usage.errors import NotBooked, StripeRefused, StripeUnavailable
+from usage.formatting import usd
+from usage.pages.forms import USDField
+from usage.payment import configuration, payments
+from usage.payment.models import Payment, StripeCustomer
+from usage.payment.payments import LEAST_CENTS, MOST_CENTS, NANODOLLARS_PER_CENT, PRESETS_CENTS
+
+log = logging.getLogger(__name__)
+
+PAGE = 50
+_LEAST, _MOST = (usd(cents * NANODOLLARS_PER_CENT) for cents in (LEAST_CENTS, MOST_CENTS))
+
+
+class AmountForm(forms.Form):
+    """How much to pay in: the amount of a button, or another one."""
+
+    preset = USDField(required=False, widget=forms.TextInput)
+    amount = USDField(
+        label="Another amount in USD",
+        widget=forms.TextInput,
+        required=False,
+        help_text=f"{_LEAST} to {_MOST}, in whole cents.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        """Add the cents; refuse an amount that is out of bounds, or not of whole cents."""
+        chosen = self.cleaned_data.get("preset") or self.cleaned_data.get("amount")
+        cents, rest = divmod(chosen or 0, NANODOLLARS_PER_CENT)
+        if not self.errors and (rest or not LEAST_CENTS <= cents <= MOST_CENTS):
+            self.add_error("amount", f"Pay {_LEAST} to {_MOST}, in whole cents.")
+        return self.cleaned_data | {"cents": cents}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("payment.view_payment")
+def credit_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show balance and payments; send a person who pays to Stripe."""
+    if not configuration.is_on():
+        raise Http404("Payments are not set up.")
+    context: dict[str, Any] = {"title": "Credit", "form": AmountForm()}
+    status = 200
+    if request.method == "POST":
+        form = AmountForm(request.POST)
+        if not console.may("payment.add_payment"):
+            raise PermissionDenied
+        if form.is_valid() and (url := _begin(request, console, form.cleaned_data["cents"], context)):
+            return redirect(url)
+        context["form"], status = form, context.pop("status", 400)
+    response = render(request, console, "credit.html", context | _shown(request, console), status)
+    # Browsers apply the policy of a form's page to the redirect that answers the form, too.
+    response._csp_update = {"form-action": [configuration.checkout_origin()]}  # type: ignore[attr-defined]
+    return response
+
+
+def _begin(request: HttpRequest, console: Console, cents: int, context: dict[str, Any]) -> str | None:
+    """Begin a payment and return the URL at which to pay; without one, put the reason into the context."""
+    return_url = request.build_absolute_uri(console.url("credit"))
+    try:
+        if _is_billed(console):
+            raise NotBooked("Stripe bills the usage of this organization: it pays nothing in advance.")
+        return payments.begin(console.organization, cents, str(console.person), return_url)
+    except NotBooked as error:
+        context |= {"mistake": str(error), "status": 409}
+    except (StripeUnavailable, StripeRefused) as error:
+        log.error("a payment can't begin: %s", error)
+        context |= {
+            "mistake": "Stripe can't take the payment now. Nothing was paid: try again later.",
+            "status": 503,
+        }
+    return None
+
+
+def _is_billed(console: Console) -> bool:
+    return StripeCustomer.objects.filter(organization=console.organization).exists()
+
+
+def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
+    """Return the balance and a page of the payments, newest first."""
+    own = access.belonging_to(console.organization.pk, Payment.objects.exclude(session_id=""))
+    rows = own
+    if "after" in request.GET:
+        last = _find(own, request.GET["after"])
+        if last is None:
+            raise Http404("There is no such payment.")
+        rows = own.filter(Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk))
+    # One more than is shown says whether there is an older page.
+    found = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
+    return {
+        "balance": credit.balance(console.organization),
+        "is_billed": _is_billed(console),
+        "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
+        "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in found[:PAGE]],
+        "returned": _find(own, request.GET.get("payment", "")),
+        "older_url": console.url("credit", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
+        "newest_url": console.url("credit") if "after" in request.GET else "",
+    }
+
+
+def _find(own: "QuerySet[Payment]", payment_id: str) -> Payment | None:
+    try:
+        return own.filter(pk=UUID(payment_id)).first()
+    except ValueError:
+        return None

@@ -1,0 +1,57 @@
+"""Asks Stripe about payments and reports usage to it, if the settings have its key."""
+
+import asyncio
+import logging
+
+from django.conf import settings
+
+from usage.database.group_commit import GroupCommit
+from usage.errors import StripeRefused, StripeUnavailable, UsageError
+from usage.payment import outbox, payments, sender, stripe_api
+from usage.payment.sender import Outcome, Result
+
+log = logging.getLogger(__name__)
+
+# How long a webhook's payment waits for its credit, at most.
+EVERY_S = 1.0
+# Organizations whose hours are reported in a row, so that payments need not wait for all.
+ORGANIZATIONS_AT_ONCE = 100
+
+
+async def keep_payments(commits: GroupCommit) -> None:
+    """Do both for ever. Any number of processes may do it at the same time."""
+    while True:
+        for duty in (look_at_payments, report_usage):
+            try:
+                await duty(commits)
+            except UsageError as error:
+                log.warning("%s: %r", duty.__name__, error)
+        await asyncio.sleep(EVERY_S)
+
+
+async def look_at_payments(commits: GroupCommit) -> None:
+    """Book the payments that are to be looked at; raises `StripeUnavailable`."""
+    for claimed in await commits.read(payments.claim):
+        try:
+            found = await asyncio.to_thread(stripe_api.look_at, claimed.session_id)
+        except StripeRefused as error:
+            log.error("the payment %s is not at Stripe: %s", claimed.id, error)
+            await commits.read(payments.postpone, claimed)
+            continue
+        await commits.read(payments.book, claimed, found)
+
+
+async def report_usage(commits: GroupCommit) -> None:
+    """Write the outbox, and send what is due; raises `StripeUnavailable`."""
+    if settings.STRIPE_METER:
+        for _ in range(ORGANIZATIONS_AT_ONCE):
+            if not await commits.read(outbox.write_next):
+                break
+    outcome = Outcome(Result.THERE)
+    for claimed in await commits.read(sender.claim):
+        # While Stripe is away, the rest of the batch is not tried.
+        if outcome.result != Result.AWAY:
+            outcome = await asyncio.to_thread(sender.deliver, claimed)
+        await commits.read(sender.record, claimed, outcome)
+    if outcome.result == Result.AWAY:
+        raise StripeUnavailable(outcome.error)

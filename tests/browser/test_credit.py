@@ -1,0 +1,116 @@
+"""The page of prepaid credit in a browser: paying at Stripe and coming back, on a phone and in the dark."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
+from playwright.sync_api import Browser, Page, expect
+
+from tests import fake_stripe
+from tests.browser.conftest import PEOPLE, sign_in, watched
+from tests.browser.test_accessibility import EVERYTHING
+from tests.fake_stripe import Stripe
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("credit"), pytest.mark.timeout(180)]
+
+PHONE = {"width": 390, "height": 844}
+SHOTS = os.environ.get("CHATAPI_SCREENSHOTS")
+BILL = """
+from accounts.models import Organization
+from usage.payment import outbox
+outbox.bill(Organization.objects.get(name="Globex"), "cus_fake1")
+"""
+
+
+@pytest.fixture(scope="module")
+def stripe() -> Iterator[Stripe]:
+    with fake_stripe.serving() as fake:
+        yield fake
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory, stripe: Stripe) -> Iterator[Installation]:
+    """Start an installation that takes payments."""
+    installation = Installation(tmp_path_factory.mktemp("credit"), **stripe.environment)
+    try:
+        installation.start({})
+        installation.start_reaper()
+        made = installation.manage("shell", "--no-imports", "-c", PEOPLE)
+        assert made.returncode == 0, made.stderr
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
+
+
+@pytest.fixture
+def page(browser: Browser, installation: Installation) -> Iterator[Page]:
+    context = browser.new_context()
+    yield watched(context, installation)
+    context.close()
+
+
+def complaints(page: Page) -> list[str]:
+    """Return what axe finds, light and dark, wide and on a phone, and whether the page is too wide."""
+    found = []
+    for size in ({"width": 1280, "height": 720}, PHONE):
+        page.set_viewport_size(size)  # type: ignore[arg-type]  # playwright's own type is a private one
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            violations = Axe().run(page, options=EVERYTHING).response["violations"]
+            found += [f"{scheme}: {each['id']}: {each['nodes'][0]['html'][:160]}" for each in violations]
+        width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        found += [f"{width} px too wide"] if width > 0 else []
+        if SHOTS:
+            page.emulate_media(color_scheme="light")
+            page.screenshot(path=Path(SHOTS) / f"credit-{size['width']}.png", full_page=True)
+    return found
+
+
+def test_credit_is_paid_at_stripe(page: Page, installation: Installation, stripe: Stripe) -> None:
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/")
+    page.get_by_role("link", name="Tests").first.click()
+    page.get_by_role("link", name="Credit").click()
+    expect(page.get_by_text("Nothing was paid at Stripe yet.")).to_be_visible()
+    assert complaints(page) == []
+
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.get_by_label("Another amount in USD").fill("4")
+    page.get_by_role("button", name="Pay this amount").click()
+    expect(page.get_by_text("Pay $5.00 to $5,000.00, in whole cents.")).to_be_visible()
+    page.get_by_role("button", name="$50", exact=True).click()
+    page.wait_for_url(f"{stripe.url}/pay/*")  # the policy of the form's page allows it
+
+    session_id = page.url.rpartition("/")[2]
+    stripe.pay(session_id)
+    page.goto(stripe.sessions[session_id]["success_url"])
+    expect(page.get_by_text("Paid: the credit is on its way.")).to_be_visible()
+    body, signature = stripe.webhook("checkout.session.completed", stripe.sessions[session_id])
+    answer = page.request.post(
+        f"{installation.url}/stripe/webhook",
+        data=body,
+        headers={"content-type": "application/json", "stripe-signature": signature},
+    )
+    assert answer.status == 200
+    for _ in range(50):
+        if page.get_by_text("The payment is booked.").is_visible():
+            break
+        page.wait_for_timeout(200)
+        page.reload()
+    expect(page.get_by_text("The payment is booked.")).to_be_visible()
+    expect(page.get_by_role("link", name="Receipt of")).to_be_visible()
+    assert complaints(page) == []
+
+
+def test_who_is_billed_afterwards_has_nothing_to_pay(page: Page, installation: Installation) -> None:
+    made = installation.manage("shell", "--no-imports", "-c", BILL)
+    assert made.returncode == 0, made.stderr
+    sign_in(page, installation, "ada")
+    page.get_by_role("link", name="Credit").click()
+    expect(page.get_by_text("There is nothing to pay in advance.")).to_be_visible()
+    expect(page.get_by_role("button", name="$50", exact=True)).to_be_hidden()
+    assert complaints(page) == []

@@ -1,0 +1,215 @@
+"""The console's page of prepaid credit: paying at Stripe, coming back, and the payments before."""
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Organization, Role
+from tests.admin_pages import client_of, text
+from tests.cast import Person
+from tests.fake_stripe import Stripe
+from usage.books import credit
+from usage.database.clock import database_now
+from usage.payment import outbox, payments, stripe_api
+from usage.payment.models import Payment, State
+
+
+@pytest.fixture
+def owner(alice: Person) -> Client:
+    return client_of(alice.user)
+
+
+@pytest.fixture
+def path(acme: Organization) -> str:
+    return f"/console/{acme.pk}/credit"
+
+
+def book() -> None:
+    """Do what the reaper does, now."""
+    Payment.objects.exclude(session_id="").update(look_at=database_now())
+    for claimed in payments.claim():
+        payments.book(claimed, stripe_api.look_at(claimed.session_id))
+
+
+def pay_in(client: Client, path: str, stripe: Stripe, **amount: str) -> str:
+    """Pay by the form and at Stripe; return the path to which Stripe sends the person back."""
+    answer: Any = client.post(path, amount)
+    assert answer.status_code == 302, text(answer, answer.status_code)
+    session_id = answer["location"].rpartition("/")[2]
+    stripe.pay(session_id)
+    back = urlsplit(stripe.sessions[session_id]["success_url"])
+    return f"{back.path}?{back.query}"
+
+
+def test_a_person_pays_and_sees_the_credit(
+    stripe: Stripe, owner: Client, path: str, acme: Organization
+) -> None:
+    assert "Nothing was paid at Stripe yet." in text(owner.get(path))
+    back = pay_in(owner, path, stripe, preset="20")
+    shown = text(owner.get(back))
+    assert "Paid: the credit is on its way." in shown
+    assert "Balance $0.00" in shown
+    book()
+    response = owner.get(back)
+    assert "The payment is booked." in text(response)
+    assert "Balance $20.00" in text(response)
+    assert re.search(r"\$20\.00 .* paid alice Receipt", text(response))
+    assert 'href="https://pay.stripe.com/receipts/' in response.content.decode()
+    assert credit.balance(acme).nanodollars == 20 * 10**9
+
+
+def test_the_payment_is_in_the_audit_log(stripe: Stripe, owner: Client, path: str) -> None:
+    pay_in(owner, path, stripe, amount="12.34")
+    book()
+    begun, booked = AuditEntry.objects.filter(object_type__in=["payment.payment", "usage.credit"]).order_by(
+        "pk"
+    )
+    assert (begun.action, begun.actor, begun.changes["amount_cents"]) == ("created", "alice", [None, 1_234])
+    assert (booked.action, booked.actor) == ("granted credit", "Stripe")
+
+
+@pytest.mark.parametrize("amount", ["5", "$5.00", "5000", "7.05"])
+def test_amounts_within_the_bounds_are_taken(stripe: Stripe, owner: Client, path: str, amount: str) -> None:
+    assert owner.post(path, {"amount": amount}).status_code == 302
+    (session,) = stripe.sessions.values()
+    assert session["amount_total"] == round(float(amount.lstrip("$")) * 100)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mistake"),
+    [
+        ({}, "Pay $5.00 to $5,000.00, in whole cents."),
+        ({"amount": "4.99"}, "Pay $5.00 to $5,000.00, in whole cents."),
+        ({"amount": "5000.01"}, "Pay $5.00 to $5,000.00, in whole cents."),
+        ({"amount": "10.001"}, "Pay $5.00 to $5,000.00, in whole cents."),
+        ({"amount": "-10"}, "must be between 0 and"),
+        ({"amount": "ten"}, "is not an amount of US dollars"),
+        ({"preset": "1"}, "Pay $5.00 to $5,000.00, in whole cents."),
+        ({"amount": "9" * 50}, "This is too long for an amount."),
+    ],
+)
+def test_other_amounts_are_refused_with_the_bounds(
+    stripe: Stripe, owner: Client, path: str, fields: dict[str, str], mistake: str
+) -> None:
+    assert mistake in text(owner.post(path, fields), 400)
+    assert stripe.calls == []
+    assert not Payment.objects.exists()
+
+
+def test_a_stripe_that_is_away_is_told(stripe: Stripe, owner: Client, path: str) -> None:
+    stripe.fail("500", times=2)
+    assert "Stripe can't take the payment now." in text(owner.post(path, {"preset": "10"}), 503).replace(
+        "&#x27;", "'"
+    )
+    assert "Nothing was paid at Stripe yet." in text(owner.get(path)), "there is nothing to pay"
+
+
+def test_too_many_open_payments_are_refused(
+    stripe: Stripe, owner: Client, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payments, "MAX_OPEN", 1)
+    assert owner.post(path, {"preset": "10"}).status_code == 302
+    assert "1 payments are open." in text(owner.post(path, {"preset": "10"}), 409)
+
+
+def test_who_is_billed_by_stripe_pays_nothing_in_advance(
+    stripe: Stripe, owner: Client, path: str, acme: Organization
+) -> None:
+    outbox.bill(acme, "cus_fake1")
+    page = text(owner.get(path))
+    assert "Stripe bills the usage of this organization" in page
+    assert "Add credit" not in page
+    assert "pays nothing in advance" in text(owner.post(path, {"preset": "10"}), 409)
+
+
+def test_refunds_and_open_payments_are_shown(stripe: Stripe, owner: Client, path: str) -> None:
+    pay_in(owner, path, stripe, preset="20")
+    pay_in(owner, path, stripe, preset="50")
+    owner.post(path, {"preset": "100"})
+    book()
+    for intent, cents in zip(stripe.intents, (500, 5_000), strict=True):
+        stripe.refund(intent, cents)
+    book()
+    shown = text(owner.get(path))
+    for words in (
+        r"\$100\.00 open alice none",
+        r"\$50\.00 refunded alice",
+        r"\$20\.00 partly refunded alice",
+    ):
+        assert re.search(words, shown), words
+    assert "Balance $15.00" in shown
+
+
+def test_a_cancelled_payment_is_told_when_it_has_expired(stripe: Stripe, owner: Client, path: str) -> None:
+    owner.post(path, {"preset": "10"})
+    payment = Payment.objects.get()
+    stripe.expire(payment.session_id)
+    book()
+    assert "was not completed, and nothing was charged" in text(owner.get(f"{path}?payment={payment.pk}"))
+
+
+def test_the_history_has_pages(
+    stripe: Stripe, owner: Client, path: str, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatapi.console.credit_page.PAGE", 3)
+    for number in range(7):
+        Payment.objects.create(
+            organization=acme, amount_cents=500 + number, session_id=f"cs_{number}", requested_by="alice",
+            created_at=database_now(),
+        )  # fmt: skip
+    amounts: list[str] = []
+    url = path
+    while url:
+        response: Any = owner.get(url)
+        amounts += re.findall(r"\$5\.0\d", text(response).partition("Receipt")[2])
+        url = response.context["older_url"]
+    assert amounts == [f"$5.0{number}" for number in range(6, -1, -1)]
+    for wrong in ("x", "", "0" * 32):
+        assert owner.get(path, {"after": wrong}).status_code == 404
+
+
+def test_anothers_payment_looks_like_one_that_never_was(
+    stripe: Stripe, owner: Client, path: str, charlie: Person
+) -> None:
+    theirs = Payment.objects.create(
+        organization=charlie.project.organization, amount_cents=500, session_id="cs_1", state=State.PAID
+    )
+    pages = [owner.get(f"{path}?payment={each}") for each in (theirs.pk, "0" * 32, "nonsense", "")]
+    assert len({text(page) for page in pages}) == 1
+    assert "booked" not in text(pages[0])
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.MEMBER])
+def test_only_admins_and_owners_see_payments(
+    stripe: Stripe, path: str, acme: Organization, role: Role
+) -> None:
+    eve = User.objects.create_user("eve")
+    Member.objects.create(organization=acme, user=eve, role=role)
+    client = client_of(eve)
+    assert client.get(path).status_code == client.post(path, {"preset": "10"}).status_code == 403
+    assert "Credit" not in text(client.get(f"/console/{acme.pk}/start")).partition("Sign out")[2][:200]
+
+
+def test_the_redirect_to_stripe_is_allowed_on_this_page_only(
+    stripe: Stripe, owner: Client, path: str, settings: Any
+) -> None:
+    def form_action(path: str) -> list[str]:
+        policy: str = owner.get(path)["content-security-policy"]
+        return str(re.findall(r"form-action ([^;]*)", policy)[0]).split()
+
+    assert form_action(path) == ["'self'", stripe.url]
+    settings.STRIPE_API_URL = "https://api.stripe.com"
+    assert form_action(path) == ["'self'", "https://checkout.stripe.com"]
+    assert form_action(path.replace("credit", "statements")) == ["'self'"]
+
+
+def test_without_a_key_there_is_no_page_and_no_entry_in_the_menu(
+    owner: Client, path: str, acme: Organization
+) -> None:
+    assert owner.get(path).status_code == owner.post(path, {"preset": "10"}).status_code == 404
+    assert path not in owner.get(f"/console/{acme.pk}/start").content.decode()

@@ -1,0 +1,5 @@
+"""Payment by Stripe, where the settings have its key: top-ups by Checkout, and usage as meter events.
+
+`payments.py` and `webhook.py` book what was paid and given back, `outbox.py` and `sender.py` report usage.
+Only `stripe_api.py` knows Stripe's package.
+"""

@@ -1,0 +1,126 @@
+"""The outbox of usage: for each organization that Stripe bills, a row for what an hour adds to its sum there.
+
+An hour is reported a few minutes after its end. If its sum in the ledger changes later, the next revision
+has the difference. Rows, their running sum and the mark up to which hours are reported are written in one
+transaction, so a process that dies leaves all or nothing.
+
+Stripe takes whole numbers only. The unit is a millionth of a dollar, and an event's value is the running sum
+after it less the running sum before it, both rounded down: so all values together are the ledger's sum,
+rounded down once.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, Sum
+
+from accounts.models import Organization
+from usage.database.clock import database_now
+from usage.errors import NotBooked
+from usage.failpoints import failpoint
+from usage.models import Credit, HourlyUsage
+from usage.payment.models import MeterEvent, StripeCustomer
+from usage.rollups import hour_of
+
+UNIT_NANODOLLARS = 1_000
+HOUR = timedelta(hours=1)
+# Stripe's documentation leaves open whether a minute's sum has the first second of the next minute.
+BETWEEN_EVENTS = timedelta(minutes=2)
+# An entry carries the time at which its transaction began, and transactions end within seconds.
+GRACE = timedelta(minutes=5)
+# Hours that are compared again with the next one, and once a day.
+RECENT, WINDOW = timedelta(days=1), timedelta(days=30)
+# Hours that one transaction reports first.
+MOST_HOURS = 1_000
+
+
+def bill(organization: Organization, customer_id: str) -> StripeCustomer:
+    """Report the organization's usage from this hour on; a changed customer gets what is not reported yet.
+
+    Raises `NotBooked` if the organization pays in advance.
+    """
+    if Credit.objects.filter(organization=organization, is_required=True).exists():
+        raise NotBooked(f"{organization} is prepaid only: it would pay twice.")
+    if StripeCustomer.objects.filter(customer_id=customer_id).exclude(organization=organization).exists():
+        raise NotBooked(f"The customer {customer_id} is another organization's.")
+    hour = hour_of(database_now())
+    customer, _ = StripeCustomer.objects.update_or_create(
+        organization=organization,
+        defaults={"customer_id": customer_id},
+        create_defaults={"customer_id": customer_id, "billed_from": hour, "reported_until": hour},
+    )
+    return customer
+
+
+def write_next() -> bool:
+    """Report the hours of one organization that are over; return False if there is none."""
+    until = hour_of(database_now() - GRACE)
+    with transaction.atomic():
+        waiting = StripeCustomer.objects.filter(reported_until__lt=until).order_by("reported_until")
+        # Another process may have taken it meanwhile: then the lock waits, and nothing is left to report.
+        customer = waiting.select_for_update().first()
+        if customer is None:
+            return False
+        _write(customer, min(until, customer.reported_until + MOST_HOURS * HOUR))
+        failpoint("meter.in_tx")
+    return True
+
+
+def _write(customer: StripeCustomer, until: datetime) -> None:
+    """Write the events of all hours before `until` that differ."""
+    is_new_day = customer.reported_until.date() != until.date()
+    since = min(customer.reported_until, until - (WINDOW if is_new_day else RECENT))
+    since = max(since, customer.billed_from)
+    minutes = FreeMinutes(customer.organization_id, since)
+    for hour, revision, nanodollars in list(_differences(customer, since, until)):
+        total = customer.reported_nanodollars + nanodollars
+        value = total // UNIT_NANODOLLARS - customer.reported_nanodollars // UNIT_NANODOLLARS
+        MeterEvent.objects.create(
+            organization_id=customer.organization_id,
+            customer_id=customer.customer_id,
+            meter=settings.STRIPE_METER,
+            hour=hour,
+            revision=revision,
+            stamped_at=minutes.take(hour),
+            amount_nanodollars=nanodollars,
+            value=value,
+            due_at=database_now() if value else None,
+        )
+        customer.reported_nanodollars = total
+    customer.reported_until = until
+    customer.save(update_fields=["reported_until", "reported_nanodollars"])
+
+
+def _differences(
+    customer: StripeCustomer, since: datetime, until: datetime
+) -> Iterator[tuple[datetime, int, int]]:
+    """Yield the hours whose sum is not what was reported: hour, next revision, and what is missing."""
+    within = {"organization": customer.organization_id, "hour__gte": since, "hour__lt": until}
+    usage = HourlyUsage.objects.filter(**within).order_by().values_list("hour")
+    sums = dict(usage.annotate(Sum("amount_nanodollars")))
+    events = MeterEvent.objects.filter(**within).order_by().values_list("hour")
+    reported = {
+        hour: (count, nanodollars)
+        for hour, count, nanodollars in events.annotate(Count("pk"), Sum("amount_nanodollars"))
+    }
+    for hour in sorted(sums.keys() | reported.keys()):
+        count, before = reported.get(hour, (0, 0))
+        if missing := sums.get(hour, 0) - before:
+            yield hour, count + 1, missing
+
+
+class FreeMinutes:
+    """The minutes that no event of the organization has yet."""
+
+    def __init__(self, organization_id: int, since: datetime) -> None:
+        events = MeterEvent.objects.filter(organization=organization_id, stamped_at__gte=since)
+        self._taken = set(events.values_list("stamped_at", flat=True))
+
+    def take(self, since: datetime) -> datetime:
+        """Return the first free minute of `since`, an hour, or after it, which is taken then."""
+        while since in self._taken:
+            since += BETWEEN_EVENTS
+        self._taken.add(since)
+        return since
