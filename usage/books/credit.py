@@ -120,8 +120,10 @@ def _book_once(organization: Organization, kind: Kind, nanodollars: int, note: N
         if nanodollars > available:
             raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is unused.")
     credit.credited_nanodollars -= owed
-    # Only this column: `is_required` may be changed by a request that holds no lock.
-    credit.save(update_fields=["credited_nanodollars"])
+    if kind == Kind.GRANT:
+        credit.last_grant_nanodollars = nanodollars
+    # Only these columns: `is_required` may be changed by a request that holds no lock.
+    credit.save(update_fields=["credited_nanodollars", "last_grant_nanodollars"])
     return Booking(_entry(organization, kind, owed, note), is_new=True)
 
 
