@@ -33,7 +33,7 @@ _NEAREST = f"""FROM (
     WHERE 1 = 1"""  # noqa: S608  the text is ours
 
 # Of a limit `l`: its amount, or minus the amount of a soft one that is alone; nothing counts towards 0.
-_SIGNED = "CASE WHEN l.limit_nanodollars > 0 THEN l.limit_nanodollars ELSE -l.soft_limit_nanodollars END"
+SIGNED = "CASE WHEN l.limit_nanodollars > 0 THEN l.limit_nanodollars ELSE -l.soft_limit_nanodollars END"
 
 
 def signed_limit_of(budget: str) -> str:
@@ -41,7 +41,7 @@ def signed_limit_of(budget: str) -> str:
     or minus the amount of a soft one if there is no other.
     """
     is_own = _equal("l", LimitKey._fields, budget)
-    return f"(SELECT {_SIGNED} FROM usage_budgetlimit AS l WHERE {is_own})"  # noqa: S608  the text is ours
+    return f"(SELECT {SIGNED} FROM usage_budgetlimit AS l WHERE {is_own})"  # noqa: S608  the text is ours
 
 
 def limit_of(ids: Iterable[str]) -> str:
