@@ -18,6 +18,7 @@ E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 E018  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
+E019  CHATAPI_PUBLIC_URL is not an origin
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -329,6 +330,15 @@ def check_email_from(**_: Any) -> Sequence[checks.CheckMessage]:
         hint = "Use chatapi@example.com or Chat API <chatapi@example.com>: CHATAPI_EMAIL_URL is set."
         return _wrong_values("CHATAPI_EMAIL_FROM", [sender], "no mail address", hint, "E018")
     return []
+
+
+@checks.register(CHECK_TAG)
+def check_public_url(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that links in mail can begin with the service's address."""
+    url = settings.PUBLIC_URL
+    is_good = not url or (TRUSTED_ORIGIN.fullmatch(url) and "*" not in url)
+    hint = "Use https://chat.example.com, without a path; CHATAPI_PATH_PREFIX is added."
+    return _wrong_values("CHATAPI_PUBLIC_URL", [] if is_good else [url], "no origin", hint, "E019")
 
 
 @checks.register(CHECK_TAG)

@@ -94,6 +94,13 @@ globals().update(env.email("CHATAPI_EMAIL_URL"))
 SENDS_EMAIL = bool(env.str("CHATAPI_EMAIL_URL", default=""))
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("CHATAPI_EMAIL_FROM", default="")
 
+PUBLIC_URL = env.str("CHATAPI_PUBLIC_URL", default="")
+
+# ---- webhooks
+WEBHOOK_PRIVATE_ADDRESSES = (
+    env.choice("CHATAPI_WEBHOOK_PRIVATE_ADDRESSES", default="REFUSE", choices=("REFUSE", "ALLOW")) == "ALLOW"
+)
+
 # ---- traces, by OpenTelemetry's own variables; its SDK reads the others (docs/tracing.md)
 TRACES_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default="") or env.str(
     "OTEL_EXPORTER_OTLP_ENDPOINT", default=""

@@ -231,3 +231,11 @@ def test_mail_must_have_a_sender(settings: Settings, sender: str) -> None:
     assert ids() == ["chatapi.E018"]
     settings.DEFAULT_FROM_EMAIL = "Chat API <chatapi@example.com>"
     assert ids() == []
+
+
+@pytest.mark.parametrize("url", ["chat.example.com", "https://chat.example.com/", "https://*.example.com"])
+def test_links_in_mail_begin_with_an_origin(settings: Settings, url: str) -> None:
+    settings.PUBLIC_URL = "https://chat.example.com:8443"
+    assert ids() == []
+    settings.PUBLIC_URL = url
+    assert ids() == ["chatapi.E019"]

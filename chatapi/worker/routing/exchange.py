@@ -81,7 +81,7 @@ async def exchange_for_ever(router: Router, redis: Redis, prefix: str, name: str
 async def cool_downs(redis: Redis, prefix: str) -> dict[str, int]:
     """Return the number of cool-downs in a row of each deployment that cools down. Raises `RedisError`."""
     async with in_time():
-        cooling: Mapping[bytes, bytes] = await redis.hgetall(f"{prefix}routing:cooling")
+        cooling: Any = await redis.hgetall(f"{prefix}routing:cooling")
     return {key.decode(): int(text.split()[1]) for key, text in cooling.items()}
 
 
