@@ -13,6 +13,7 @@ from accounts.models import ServiceAccount
 from chatapi.api import error_pages, metrics, openapi, organization, statements, views
 from chatapi.api.management import routes as management
 from chatapi.docs.views import front_page
+from chatapi.notifications.models import WebhookEndpoint
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
 
@@ -29,7 +30,7 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-recorder.watch([ServiceAccount])  # which has no page
+recorder.watch([ServiceAccount, WebhookEndpoint])  # which have no page
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [

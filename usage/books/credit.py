@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
 
+from accounts.audit import recorder
 from accounts.models import Organization
 from usage import pricing
 from usage.books import budgets
@@ -69,6 +70,11 @@ def refund(organization: Organization, nanodollars: int, note: Note) -> Booking:
 def require(organization: Organization, is_required: bool = True) -> None:
     """Refuse from now on requests that the balance does not cover, or stop refusing them."""
     Credit.objects.update_or_create(organization=organization, defaults={"is_required": is_required})
+
+
+def set_low(organization: Organization, nanodollars: int | None) -> None:
+    """Set the balance below which an event says that credit is low; None: a tenth of the last grant."""
+    recorder.update(Credit.objects.filter(organization=organization), low_credit_nanodollars=nanodollars)
 
 
 def balance(organization: Organization) -> Balance:
