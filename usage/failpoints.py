@@ -38,7 +38,9 @@ OF_REQUESTS = (
 )
 # Those that a month's statements pass.
 OF_STATEMENTS = ("itemize.in_tx", "statement.before_tx", "statement.in_tx", "statement.after_commit")
-NAMES = (*OF_REQUESTS, *OF_STATEMENTS)
+# Those that an event passes on its way to people and systems.
+OF_EVENTS = ("dispatch.in_tx", "deliver.after_send")
+NAMES = (*OF_REQUESTS, *OF_STATEMENTS, *OF_EVENTS)
 _ACTION = re.compile(
     r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"
 )

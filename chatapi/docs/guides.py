@@ -33,6 +33,7 @@ _TITLES = {
     "sandbox": "Sandbox",
     "provisioning": "Management API",
     "statements": "Statements",
+    "notifications": "Notifications",
 }
 """The guides' titles in the menu by their slugs, which are the names of their files."""
 

@@ -11,6 +11,7 @@ from accounts import access
 from accounts.memberships import is_invited
 from accounts.models import Member, Organization, Role
 from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
+from usage.failpoints import failpoint
 from usage.models import OPERATORS_KINDS, TENANTS_KINDS, Event
 
 BATCH = 100
@@ -32,6 +33,8 @@ def dispatch(now: datetime) -> int:
             if settings.SENDS_EMAIL:
                 _write([Delivery(user=person) for person in _people(event)], event, now)
         Event.objects.filter(pk__in=[event.pk for event in events]).update(dispatched_at=now)
+        if events:
+            failpoint("dispatch.in_tx")
     return len(events)
 
 

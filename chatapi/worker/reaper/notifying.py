@@ -20,6 +20,7 @@ from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
+from usage.failpoints import failpoint
 from usage.notifications import watch
 
 log = logging.getLogger(__name__)
@@ -106,4 +107,5 @@ async def _deliver(
         # One event that can't be sent must not keep the others.
         log.exception("delivery %s can't be sent", delivery.pk)
         attempt = Attempt(0, error=type(error).__name__)
+    failpoint("deliver.after_send")
     await commits.read(queue.record, now, delivery, attempt)
