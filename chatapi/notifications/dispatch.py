@@ -21,13 +21,13 @@ MAILED_ROLES = frozenset({Role.OWNER, Role.ADMIN})
 
 def dispatch(now: datetime) -> int:
     """Write the deliveries of the oldest events that have none yet; return the number of these events."""
+    waiting = Event.objects.filter(dispatched_at__isnull=True)
+    # First without a transaction, which would keep SQLite's writers waiting each second for nothing.
+    if not waiting.exists():
+        return 0
     with transaction.atomic():
         # Locked, so that two processes do not decide about one event; SQLite has one writer.
-        events = list(
-            Event.objects.select_for_update(skip_locked=True)
-            .filter(dispatched_at__isnull=True)
-            .order_by("created_at")[:BATCH]
-        )
+        events = list(waiting.select_for_update(skip_locked=True).order_by("created_at")[:BATCH])
         for event in events:
             _write([Delivery(endpoint=endpoint) for endpoint in _endpoints(event)], event, now)
             if settings.SENDS_EMAIL:

@@ -43,10 +43,13 @@ class Attempt:
 
 def take(now: datetime, most: int) -> list[Delivery]:
     """Lease the deliveries that are due, the oldest first, with their events, endpoints and people."""
+    due = Delivery.objects.filter(
+        Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True), state=Delivery.State.DUE, due_at__lte=now
+    )
+    # First without a transaction, as in `dispatch`.
+    if not due.exists():
+        return []
     with transaction.atomic():
-        due = Delivery.objects.filter(
-            Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True), state=Delivery.State.DUE, due_at__lte=now
-        )
         # Of another process' rows, none are waited for.
         rows = list(
             due.select_related("event__organization", "endpoint", "user")
