@@ -23,6 +23,7 @@ _VIEWER = frozenset(
         "usage.view_budget",
         "usage.view_budgetlimit",
         "usage.view_credit",
+        "usage.view_event",
         "usage.view_discount",
         "usage.view_statement",
         "chatapi.view_storedresponse",
@@ -48,6 +49,10 @@ _ADMIN = _MEMBER | {
     "usage.change_generation",  # stop it
     "payment.view_payment",
     "payment.add_payment",
+    "chatapi.view_webhookendpoint",
+    "chatapi.add_webhookendpoint",
+    "chatapi.change_webhookendpoint",
+    "chatapi.delete_webhookendpoint",
 }
 # Only owners may give and take the role of an owner: `givable` decides that, not a permission.
 _OWNER = _ADMIN | {"audit.view_auditentry", "chatapi.read_storedresponse"}

@@ -2,6 +2,7 @@
 
 from chatapi.pages import (
     catalog_admin,
+    event_pages,
     key_admin,
     price_admin,
     project_admin,
@@ -11,6 +12,7 @@ from chatapi.pages import (
 
 __all__ = [
     "catalog_admin",
+    "event_pages",
     "key_admin",
     "price_admin",
     "project_admin",

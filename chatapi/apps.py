@@ -19,12 +19,15 @@ E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 E018  CHATAPI_REPLICA_DATABASE_URL or DATABASE_URL is not one of PostgreSQL
 E019  a variable of Stripe is wrong or missing, or its package is not installed
+E020  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
+E021  CHATAPI_PUBLIC_URL is not an origin
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from email.utils import parseaddr
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl
@@ -91,6 +94,7 @@ OWN_SEGMENTS = {"admin", "console", "docs", "static", "stripe", "v1", *DIALECTS}
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key", "cookie"})
 # A token by RFC 6750 section 2.1, with a length that can't be guessed.
 BEARER_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
+MAIL_ADDRESS = re.compile(r"[^@\s<>]+@[A-Za-z0-9.-]+")
 COLLECTOR = re.compile(r"https?://[^/\s]")
 SAMPLERS = tuple(
     f"{parent}{name}"
@@ -324,6 +328,23 @@ def check_path_prefix(**_: Any) -> Sequence[checks.CheckMessage]:
     reserved = ", ".join(f"/{name}" for name in sorted(OWN_SEGMENTS))
     hint = f"Use a path such as /llm, without a slash at its end, that does not begin with {reserved}."
     return _wrong_values("CHATAPI_PATH_PREFIX", [] if is_good else [prefix], "no prefix", hint, "E015")
+
+
+@checks.register(CHECK_TAG)
+def check_email_from(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that mail has a sender, if it is sent."""
+    sender = settings.DEFAULT_FROM_EMAIL
+    is_good = not settings.SENDS_EMAIL or MAIL_ADDRESS.fullmatch(parseaddr(sender)[1])
+    hint = "Use chatapi@example.com or Chat API <chatapi@example.com>: CHATAPI_EMAIL_URL is set."
+    return _wrong_values("CHATAPI_EMAIL_FROM", [] if is_good else [sender], "no mail address", hint, "E020")
+
+
+@checks.register(CHECK_TAG)
+def check_public_url(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that links in mail can begin with the service's address."""
+    url = settings.PUBLIC_URL
+    wrong = [] if not url or (TRUSTED_ORIGIN.fullmatch(url) and "*" not in url) else [url]
+    return _wrong_values("CHATAPI_PUBLIC_URL", wrong, "no origin", "Use https://chat.example.com.", "E021")
 
 
 @checks.register(CHECK_TAG)

@@ -21,6 +21,7 @@ class Purpose(Enum):
 
     STORED_RESPONSES = b"chatapi stored responses"
     UPSTREAM_KEYS = b"chatapi upstream keys"
+    WEBHOOK_SECRETS = b"chatapi webhook secrets"
 
 
 def encrypt(purpose: Purpose, row: bytes, value: bytes) -> bytes:

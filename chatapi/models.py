@@ -9,9 +9,12 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 
 from accounts.models import Organization, Project
+from chatapi.notifications.models import Delivery, DeliveryAttempt, MailPreference, WebhookEndpoint
 from chatapi.wire import caps
 from chatapi.wire.parameters import CUSTOM_TOOLS, ENGINE_PARAMETERS, MODEL_NAME_PATTERN
 
+# Django looks for tables here.
+_TABLES = (Delivery, DeliveryAttempt, MailPreference, WebhookEndpoint)
 model_name = RegexValidator(MODEL_NAME_PATTERN, "Use 1 to 128 ASCII letters, digits or . _ : / @ + -")
 
 # The largest number in the catalog, for every database.

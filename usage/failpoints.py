@@ -52,7 +52,9 @@ OF_PAYMENTS = (
     "meter.after_send",
     "meter.after_record",
 )
-NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS, *OF_PAYMENTS)
+# Those that an event passes on its way to people and systems.
+OF_EVENTS = ("dispatch.in_tx", "deliver.after_send")
+NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS, *OF_PAYMENTS, *OF_EVENTS)
 _ACTION = re.compile(
     r"(?P<name>[a-z._0]+)=(?:(?P<action>kill9|raise)|sleep:(?P<sleep_s>\d+(?:\.\d+)?))(?:@(?P<hit>[1-9]\d*))?"
 )

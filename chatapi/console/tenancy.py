@@ -52,6 +52,8 @@ _PAGES = (
     _Page("Playground", "playground", "accounts.add_apikey"),
     _Page("Credit", "credit", "payment.view_payment"),
     _Page("Statements", "statements", "usage.view_statement"),
+    _Page("Notifications", "notifications", "usage.view_event"),
+    _Page("Webhooks", "webhooks", "chatapi.view_webhookendpoint"),
     _Page("Members", "members", "accounts.view_member"),
     _Page("Audit log", "audit", "audit.view_auditentry"),
     _Page("Settings", "settings", "accounts.view_organization"),

@@ -10,6 +10,7 @@ from chatapi.console import (
     live_page,
     member_pages,
     model_pages,
+    notification_pages,
     overview,
     playground,
     projects,
@@ -20,6 +21,7 @@ from chatapi.console import (
     start,
     statement_pages,
     usage_page,
+    webhook_pages,
 )
 
 app_name = "console"
@@ -63,6 +65,20 @@ _of_organization = [
     path("members/<int:member_id>/remove", member_pages.remove, name="remove_member"),
     path("settings", settings_pages.settings_page, name="settings"),
     path("settings/projects/<int:project_id>", settings_pages.project_page, name="project_settings"),
+    path("notifications", notification_pages.list_page, name="notifications"),
+    path("notifications/low-credit", notification_pages.set_low_credit, name="low_credit"),
+    path("webhooks", webhook_pages.list_page, name="webhooks"),
+    path("webhooks/new", webhook_pages.new_page, name="new_webhook"),
+    path("webhooks/<int:endpoint_id>", webhook_pages.endpoint_page, name="webhook"),
+    path("webhooks/<int:endpoint_id>/rotate", webhook_pages.rotate, name="rotate_webhook"),
+    path("webhooks/<int:endpoint_id>/switch", webhook_pages.switch, name="switch_webhook"),
+    path("webhooks/<int:endpoint_id>/test", webhook_pages.send_test, name="test_webhook"),
+    path("webhooks/<int:endpoint_id>/remove", webhook_pages.remove, name="remove_webhook"),
+    path(
+        "webhooks/<int:endpoint_id>/deliveries/<int:delivery_id>/replay",
+        webhook_pages.replay,
+        name="replay_webhook",
+    ),
     path("audit", audit_page.list_page, name="audit"),
 ]
 urlpatterns = [

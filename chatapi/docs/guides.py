@@ -35,6 +35,7 @@ _TITLES = {
     "provisioning": "Management API",
     "statements": "Statements",
     "payment": "Payment",
+    "notifications": "Notifications",
 }
 """The guides' titles in the menu by their slugs, which are the names of their files."""
 

@@ -5,7 +5,14 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
 from chatapi.models import ModelKind, ServedModel
-from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping, stored_response_pages
+from chatapi.pages import (
+    catalog_pages,
+    deployment_pages,
+    event_pages,
+    price_timeline,
+    stopping,
+    stored_response_pages,
+)
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
 from usage.pages import audit, booking, exports, live, overview, request_list, statement_pages
@@ -48,6 +55,7 @@ def urls() -> list[URLPattern]:
             view(stored_response_pages.content_page),
             name="stored_response_content",
         ),
+        path("mail/", view(event_pages.mail_page), name="mail"),
         path("prices/", view(price_timeline.prices_page), name="prices"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),

@@ -105,6 +105,13 @@ THEME: dict[str, Any] = {
                 "title": "Administration",
                 "items": [
                     _overall("Audit log", "history", "audit", "audit.auditentry"),
+                    _page("Events", "notifications", "usage.event"),
+                    {
+                        "title": "Mail",
+                        "icon": "mail",
+                        "link": reverse_lazy("admin:mail"),
+                        "permission": lambda request: request.user.is_superuser,
+                    },
                     _page("Users", "person", "auth.user"),
                     _page("Groups", "groups", "auth.group"),
                 ],

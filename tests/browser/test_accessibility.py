@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
 
 PAGES = [
     "", "live/", "requests/", "requests/{id}", "audit/", "prices/?model=sandbox",
-    "catalog/import", "credit/grant", "credit/refund",
+    "catalog/import", "credit/grant", "credit/refund", "mail/", "usage/event/",
     *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
     *(f"accounts/{model}/add/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
     "usage/ledgerentry/", "usage/hourlyusage/", "usage/budget/", "usage/budgetlimit/", "usage/credit/",

@@ -28,7 +28,23 @@ owner = {"scope": "project", "scope_id": key.project_id}
 budget, _ = BudgetLimit.objects.get_or_create(amounts, **owner, period="ever")
 numbers = {"requests_per_minute": 1_000, "concurrent_requests": 100}
 rate, _ = RateLimit.objects.get_or_create(numbers, project=key.project, model="")
-print(budget.pk, rate.pk)
+from chatapi.notifications import queue, webhooks
+from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.notifications.queue import Attempt
+from usage.books import credit
+from usage.database.clock import database_now
+from usage.notifications import watch
+now = database_now()
+watch.write(now, [watch.look(now)])
+organization = key.project.organization
+credit.grant(organization, 10**10, credit.Note("a test", "tess"))
+hook = WebhookEndpoint(organization=organization, url="https://hooks.example.com/" + "a-long-path/" * 20)
+webhooks.add(hook)
+for result in (Attempt(120, 503, "<html>" + "busy" * 100, "status 503"), Attempt(9, 204)):
+    queue.send_test(database_now(), hook)
+    queue.record(now, queue.take(database_now(), 1)[0], result)
+    Delivery.objects.filter(state="due").update(state="failed")
+print(budget.pk, rate.pk, hook.pk)
 """
 
 
@@ -133,7 +149,8 @@ def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
         "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/new models "
         "models/sandbox models/sandbox-embedding projects/new budgets/new playground members members/invite "
         f"audit statements statements/{month} requests/{generation_id} requests?outcome=failed "
-        "overview?start=2020-01-01&end=2020-01-02"
+        "overview?start=2020-01-01&end=2020-01-02 notifications notifications?kind=key.expiring webhooks "
+        "webhooks/new"
     )
     return [f"{home}/{path}" for path in rest.split()]
 
@@ -145,9 +162,9 @@ def test_axe_finds_nothing_and_all_pages_fit_a_phone(
     found: dict[str, list[str]] = {}
     made = installation.manage("shell", "--no-imports", "-c", LIMITS)
     assert made.returncode == 0, made.stderr
-    budget_id, rate_id = made.stdout.split()
-    limits = [f"/console/{ids['Tests']}/budgets/{each}" for each in (budget_id, f"rate-limits/{rate_id}")]
-    for path in [*pages_of(ids, used), *limits]:
+    budget_id, rate_id, hook_id = made.stdout.split()
+    rows = [f"budgets/{budget_id}", f"budgets/rate-limits/{rate_id}", f"webhooks/{hook_id}"]
+    for path in [*pages_of(ids, used), *(f"/console/{ids['Tests']}/{each}" for each in rows)]:
         response = page.goto(installation.url + path)
         assert response is not None
         assert response.status == 200, path

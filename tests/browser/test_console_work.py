@@ -91,3 +91,46 @@ def test_a_view_is_copied_as_a_link(visitor: Page, installation: Installation, i
     page.get_by_role("button", name="Copy the link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == view
+
+
+def test_a_webhook_is_added_tried_rotated_and_removed(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Hooli']}/overview")
+    page.get_by_role("link", name="Webhooks").click()
+    page.get_by_role("link", name="Add one").click()
+    page.get_by_label("URL").fill("https://example.com/hooks")
+    page.get_by_label("Budget reached").check()
+    page.get_by_role("button", name="Add the endpoint").click()
+    secret = page.get_by_label("Secret", exact=True).input_value()
+    assert secret.startswith("whsec_")
+    page.get_by_role("link", name="I have copied it").click()
+    page.get_by_role("button", name="Send a test event").click()
+    expect(page.get_by_text("A test event is on its way.")).to_be_visible()
+    expect(page.get_by_role("row", name="This is a test.")).to_contain_text("due")
+    page.get_by_role("button", name="Rotate the secret").click()
+    page.get_by_role("button", name="Really make a new secret?").click()
+    assert page.get_by_label("Secret", exact=True).input_value() not in ("", secret)
+    page.get_by_role("link", name="I have copied it").click()
+    page.get_by_role("button", name="Disable").click()
+    expect(page.get_by_text("The endpoint is disabled.")).to_be_visible()
+    page.get_by_role("button", name="Remove").click()
+    page.get_by_role("button", name="Really remove it, with its log?").click()
+    expect(page.get_by_text("No webhooks yet.")).to_be_visible()
+
+
+def test_a_member_chooses_the_mail_and_reads_what_the_kinds_mean(
+    visitor: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    page = visitor
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Hooli']}/notifications")
+    expect(page.get_by_text("Nothing has happened yet.")).to_be_visible()
+    expect(page.get_by_text("This service sends no mail")).to_be_visible()
+    page.get_by_role("checkbox", name="Low credit").uncheck()
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("Your choice is saved.")).to_be_visible()
+    expect(page.get_by_role("checkbox", name="Low credit")).not_to_be_checked()
+    expect(page.get_by_role("checkbox", name="Budget reached")).to_be_checked()

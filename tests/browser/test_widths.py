@@ -17,7 +17,7 @@ LISTS = [
     "", "live/", "requests/", "requests/{id}", "audit/",
     *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
     "usage/generation/", "usage/ledgerentry/", "usage/hourlyusage/", "usage/budget/", "usage/budgetlimit/",
-    "usage/credit/", "usage/price/", "usage/discount/",
+    "usage/credit/", "usage/price/", "usage/discount/", "usage/event/",
     "chatapi/servedmodel/", "chatapi/deployment/",
 ]  # fmt: skip
 LONG_MODEL = "an-organization/Its-Model-4.5-70B-Instruct-Turbo_of_the_year"

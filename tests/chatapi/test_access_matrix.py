@@ -36,6 +36,8 @@ from usage.models import (
     BudgetLimit,
     Credit,
     Discount,
+    Event,
+    EventKind,
     HourlyUsage,
     LedgerEntry,
     Price,
@@ -64,6 +66,7 @@ MODELS = {
     "usage_budget": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budgetlimit": ("viewer", "admin", "viewer", "admin", "admin"),
     "usage_credit": ("viewer", NOBODY, "viewer", OPERATOR, NOBODY),
+    "usage_event": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_discount": ("viewer", OPERATOR, "viewer", NOBODY, NOBODY),
     "usage_price": (OPERATOR, OPERATOR, OPERATOR, NOBODY, NOBODY),
     "chatapi_servedmodel": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
@@ -108,6 +111,7 @@ PAGES = {
     "usage_credit_refund": (OPERATOR, OPERATOR),
     "usage_ledgerentry_correct": (OPERATOR, OPERATOR),
     "prices": (OPERATOR, None),
+    "mail": (OPERATOR, OPERATOR),
     "catalog_import": (OPERATOR, OPERATOR),
     "catalog_export": (OPERATOR, None),
     "deployment_test": (OPERATOR, OPERATOR),
@@ -175,6 +179,14 @@ class House:
         )
         Credit.objects.create(organization=acme)
         Discount.objects.create(organization=acme, effective_from=generation.admitted_at, basis_points=100)
+        Event.objects.create(
+            organization=acme,
+            kind=EventKind.MODEL,
+            subject="small",
+            period="2026-11-26",
+            data={"model": "small"},
+            created_at=generation.admitted_at,
+        )
         refused_requests.add(
             generation.admitted_at, [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}]
         )
@@ -213,6 +225,7 @@ class House:
             RefusedRequests,
             Budget,
             Deployment,
+            Event,
         ):
             row = shown._default_manager.first()
             assert row is not None
@@ -223,7 +236,11 @@ class House:
         """Return the path of the page about Acme's row, or about one that does not exist."""
         model = next((each for each in self.of if name.startswith(f"{each}_")), "usage_generation")
         row_id = str(self.of[model].pk)
-        never = "0" * 32 if model in {"usage_generation", "chatapi_storedresponse"} else "999999999"
+        never = (
+            "0" * 32
+            if model in {"usage_generation", "usage_event", "chatapi_storedresponse"}
+            else "999999999"
+        )
         names = {
             "generation_id": str(self.open),
             "response_id": str(self.of["chatapi_storedresponse"].pk),

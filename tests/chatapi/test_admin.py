@@ -24,6 +24,7 @@ from usage.models import (
     Budget,
     BudgetLimit,
     Credit,
+    Event,
     Generation,
     HourlyUsage,
     LedgerEntry,
@@ -36,7 +37,7 @@ from usage.rollups.refused_requests import Refusal
 
 MODELS = sorted((model for model in admin.site._registry), key=lambda model: model._meta.label)
 LISTS = [reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist") for model in MODELS]
-RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests, StoredResponse]
+RECORDS = [Generation, LedgerEntry, Budget, HourlyUsage, RefusedRequests, StoredResponse, Event]
 
 
 @pytest.fixture
@@ -56,9 +57,9 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
     BudgetLimit.objects.create(
         scope="organization", scope_id=alice.project.organization_id, period="month", limit_nanodollars=10**9
     )
-    BudgetLimit.objects.create(
-        scope="key", scope_id=charlie.api_key.pk, period="day", limit_nanodollars=5 * 10**8
-    )
+    # The next request reaches the soft limit, which is an event.
+    amounts = {"limit_nanodollars": 5 * 10**8, "soft_limit_nanodollars": 1}
+    BudgetLimit.objects.create(scope="key", scope_id=charlie.api_key.pk, period="day", **amounts)
     ServedModel.objects.create(id="unserved")
     for person in (alice, charlie):
         type(person.project).objects.filter(pk=person.project.pk).update(stores_responses_days=1)

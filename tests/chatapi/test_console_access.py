@@ -20,10 +20,15 @@ from django.utils import timezone
 from accounts.models import Member, Organization, RateLimit, Role
 from chatapi.console.urls import _of_organization
 from chatapi.models import ServedModel
+from chatapi.notifications import webhooks
+from chatapi.notifications.models import Delivery, WebhookEndpoint
 from tests.admin_pages import client_of
 from tests.cast import Person, run
 from tests.fake_stripe import Stripe
 from usage.models import BudgetLimit, HourlyUsage
+from usage.books import outbox
+from usage.books.outbox import NewEvent
+from usage.models import BudgetLimit, Event, EventKind, HourlyUsage
 from usage.rollups import closing
 
 LEAST_FIRST = ["viewer", "member", "admin", "owner"]
@@ -66,17 +71,41 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "invitation": ("admin", NOBODY),
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
+    "notifications": ("viewer", "viewer"),
+    "low_credit": (NOBODY, "admin"),
+    "webhooks": ("admin", NOBODY),
+    "new_webhook": ("admin", "admin"),
+    "webhook": ("admin", "admin"),
+    "rotate_webhook": (NOBODY, "admin"),
+    "switch_webhook": (NOBODY, "admin"),
+    "test_webhook": (NOBODY, "admin"),
+    "remove_webhook": (NOBODY, "admin"),
+    "replay_webhook": (NOBODY, "admin"),
     "audit": ("owner", NOBODY),
     "settings": ("viewer", "operator"),
     "project_settings": ("admin", "admin"),
 }
 OF_A_ROW = (
     "request", "live_stop", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement",
-    "budget", "remove_budget", "rate_limit", "remove_rate_limit", "project_settings",
+    "budget", "remove_budget", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
+    "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
 )  # fmt: skip
 MAX_QUERIES, MAX_BYTES = 12, 150_000
 # A month that is not closed is added up when it is asked for; the file has one more, for the audit log.
 MAX_OF_A_PREVIEW = {"statement": 21, "statement_file": 22}
+
+
+def delivery_of(person: Person) -> Delivery:
+    """Return a delivery to a new endpoint of the person's organization, which has an event, too."""
+    now, pk = timezone.now(), person.project.organization_id
+    endpoint = WebhookEndpoint(
+        organization=person.project.organization, url=f"https://{person.user.username}.example.com"
+    )
+    webhooks.add(endpoint)
+    data = {"spent_usd": "8.1", "usual_usd": "4"}
+    outbox.write(now, [NewEvent(EventKind.SPEND, pk, f"organization/{pk}", "2026-11-26", "", data)])
+    event = Event.objects.get(organization=pk)
+    return Delivery.objects.create(event=event, endpoint=endpoint, begun_at=now, due_at=now)
 
 
 class House:
@@ -98,6 +127,8 @@ class House:
             for person in (alice, charlie)
         )
 
+        self.delivery, self.their_delivery = (delivery_of(person) for person in (alice, charlie))
+
     def path(self, name: str, *, of: str = "acme") -> str:
         """Return the path below Acme of its own row, of Umbrella's ("others") or of one that never was."""
         others = Member.objects.get(user=self.charlie.user)
@@ -112,6 +143,10 @@ class House:
             ),
             "unknown": ("gen_" + "0" * 32, *[999_999_999] * 5),
         }[of]  # fmt: skip
+        delivery = {"acme": self.delivery, "others": self.their_delivery}.get(of)
+        webhook = (delivery.endpoint_id, delivery.pk) if delivery else (999_999_999, 999_999_999)
+        if name == "replay_webhook":
+            return reverse(f"console:{name}", args=[self.acme.pk, *webhook])
         of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
         months = {"statement": (month,), "statement_file": (month, "csv")}
@@ -125,6 +160,7 @@ class House:
         }
         rows |= {"budget": budget, "remove_budget": budget, "rate_limit": rate, "remove_rate_limit": rate}
         rows["project_settings"] = project
+        rows |= {each: webhook[0] for each in TABLE if each.endswith("webhook") and each != "new_webhook"}
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])
 

@@ -41,14 +41,13 @@ def test_reaching_it_refuses_nobody_and_is_recorded_once_a_period(ask: Ask, soft
     ]
 
 
-def test_it_costs_no_statement(
+def test_it_costs_no_statement_but_those_of_its_event(
     key: APIKey, ask: Ask, soft_limit: BudgetLimit, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
     charge_20_000(ask())
     ledger.admit(NOW, [admission := ask()])
     settlement = completed(run(admission))
-    with django_assert_max_num_queries(
-        6
-    ):  # rows locked and updated, entries, budgets locked and updated, hours
+    # Rows locked and updated, entries, budgets locked and updated, hours; the owner's name, and the event.
+    with django_assert_max_num_queries(8):
         ledger.settle(NOW, [settlement])
     assert Budget.objects.filter(soft_limit_reached_at=NOW).count() == 1

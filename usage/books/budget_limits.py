@@ -12,8 +12,8 @@ from usage.models import BudgetLimit, Scope
 from usage.models.budget_keys import LimitKey
 
 
-def _equal(limit: str, columns: Iterable[str]) -> str:
-    return " AND ".join(f"{limit}.{name} = b.{name}" for name in columns)
+def _equal(limit: str, columns: Iterable[str], budget: str = "b") -> str:
+    return " AND ".join(f"{limit}.{name} = {budget}.{name}" for name in columns)
 
 
 # Whether `l` is the own limit of the budget `b`, in SQL.
@@ -31,6 +31,17 @@ _NEAREST = f"""FROM (
                 JOIN accounts_project AS p ON p.id = u.project_id WHERE u.id = b.scope_id))
         ORDER BY CASE n.scope WHEN 'org_user' THEN 2 WHEN 'project_user' THEN 1 ELSE 0 END LIMIT 1) AS l
     WHERE 1 = 1"""  # noqa: S608  the text is ours
+
+# Of a limit `l`: its amount, or minus the amount of a soft one that is alone; nothing counts towards 0.
+SIGNED = "CASE WHEN l.limit_nanodollars > 0 THEN l.limit_nanodollars ELSE -l.soft_limit_nanodollars END"
+
+
+def signed_limit_of(budget: str) -> str:
+    """Return a query of the own limit of the row of `usage_budget` that the statement calls so: the amount,
+    or minus the amount of a soft one if there is no other.
+    """
+    is_own = _equal("l", LimitKey._fields, budget)
+    return f"(SELECT {SIGNED} FROM usage_budgetlimit AS l WHERE {is_own})"  # noqa: S608  the text is ours
 
 
 def limit_of(ids: Iterable[str]) -> str:

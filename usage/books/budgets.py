@@ -7,14 +7,24 @@ Rows are always locked in id order, which rules out deadlocks.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from django.db import connection
 
-from usage.books.budget_limits import limit_of
-from usage.database.sql import db_value, execute, fetch_all, insert, rows_of_values, together
+from usage.books.budget_limits import limit_of, signed_limit_of
+from usage.database.sql import (
+    db_value,
+    execute,
+    fetch_all,
+    fetch_later,
+    insert,
+    rows_of_values,
+    to_datetime,
+    together,
+)
 from usage.errors import BudgetExceeded
 from usage.models.budget_keys import BudgetKey
-from usage.models.budgets import CREDIT_BUDGET
+from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
 
 # The most that a column holds, and so the limit of an unlimited budget. Beyond it SQLite would compute in
 # floating point and PostgreSQL fail.
@@ -149,23 +159,57 @@ def _refusal(
     )
 
 
+class Posted(NamedTuple):
+    """A budget after a posting, with the numbers that its thresholds are compared with."""
+
+    id: str
+    posted_nanodollars: int
+    soft_limit_reached_at: datetime | str | None
+    signed_limit_nanodollars: int | None
+    """Below zero: it is a soft one, and the only one."""
+    credited_nanodollars: int | None
+    low_credit_nanodollars: int | None
+    """The balance at which credit is low; None unless credit pays for this budget."""
+
+    def reached_soft_limit_at(self, now: datetime) -> bool:
+        """Return whether the posting of that time is the one that reached the soft limit."""
+        if self.soft_limit_reached_at is None:
+            return False
+        # SQLite's times have no zone; all are UTC.
+        return to_datetime(self.soft_limit_reached_at).replace(tzinfo=None) == now.replace(tzinfo=None)
+
+
+# The name by which RETURNING knows the row, though the statement calls it `b`.
+_RETURNED = {"sqlite": "usage_budget", "postgresql": "b"}
+
+
 @together()
-def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> None:
-    """Release and post: each budget's pending falls by the first number, its posted rises by the second."""
+def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> list[tuple[Any, ...]]:
+    """Release and post: each budget's pending falls by the first number, its posted rises by the second.
+
+    Return the columns of `Posted`, of all budgets; the list is filled when the statement was sent.
+    """
     if not changes:
-        return
+        return []
     _lock(changes)
     values, parameters = rows_of_values(
         "change", ["target", "released", "amount"], [(key, *changes[key]) for key in sorted(changes)]
     )
-    execute(
+    budget = _RETURNED[connection.vendor]
+    # A CASE, because each subquery costs something for each row, even if it finds nothing.
+    is_paid = " AND ".join(f"{budget}.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
+    credit = f"FROM usage_credit AS c WHERE c.organization_id = {budget}.scope_id"
+    return fetch_later(
         f"""{values} UPDATE usage_budget AS b
         SET pending_nanodollars = b.pending_nanodollars - change.released,
         posted_nanodollars = b.posted_nanodollars + change.amount,
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
             SELECT 1 {limit_of(changes)}
             AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
-        FROM change WHERE b.id = change.target""",  # noqa: S608
+        FROM change WHERE b.id = change.target
+        RETURNING id, posted_nanodollars, soft_limit_reached_at, {signed_limit_of(budget)},
+            CASE WHEN {is_paid} THEN (SELECT c.credited_nanodollars {credit}) END,
+            CASE WHEN {is_paid} THEN (SELECT {LOW_CREDIT} {credit}) END""",  # noqa: S608
         [*parameters, db_value(now)],
     )
 

@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
 from usage import pricing, rollups
-from usage.books import budgets
+from usage.books import budgets, outbox
 from usage.books.credit import Booking, Note, describe
 from usage.database.clock import database_now
 from usage.database.sql import insert
@@ -94,7 +94,7 @@ def write(now: datetime, corrections: Sequence[Correction]) -> None:
             changes[budget_id] = (0, changes[budget_id][1] + row.amount_nanodollars)
     # A free request held nothing, so its budgets may have no row.
     budgets.ensure(changes)
-    budgets.post(now, changes)
+    outbox.write_crossed(now, changes, budgets.post(now, changes))
     # The hour of the correction gets the amount. The hour of the charge may be in a closed day, or in a
     # report that was already sent.
     rollups.add(rows)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
 
+from accounts.audit import recorder
 from accounts.models import Organization
 from usage import pricing
 from usage.books import budgets
@@ -79,6 +80,11 @@ def require(organization: Organization, is_required: bool = True) -> None:
     Credit.objects.update_or_create(organization=organization, defaults={"is_required": is_required})
 
 
+def set_low(organization: Organization, nanodollars: int | None) -> None:
+    """Set the balance below which an event says that credit is low; None: a tenth of the last grant."""
+    recorder.update(Credit.objects.filter(organization=organization), low_credit_nanodollars=nanodollars)
+
+
 def balance(organization: Organization) -> Balance:
     credit = Credit.objects.filter(organization=organization).first() or Credit(organization=organization)
     spent = Budget.objects.filter(id=credit.budget_id).first() or Budget()
@@ -134,8 +140,10 @@ def _book_once(
             which = "unused" if is_spendable else "there"
             raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is {which}.")
     credit.credited_nanodollars -= owed
-    # Only this column: `is_required` may be changed by a request that holds no lock.
-    credit.save(update_fields=["credited_nanodollars"])
+    if kind == Kind.GRANT:
+        credit.last_grant_nanodollars = nanodollars
+    # Only these columns: `is_required` may be changed by a request that holds no lock.
+    credit.save(update_fields=["credited_nanodollars", "last_grant_nanodollars"])
     return Booking(_entry(organization, kind, owed, note), is_new=True)
 
 

@@ -5,16 +5,16 @@ The generation's row, its ledger entries, its budgets and its hour are written t
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection
 
 from usage import pricing, rollups
-from usage.books import budgets, idempotency
+from usage.books import budgets, idempotency, outbox
 from usage.database.sql import (
     db_value,
     execute,
@@ -115,10 +115,11 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
     with together():
         _update_generations(now, postings)
         insert("usage_ledgerentry", Entry._fields, entries)
-        _update_budgets(now, postings)
+        changes, posted = _update_budgets(now, postings)
         rollups.add(entries)
         # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
         idempotency.release(posting.row.id for posting in postings if posting.frees_its_key)
+    outbox.write_crossed(now, changes, posted)
     failpoint("settle.in_tx")
     return results
 
@@ -288,7 +289,10 @@ def _entry(now: datetime, posting: _Posting, kind: Kind, amount_nanodollars: int
     )
 
 
-def _update_budgets(now: datetime, postings: Sequence[_Posting]) -> None:
+def _update_budgets(
+    now: datetime, postings: Sequence[_Posting]
+) -> tuple[Mapping[str, tuple[int, int]], list[tuple[Any, ...]]]:
+    """Release and post; return the changes and what `budgets.post` returns."""
     # Rows of free requests are left alone: their budgets would only be locked.
     moving = [
         posting for posting in postings if posting.row.reserved_nanodollars or posting.amount_nanodollars
@@ -310,4 +314,4 @@ def _update_budgets(now: datetime, postings: Sequence[_Posting]) -> None:
             for each in posting.row.budget_ids
         }
     )
-    budgets.post(now, changes)
+    return changes, budgets.post(now, changes)

@@ -15,7 +15,9 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from usage.database import replica
 
-Statement = tuple[str, Sequence[Any]]
+Rows = list[tuple[Any, ...]]
+# The text, its parameters, and the list that gets the rows of one whose rows are wanted later.
+Statement = tuple[str, Sequence[Any], Rows | None]
 # What `together` has not sent yet.
 _waiting: ContextVar[list[Statement] | None] = ContextVar("statements that wait", default=None)
 
@@ -35,24 +37,36 @@ def insert(table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], co
     execute(f"INSERT INTO {table} ({', '.join(columns)}) {values}", _adapted(rows))
 
 
-def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+def fetch_all(sql: str, parameters: Sequence[Any] = ()) -> Rows:
     """Run one statement and return its rows, if it returns any. Raises the errors of `django.db`.
 
     Every `%s` in the text is a parameter, and it has no other `%`.
     """
     waiting = _waiting.get() or []
-    statements = [*waiting, (sql, parameters)]
+    statements = [*waiting, (sql, parameters, None)]
     waiting.clear()
     return _run(statements)
 
 
 def execute(sql: str, parameters: Sequence[Any] = ()) -> None:
     """Run one statement and ignore its rows; see `fetch_all`."""
+    _send((sql, parameters, None))
+
+
+def fetch_later(sql: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Run one statement as `execute` does; the list has its rows as soon as it was sent. See `fetch_all`."""
+    rows: Rows = []
+    _send((sql, parameters, rows))
+    return rows
+
+
+def _send(statement: Statement) -> None:
+    """Run the statement now, or with the others that `together` sends."""
     waiting = _waiting.get()
     if waiting is None:
-        _run([(sql, parameters)])
+        _run([statement])
     else:
-        waiting.append((sql, parameters))
+        waiting.append(statement)
 
 
 @contextmanager
@@ -74,26 +88,33 @@ def together() -> Iterator[None]:
         _run(waiting)
 
 
-def _run(statements: Sequence[Statement]) -> list[tuple[Any, ...]]:
-    """Run the statements and return the rows of the last one."""
+def _run(statements: Sequence[Statement]) -> Rows:
+    """Run the statements and return the rows of the last one, unless they go into a list."""
     own: Any = connections[replica.alias()]
     if own.queries_logged or own.execute_wrappers:  # someone logs Django's queries
         with own.cursor() as cursor:
-            for sql, parameters in statements:
+            for sql, parameters, rows in statements:
                 cursor.execute(sql, parameters)
+                if rows is not None:
+                    rows.extend(_rows(cursor))
             return _rows(cursor)
     own.ensure_connection()
     own.validate_no_broken_transaction()
     with own.wrap_database_errors:
         if own.vendor == "sqlite":
-            ((sql, parameters),) = statements
-            return _rows(own.connection.execute(sql.replace("%s", "?"), parameters))
+            ((sql, parameters, rows),) = statements
+            found = _rows(own.connection.execute(sql.replace("%s", "?"), parameters))
+            if rows is not None:
+                rows.extend(found)
+            return found
         cursor = own.connection.execute(
-            "; ".join(sql for sql, _ in statements),
-            [each for _, parameters in statements for each in parameters],
+            "; ".join(sql for sql, _, _ in statements),
+            [each for _, parameters, _ in statements for each in parameters],
         )
-        while cursor.nextset():
-            pass
+        for _, _, rows in statements:
+            if rows is not None:
+                rows.extend(_rows(cursor))
+            cursor.nextset()
         return _rows(cursor)
 
 
@@ -146,11 +167,11 @@ def _placeholders(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def _adapted(rows: Iterable[Sequence[Any]]) -> list[Any]:
-    adapter = _ADAPTERS[connections[DEFAULT_DB_ALIAS].vendor].get
+    adapter = _ADAPTERS[connections[replica.alias()].vendor].get
     return [
         value if (adapt := adapter(type(value))) is None else adapt(value) for row in rows for value in row
     ]
 
 
-def _rows(cursor: Any) -> list[tuple[Any, ...]]:
+def _rows(cursor: Any) -> Rows:
     return [] if cursor.description is None else list(cursor.fetchall())

@@ -1,5 +1,7 @@
 """Prepaid credit, budget limits, and the amounts that each budget has spent and holds."""
 
+from typing import NamedTuple
+
 from django.db import models
 from django.db.models import Q
 
@@ -12,6 +14,8 @@ CREDIT_BUDGET = {
     for name, value in BudgetKey.at(Scope.ORGANIZATION, 0, Period.EVER, EVER)._asdict().items()
     if name not in ("scope_id", "period_start")
 }
+# The balance at which credit `c` is low, in SQL: the chosen one, or a tenth of the last grant.
+LOW_CREDIT = "COALESCE(c.low_credit_nanodollars, c.last_grant_nanodollars / 10)"
 
 
 class Credit(models.Model):
@@ -24,11 +28,18 @@ class Credit(models.Model):
         default=False, help_text="Requests that the balance can't cover are refused."
     )
     credited_nanodollars = models.BigIntegerField(default=0)
+    last_grant_nanodollars = models.BigIntegerField(db_default=0, editable=False)
+    low_credit_nanodollars = models.BigIntegerField(
+        null=True, blank=True, help_text="The balance below which an event says that credit is low."
+    )
 
     class Meta:
         verbose_name_plural = "credit"
         constraints = [
-            models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative")
+            models.CheckConstraint(condition=Q(credited_nanodollars__gte=0), name="credit_not_negative"),
+            models.CheckConstraint(
+                condition=Q(low_credit_nanodollars__gte=0), name="low_credit_not_negative"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -79,9 +90,8 @@ class BudgetLimit(models.Model):
         """Return the owner's current name, with a query unless the row is annotated with `subject_name`."""
         if (known := getattr(self, "subject_name", None)) is not None:
             return str(known)
-        model, path = OWNERS[Scope(self.scope)]
-        names = model._default_manager.filter(pk=self.scope_id).values_list(*path).first()
-        return " / ".join(names) if names else f"{self.scope} {self.scope_id}"
+        owner = owner_of(self.scope, self.scope_id)
+        return owner.name if owner else f"{self.scope} {self.scope_id}"
 
 
 # Each scope's model, and the lookups of its full name, of which the first is the organization's name.
@@ -93,6 +103,21 @@ OWNERS: dict[Scope, tuple[type[models.Model], tuple[str, ...]]] = {
     Scope.PROJECT_END_USERS: (Project, ("organization__name", "name")),
     Scope.ORGANIZATION_END_USERS: (Organization, ("name",)),
 }
+
+
+class Owner(NamedTuple):
+    """The owner of a budget or a limit: its organization, and its name below it."""
+
+    organization_id: int
+    name: str
+
+
+def owner_of(scope: str, scope_id: int) -> Owner | None:
+    """Read the owner of a budget or a limit; None if there is none any more."""
+    model, path = OWNERS[Scope(scope)]
+    organization = f"{path[0].removesuffix('name')}pk"
+    row = model._default_manager.filter(pk=scope_id).values_list(organization, *path).first()
+    return None if row is None else Owner(row[0], " / ".join(row[1:]))
 
 
 class Budget(models.Model):

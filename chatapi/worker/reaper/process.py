@@ -17,6 +17,7 @@ from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
 from chatapi.worker.reaper.payments import keep_payments
+from chatapi.worker.reaper.notifying import deliver_for_ever, watch_for_ever
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
 from usage.database.group_commit import GroupCommit
@@ -37,6 +38,8 @@ async def _run() -> None:
     by_server = (collect_garbage, store_responses)
     loops = [partial(each, commits, stream) for stream in redis.streams for each in by_server]
     loops.append(partial(publish_for_ever, redis.shared, prefix, "reaper", lambda: 0))
+    loops.append(partial(watch_for_ever, commits, redis.shared, prefix))
+    loops.append(partial(deliver_for_ever, commits))
     loops += [partial(keep_house, commits)] + [partial(keep_payments, commits)] * configuration.is_on()
     beside = [asyncio.create_task(supervise(loop)) for loop in loops]
     for number in (signal.SIGTERM, signal.SIGINT):

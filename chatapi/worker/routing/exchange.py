@@ -78,6 +78,13 @@ async def exchange_for_ever(router: Router, redis: Redis, prefix: str, name: str
         await asyncio.sleep(EXCHANGE_S * random.uniform(0.8, 1.2))  # noqa: S311  nothing secret
 
 
+async def cool_downs(redis: Redis, prefix: str) -> dict[str, int]:
+    """Return the number of cool-downs in a row of each deployment that cools down. Raises `RedisError`."""
+    async with in_time():
+        cooling: Any = await redis.hgetall(f"{prefix}routing:cooling")
+    return {key.decode(): int(text.split()[1]) for key, text in cooling.items()}
+
+
 async def exchange(router: Router, redis: Redis, prefix: str, name: str) -> None:
     """Share what has changed here, and learn what the others know. Raises `RedisError`, and then keeps the
     changes.

@@ -1,0 +1,152 @@
+"""Notifications: the organization's events, the mail that the person gets of them, and what low credit is."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts import access
+from chatapi.console.tenancy import Console, page, render
+from chatapi.notifications.dispatch import gets_mail, prefer, preferences
+from chatapi.notifications.models import Delivery
+from usage.books import credit
+from usage.models import TENANTS_KINDS, Credit, Event, EventKind
+from usage.notifications import texts
+from usage.pages.filters import Chip, choice_field
+from usage.pages.forms import USDField
+
+PAGE = 50
+PERMISSION = "usage.view_event"
+SET_LOW_CREDIT = "usage.change_budgetlimit"
+_KINDS = {kind.value: kind.label for kind in TENANTS_KINDS}
+
+
+class EventFilterForm(forms.Form):
+    """The GET form of the events; `before` is the event where the page begins."""
+
+    kind = choice_field("Kind", _KINDS)
+    before = forms.UUIDField(required=False, widget=forms.HiddenInput)
+
+
+class MailForm(forms.Form):
+    """The kinds of which the person wants mail."""
+
+    kinds = forms.MultipleChoiceField(
+        label="Mail me", choices=list(_KINDS.items()), required=False, widget=forms.CheckboxSelectMultiple
+    )
+
+
+class LowCreditForm(forms.Form):
+    """The balance below which credit is low."""
+
+    low_credit = USDField(
+        label="Low below, in USD",
+        widget=forms.TextInput,
+        required=False,
+        help_text="Empty: a tenth of the last grant. 0: never.",
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page(PERMISSION)
+def list_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show a page of the events that the URL asks for; store of which kinds the person wants mail."""
+    is_member = console.organization.pk in access.roles_of(console.person)
+    wanted = preferences(console.person, console.organization) if is_member else {}
+    mail = MailForm(request.POST or None, initial={"kinds": [kind for kind in wanted if wanted[kind]]})
+    if request.method == "POST" and is_member and mail.is_valid():
+        prefer(
+            console.person,
+            console.organization,
+            {kind: kind in mail.cleaned_data["kinds"] for kind in _KINDS},
+        )
+        messages.success(request, "Your choice is saved.")
+        return redirect(console.url("notifications"))
+    form = EventFilterForm(request.GET)
+    context: dict[str, Any] = {"title": "Notifications", "clear_url": console.url("notifications")}
+    if not form.is_valid():
+        mistake = "; ".join(f"{name}: {errors[0]}" for name, errors in form.errors.items())
+        return render(request, console, "notifications.html", context | {"mistake": mistake}, 400)
+    context |= _events(console, form) | {
+        "filter": form,
+        "meanings": [(kind.label, kind.value, texts.MEANINGS[kind]) for kind in TENANTS_KINDS],
+        "mail": mail if is_member else None,
+        "sends_mail": settings.SENDS_EMAIL,
+        "has_address": gets_mail(console.person),
+        "webhooks_url": console.url("webhooks") if console.may("chatapi.view_webhookendpoint") else "",
+        "low_credit": _low_credit_form(console) if console.may(SET_LOW_CREDIT) else None,
+    }
+    return render(request, console, "notifications.html", context, 400 if mail.errors else 200)
+
+
+def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
+    kind, before = form.cleaned_data["kind"], form.cleaned_data["before"]
+    rows = access.belonging_to(console.organization.pk, Event.objects.exclude(kind=EventKind.TEST))
+    if kind:
+        rows = rows.filter(kind=kind)
+    found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])
+    sent = _sent(found[:PAGE])
+    return {
+        "events": [(event, texts.sentence(event), sent.get(event.pk, "")) for event in found[:PAGE]],
+        "chips": [Chip(f"kind: {_KINDS[kind]}", console.url("notifications"))] if kind else [],
+        "older_url": console.url("notifications", kind=kind, before=found[PAGE - 1].pk)
+        if len(found) > PAGE
+        else "",
+        "newest_url": console.url("notifications", kind=kind) if before else "",
+    }
+
+
+def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:
+    """Return the rows that are older than this event, which may be gone; all rows without one."""
+    start = rows.filter(pk=before).values_list("created_at", flat=True).first() if before else None
+    if start is None:
+        return rows
+    return rows.filter(Q(created_at__lt=start) | Q(created_at=start, pk__lt=before))
+
+
+def _sent(events: Sequence[Event]) -> dict[UUID, str]:
+    """Return in words to how many people and systems each event was sent, and to how many it was not."""
+    counts: dict[UUID, Counter[str]] = {}
+    rows = Delivery.objects.filter(event__in=[event.pk for event in events])
+    for event_id, endpoint_id, state in rows.values_list("event", "endpoint", "state"):
+        name = "mail" if endpoint_id is None else "webhook"
+        name += "" if state == Delivery.State.DELIVERED else f" {_STATES[state]}"
+        counts.setdefault(event_id, Counter())[name] += 1
+    return {
+        event_id: ", ".join(f"{number} {name}" for name, number in sorted(of_event.items()))
+        for event_id, of_event in counts.items()
+    }
+
+
+_STATES: dict[str, str] = {Delivery.State.DUE: "not yet", Delivery.State.FAILED: "failed"}
+
+
+def _low_credit_form(console: Console, data: Any = None) -> LowCreditForm | None:
+    """Return the form if the organization has credit."""
+    row = Credit.objects.filter(organization=console.organization).first()
+    if row is None:
+        return None
+    return LowCreditForm(data, initial={"low_credit": row.low_credit_nanodollars})
+
+
+@require_POST
+@page(SET_LOW_CREDIT)
+def set_low_credit(request: HttpRequest, console: Console) -> HttpResponse:
+    """Store the balance below which credit is low."""
+    form = _low_credit_form(console, request.POST)
+    if form is None:
+        messages.error(request, "There is no credit yet.")
+    elif form.is_valid():
+        credit.set_low(console.organization, form.cleaned_data["low_credit"])
+        messages.success(request, "Saved. It holds for the next requests.")
+    else:
+        messages.error(request, f"Low below: {form.errors['low_credit'][0]}")
+    return redirect(console.url("notifications"))

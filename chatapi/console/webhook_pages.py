@@ -1,0 +1,203 @@
+"""Webhooks: the organization's endpoints, their secrets, what was sent to them, and sending it again."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.db.models import Max, Q
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from accounts import access
+from chatapi.console.tenancy import Console, page, render
+from chatapi.notifications import queue, webhooks
+from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.notifications.webhooks import MAX_ENDPOINTS
+from usage.database.clock import database_now
+from usage.models import TENANTS_KINDS
+from usage.notifications import texts
+from usage.pages.filters import is_id
+
+PAGE = 25
+_VIEW, _ADD = "chatapi.view_webhookendpoint", "chatapi.add_webhookendpoint"
+_CHANGE, _DELETE = "chatapi.change_webhookendpoint", "chatapi.delete_webhookendpoint"
+
+
+class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """The URL of an endpoint, and the kinds of events that it gets."""
+
+    url = forms.CharField(
+        label="URL",
+        widget=forms.URLInput({"placeholder": "https://example.com/webhooks", "autocomplete": "off"}),
+        help_text="It gets a POST for each event. It must answer with a 2xx status within 15 seconds.",
+    )
+    kinds = forms.MultipleChoiceField(
+        choices=[(kind.value, f"{kind.label} ({kind.value})") for kind in TENANTS_KINDS],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Leave empty to send all kinds, and those of later releases.",
+    )
+
+    class Meta:
+        model = WebhookEndpoint
+        fields = ["url", "kinds"]
+
+    def clean_url(self) -> str:
+        """Refuse a URL to which nothing would be sent."""
+        url = str(self.cleaned_data["url"])
+        if mistake := webhooks.url_mistake(url):
+            raise ValidationError(mistake)
+        return url
+
+
+@require_safe
+@page(_VIEW)
+def list_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show all endpoints, and whether messages reach them."""
+    waiting = Q(delivery__state=Delivery.State.DUE, delivery__attempts__gt=0)
+    rows = _endpoints(console).annotate(
+        last_failed=Max("delivery__pk", filter=Q(delivery__state=Delivery.State.FAILED) | waiting),
+        last_sent=Max("delivery__pk", filter=Q(delivery__state=Delivery.State.DELIVERED)),
+    )
+    found = [(row, *_state(row)) for row in rows]
+    may_add = console.may(_ADD) and len(found) < MAX_ENDPOINTS
+    context = {
+        "title": "Webhooks",
+        "endpoints": found,
+        "most": MAX_ENDPOINTS,
+        "new_url": console.url("new_webhook") if may_add else "",
+    }
+    return render(request, console, "webhooks.html", context)
+
+
+def _state(row: Any) -> tuple[str, str]:
+    """Return the state of an endpoint in words, and its colour."""
+    if not row.is_enabled:
+        return "disabled", "plain"
+    if row.last_failed is not None and row.last_failed > (row.last_sent or 0):
+        return "failing", "bad"
+    return ("works", "good") if row.last_sent else ("nothing sent yet", "plain")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page(_ADD)
+def new_page(request: HttpRequest, console: Console) -> HttpResponse:
+    """Show the form of a new endpoint; add it, and show its secret once."""
+    form = EndpointForm(request.POST or None)
+    if form.is_valid():
+        form.instance.organization = console.organization
+        secret = webhooks.add(form.instance)
+        if secret is not None:
+            return _secret_page(request, console, form.instance, secret)
+        form.add_error(None, f"An organization has at most {MAX_ENDPOINTS} endpoints. Remove one first.")
+    context = {
+        "title": "New webhook",
+        "form": form,
+        "submit": "Add the endpoint",
+        "back": console.url("webhooks"),
+    }
+    return render(request, console, "webhook_form.html", context, 400 if form.errors else 200)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page(_VIEW)
+def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
+    """Show an endpoint with what was sent to it; change its URL and kinds."""
+    row = _endpoint(console, endpoint_id)
+    form = EndpointForm(request.POST or None, instance=row) if console.may(_CHANGE) else None
+    if form is not None and form.is_valid():
+        form.save()
+        messages.success(request, "The endpoint is saved.")
+        return redirect(console.url("webhook", row.pk))
+    before = request.GET.get("before", "")
+    rows = Delivery.objects.filter(endpoint=row).select_related("event").prefetch_related("log")
+    if is_id(before):
+        rows = rows.filter(pk__lt=int(before))
+    found = list(rows.order_by("-pk")[: PAGE + 1])
+    context = {
+        "title": "Webhook",
+        "endpoint": WebhookEndpoint.objects.get(pk=row.pk),  # without a URL that was refused
+        "form": form,
+        "deliveries": [(each, texts.sentence(each.event), _log(each)) for each in found[:PAGE]],
+        "older_url": console.url("webhook", row.pk, before=found[PAGE - 1].pk) if len(found) > PAGE else "",
+        "newest_url": console.url("webhook", row.pk) if before else "",
+    }
+    return render(request, console, "webhook.html", context, 400 if form and form.errors else 200)
+
+
+def _log(delivery: Delivery) -> list[Any]:
+    """Return the attempts, the newest first."""
+    return sorted(delivery.log.all(), key=lambda attempt: -attempt.pk)
+
+
+@require_POST
+@page(_CHANGE)
+def rotate(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
+    """Make a new secret, and show it once; the old one signs for a day, too."""
+    row = _endpoint(console, endpoint_id)
+    return _secret_page(request, console, row, webhooks.rotate(row, database_now()))
+
+
+@require_POST
+@page(_CHANGE)
+def switch(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
+    """Disable an endpoint, or enable it again."""
+    row = _endpoint(console, endpoint_id)
+    row.is_enabled = not row.is_enabled
+    row.save(update_fields=["is_enabled"])
+    messages.success(request, f"The endpoint is {'enabled' if row.is_enabled else 'disabled'}.")
+    return redirect(console.url("webhook", row.pk))
+
+
+@require_POST
+@page(_CHANGE)
+def send_test(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
+    """Send a test event to the endpoint."""
+    row = _endpoint(console, endpoint_id)
+    if queue.send_test(database_now(), row) is None:
+        messages.error(request, "A test event is waiting already.")
+    else:
+        messages.success(request, "A test event is on its way. Load this page again in a few seconds.")
+    return redirect(console.url("webhook", row.pk))
+
+
+@require_POST
+@page(_DELETE)
+def remove(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
+    """Remove an endpoint with its log."""
+    _endpoint(console, endpoint_id).delete()
+    messages.success(request, "The endpoint is removed.")
+    return redirect(console.url("webhooks"))
+
+
+@require_POST
+@page(_CHANGE)
+def replay(request: HttpRequest, console: Console, endpoint_id: int, delivery_id: int) -> HttpResponse:
+    """Send an event to the endpoint once more."""
+    row = _endpoint(console, endpoint_id)
+    delivery = Delivery.objects.filter(endpoint=row, pk=delivery_id).first()
+    if delivery is None:
+        raise Http404("There is no such delivery.")
+    queue.replay(database_now(), delivery)
+    messages.success(request, "The event is on its way again, with the same id.")
+    return redirect(console.url("webhook", row.pk))
+
+
+def _secret_page(
+    request: HttpRequest, console: Console, endpoint: WebhookEndpoint, secret: str
+) -> HttpResponse:
+    context = {"title": "Secret of the webhook", "endpoint": endpoint, "secret": secret}
+    return render(request, console, "webhook_secret.html", context)
+
+
+def _endpoints(console: Console) -> Any:
+    return access.belonging_to(console.organization.pk, WebhookEndpoint.objects.all())
+
+
+def _endpoint(console: Console, endpoint_id: int) -> WebhookEndpoint:
+    row: WebhookEndpoint | None = _endpoints(console).filter(pk=endpoint_id).first()
+    if row is None:
+        raise Http404("There is no such webhook.")
+    return row

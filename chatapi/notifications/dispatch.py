@@ -1,0 +1,91 @@
+"""Decides who gets an event: the organization's endpoints, and the people who want mail of its kind."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from accounts import access
+from accounts.memberships import is_invited
+from accounts.models import Member, Organization, Role
+from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
+from usage.failpoints import failpoint
+from usage.models import OPERATORS_KINDS, TENANTS_KINDS, Event
+
+BATCH = 100
+# The roles that get mail of their organization's events unless they choose otherwise.
+MAILED_ROLES = frozenset({Role.OWNER, Role.ADMIN})
+
+
+def dispatch(now: datetime) -> int:
+    """Write the deliveries of the oldest events that have none yet; return the number of these events."""
+    waiting = Event.objects.filter(dispatched_at__isnull=True)
+    # First without a transaction, which would keep SQLite's writers waiting each second for nothing.
+    if not waiting.exists():
+        return 0
+    with transaction.atomic():
+        # Locked, so that two processes do not decide about one event; SQLite has one writer.
+        events = list(waiting.select_for_update(skip_locked=True).order_by("created_at")[:BATCH])
+        for event in events:
+            _write([Delivery(endpoint=endpoint) for endpoint in _endpoints(event)], event, now)
+            if settings.SENDS_EMAIL:
+                _write([Delivery(user=person) for person in _people(event)], event, now)
+        Event.objects.filter(pk__in=[event.pk for event in events]).update(dispatched_at=now)
+        if events:
+            failpoint("dispatch.in_tx")
+    return len(events)
+
+
+def _write(deliveries: Iterable[Delivery], event: Event, now: datetime) -> None:
+    for delivery in deliveries:
+        delivery.event, delivery.begun_at, delivery.due_at = event, now, now
+    Delivery.objects.bulk_create(deliveries, ignore_conflicts=True)
+
+
+def _endpoints(event: Event) -> list[WebhookEndpoint]:
+    if event.organization_id is None:
+        return []
+    rows = WebhookEndpoint.objects.filter(organization=event.organization_id, is_enabled=True)
+    return [row for row in rows if row.wants(event.kind)]
+
+
+def _people(event: Event) -> list[User]:
+    wanted = dict(
+        MailPreference.objects.filter(organization=event.organization_id, kind=event.kind).values_list(
+            "user", "is_wanted"
+        )
+    )
+    if event.organization_id is None:
+        people = [(person, True) for person in User.objects.filter(is_superuser=True)]
+    else:
+        members = Member.objects.filter(organization=event.organization_id).select_related("user")
+        people = [(member.user, member.role in MAILED_ROLES) for member in members]
+    return [
+        person for person, by_default in people if gets_mail(person) and wanted.get(person.pk, by_default)
+    ]
+
+
+def gets_mail(person: User) -> bool:
+    """Return whether mail may go to the person: they have an address, and have accepted their invitation."""
+    return bool(person.is_active and person.email and not is_invited(person))
+
+
+def preferences(person: User, organization: Organization | None) -> dict[str, bool]:
+    """Return for each kind of the organization, or of the service, whether the person gets mail of it."""
+    kinds = OPERATORS_KINDS if organization is None else TENANTS_KINDS
+    is_member = organization is not None and organization.pk in access.roles_of(person)
+    by_default = organization is None or (
+        is_member and access.role_in(person, organization.pk) in MAILED_ROLES
+    )
+    rows = MailPreference.objects.filter(user=person, organization=organization, kind__in=kinds)
+    return dict.fromkeys(map(str, kinds), by_default) | dict(rows.values_list("kind", "is_wanted"))
+
+
+def prefer(person: User, organization: Organization | None, wanted: Mapping[str, bool]) -> None:
+    """Store of which kinds the person wants mail."""
+    for kind, is_wanted in wanted.items():
+        MailPreference.objects.update_or_create(
+            user=person, organization=organization, kind=kind, defaults={"is_wanted": is_wanted}
+        )

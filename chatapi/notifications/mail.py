@@ -1,0 +1,65 @@
+"""Sends an event to a person by mail; each mail says why it was sent, and where to switch it off."""
+
+import smtplib
+import time
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.mail import EmailMessage
+from django.urls import reverse
+
+from accounts.models import Organization
+from chatapi.notifications.queue import Attempt
+from usage.models import Event
+from usage.notifications import texts
+
+
+def send(event: Event, person: User) -> Attempt:
+    """Send the event once. It may block for as long as the mail server does; reads no database."""
+    began, error = time.monotonic(), ""
+    try:
+        message(event, person).send()
+    except (OSError, smtplib.SMTPException, ValueError) as exception:
+        # An SMTP error may quote what was sent, so only its kind and code are kept.
+        code = getattr(exception, "smtp_code", None)
+        error = f"the mail server: {type(exception).__name__}{f' {code}' if code else ''}"
+    return Attempt(round((time.monotonic() - began) * 1_000), error=error)
+
+
+def message(event: Event, person: User) -> EmailMessage:
+    """Return the mail; its Message-ID is the same in each attempt."""
+    place = event.organization.name if event.organization else "the service"
+    text = (
+        f"{texts.sentence(event)}\n\n"
+        f"{texts.MEANINGS[event.kind]}\n\n"
+        "--\n"
+        f"You get this mail because you are {_role(event.organization)}, and get mail of the kind "
+        f'"{event.get_kind_display()}".\n'
+        f"Switch it off {_where(event)}\n"
+    )
+    sender = settings.DEFAULT_FROM_EMAIL
+    domain = sender.rpartition("@")[2].rstrip(">")
+    return EmailMessage(
+        subject=f"{event.get_kind_display()}: {place}",
+        body=text,
+        from_email=sender,
+        to=[person.email],
+        headers={
+            "Message-ID": f"<{event.webhook_id}.{person.pk}@{domain}>",
+            "Auto-Submitted": "auto-generated",
+        },
+    )
+
+
+def _role(organization: Organization | None) -> str:
+    return f"a member of {organization.name}" if organization else "an operator"
+
+
+def _where(event: Event) -> str:
+    """Return where the person chooses their mail, as a link if the service knows its address."""
+    if event.organization_id is None:
+        path, page = reverse("admin:mail"), "on the page Mail of the administration"
+    else:
+        path = reverse("console:notifications", args=[event.organization_id])
+        page = "on the page Notifications of the console"
+    return f"at {settings.PUBLIC_URL}{path}" if settings.PUBLIC_URL else f"{page}."

@@ -1,0 +1,130 @@
+"""The queue of deliveries: leased, so that no two processes send one at a time; retried for three days."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import F, Q
+
+from chatapi.notifications.models import (
+    MAX_ANSWER_CHARS,
+    MAX_ERROR_CHARS,
+    Delivery,
+    DeliveryAttempt,
+    WebhookEndpoint,
+)
+from usage.models import Event, EventKind, Period
+
+# Longer than any attempt takes. After a crash, the next one is made when it has run out.
+LEASE = timedelta(minutes=2)
+# The wait after the first attempt; each further one is four times as long, up to the second.
+FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=5), timedelta(hours=8)
+GIVE_UP_AFTER = timedelta(days=3)
+KEEP_LOG, KEEP_EVENTS = timedelta(days=30), timedelta(days=400)
+DELETED_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The result of one message."""
+
+    duration_ms: int
+    status: int | None = None
+    answer: str = ""
+    error: str = ""
+
+    @property
+    def is_delivered(self) -> bool:
+        """Return whether the receiver has it; without an error and a status, it is a mail that was sent."""
+        return not self.error and (self.status is None or 200 <= self.status < 300)
+
+
+def take(now: datetime, most: int) -> list[Delivery]:
+    """Lease the deliveries that are due, the oldest first, with their events, endpoints and people."""
+    due = Delivery.objects.filter(
+        Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True), state=Delivery.State.DUE, due_at__lte=now
+    )
+    # First without a transaction, as in `dispatch`.
+    if not due.exists():
+        return []
+    with transaction.atomic():
+        # Of another process' rows, none are waited for.
+        rows = list(
+            due.select_related("event__organization", "endpoint", "user")
+            .select_for_update(skip_locked=True, of=("self",))
+            .order_by("due_at", "pk")[:most]
+        )
+        Delivery.objects.filter(pk__in=[row.pk for row in rows]).update(
+            due_at=now + LEASE, attempts=F("attempts") + 1
+        )
+    for row in rows:
+        row.due_at, row.attempts = now + LEASE, row.attempts + 1
+    return rows
+
+
+def record(now: datetime, delivery: Delivery, attempt: Attempt) -> None:
+    """Write the attempt of a leased delivery into its log, and decide what is next."""
+    with transaction.atomic():
+        DeliveryAttempt.objects.create(
+            delivery=delivery,
+            at=now,
+            duration_ms=attempt.duration_ms,
+            status=attempt.status,
+            answer=attempt.answer[:MAX_ANSWER_CHARS],
+            error=attempt.error[:MAX_ERROR_CHARS],
+        )
+        # If another process has taken it over since, or a person has replayed it, that one decides.
+        own = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
+        if attempt.is_delivered:
+            own.update(state=Delivery.State.DELIVERED)
+        elif now >= delivery.begun_at + GIVE_UP_AFTER:
+            own.update(state=Delivery.State.FAILED)
+        else:
+            own.update(due_at=min(now + _wait(delivery.attempts), delivery.begun_at + GIVE_UP_AFTER))
+
+
+def _wait(attempts: int) -> timedelta:
+    wait_s = min(FIRST_WAIT.total_seconds() * 4 ** min(attempts - 1, 10), LONGEST_WAIT.total_seconds())
+    # Not all at once, when many deliveries to one receiver have failed together.
+    return timedelta(seconds=wait_s * random.uniform(0.8, 1.2))  # noqa: S311  nothing secret
+
+
+def replay(now: datetime, delivery: Delivery) -> None:
+    """Deliver once more, with the same id, and begin the three days anew."""
+    Delivery.objects.filter(pk=delivery.pk).update(
+        state=Delivery.State.DUE, begun_at=now, due_at=now, attempts=0
+    )
+
+
+def delete_old(now: datetime, items: Sequence[None]) -> list[None]:
+    """Delete some old deliveries with their logs, and old events; an operation of `GroupCommit`."""
+    old = Delivery.objects.filter(begun_at__lt=now - KEEP_LOG).exclude(state=Delivery.State.DUE)
+    ids = list(old.order_by("begun_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])
+    Delivery.objects.filter(pk__in=ids).delete()
+    # Those of periods without an end stay: without its event, a threshold would be reached anew.
+    over = Event.objects.filter(created_at__lt=now - KEEP_EVENTS)
+    over = over.exclude(period=Period.EVER).exclude(kind=EventKind.CREDIT)
+    Event.objects.filter(
+        pk__in=list(over.order_by("created_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])
+    ).delete()
+    return [None for _ in items]
+
+
+def send_test(now: datetime, endpoint: WebhookEndpoint) -> Delivery | None:
+    """Write a test event, which goes to this endpoint only; None if one is due already."""
+    with transaction.atomic():
+        due = Delivery.objects.filter(endpoint=endpoint, state=Delivery.State.DUE)
+        if due.filter(event__kind=EventKind.TEST).exists():
+            return None
+        event = Event.objects.create(
+            organization_id=endpoint.organization_id,
+            kind=EventKind.TEST,
+            subject=f"endpoint/{endpoint.pk}",
+            period=now.isoformat(),
+            data={"endpoint_id": str(endpoint.pk)},
+            created_at=now,
+            dispatched_at=now,
+        )
+        return Delivery.objects.create(event=event, endpoint=endpoint, begun_at=now, due_at=now)

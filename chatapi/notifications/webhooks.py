@@ -1,0 +1,191 @@
+"""Sends an event to an endpoint as Standard Webhooks say (standardwebhooks.com), signed with its secrets."""
+
+import asyncio
+import base64
+import errno
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import socket
+import time
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+import aiohttp
+from django.conf import settings
+from django.db import transaction
+
+from accounts.models import Organization
+from chatapi import encryption
+from chatapi.encryption import Purpose
+from chatapi.notifications.models import MAX_ANSWER_CHARS, MAX_URL_CHARS, WebhookEndpoint
+from chatapi.notifications.queue import Attempt
+from usage.models import Event
+
+MAX_ENDPOINTS = 10
+"""Of one organization."""
+ROTATION = timedelta(days=1)
+"""The time for which messages have signatures by the old secret, too."""
+TIMEOUT_S = 15.0
+_PREFIX, _SECRET_BYTES = "whsec_", 32
+# It reaches hosts by their IPv4 addresses (RFC 6052).
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+# Azure's service for virtual machines, though its address is a public one.
+_METADATA = {ipaddress.ip_address("168.63.129.16")}
+SECRETS_LOST = "The secret can't be decrypted: it was made under another CHATAPI_SECRET_KEY. Rotate it."
+
+
+class RefusedAddress(OSError):
+    """The host of a URL has an address that no message may go to."""
+
+
+def url_mistake(url: str) -> str | None:
+    """Return the mistake in an endpoint's URL, or None. Its host is looked up when a message is sent."""
+    schemes = ("http", "https") if settings.WEBHOOK_PRIVATE_ADDRESSES else ("https",)
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or len(url) > MAX_URL_CHARS or not url.isprintable() or " " in url:
+        return (
+            f"Use a URL such as {schemes[-1]}://example.com/webhooks, of at most {MAX_URL_CHARS} characters."
+        )
+    if parts.username or parts.password or parts.fragment:
+        return "The URL must have no user, password or fragment: the signature says who sends."
+    return None
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the Internet: not private, local, multicast or of metadata."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:  # such as 2130706433, which the system takes for 127.0.0.1
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip in _NAT64:
+            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        if ip.ipv4_mapped:
+            return is_public(str(ip.ipv4_mapped))
+        if ip.sixtofour or ip.teredo:
+            return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved and ip not in _METADATA
+
+
+def add(endpoint: WebhookEndpoint) -> str | None:
+    """Save a new endpoint, and return its secret; None if its organization has as many as it may."""
+    with transaction.atomic():
+        # Locked, so that two at once do not exceed the bound.
+        owner = Organization.objects.select_for_update().get(pk=endpoint.organization_id)
+        if WebhookEndpoint.objects.filter(organization=owner).count() >= MAX_ENDPOINTS:
+            return None
+        endpoint.save()  # the secret is encrypted for this row
+        secret = _set_secret(endpoint)
+        endpoint.save(update_fields=["encrypted_secret"])
+    return secret
+
+
+def _set_secret(endpoint: WebhookEndpoint) -> str:
+    """Set a new secret of a saved endpoint, without saving it, and return it."""
+    secret = f"{_PREFIX}{base64.b64encode(os.urandom(_SECRET_BYTES)).decode()}"
+    endpoint.encrypted_secret = encryption.encrypt(Purpose.WEBHOOK_SECRETS, _place(endpoint), secret.encode())
+    return secret
+
+
+def rotate(endpoint: WebhookEndpoint, now: datetime) -> str:
+    """Replace the secret, and return the new one; the old one signs, too, for a day."""
+    endpoint.previous_encrypted_secret = endpoint.encrypted_secret
+    endpoint.previous_expires_at = now + ROTATION
+    secret = _set_secret(endpoint)
+    endpoint.save()
+    return secret
+
+
+def _secrets(endpoint: WebhookEndpoint, now: datetime) -> list[bytes]:
+    """Return the keys that sign now, the newest first, without those that can't be decrypted."""
+    stored = [endpoint.encrypted_secret]
+    if endpoint.previous_expires_at is not None and endpoint.previous_expires_at > now:
+        stored.append(endpoint.previous_encrypted_secret or b"")
+    texts = [
+        encryption.decrypt(Purpose.WEBHOOK_SECRETS, _place(endpoint), bytes(encrypted))
+        for encrypted in stored
+    ]
+    return [base64.b64decode(text.removeprefix(_PREFIX.encode())) for text in texts if text]
+
+
+def _place(endpoint: WebhookEndpoint) -> bytes:
+    return str(endpoint.pk).encode()
+
+
+def payload(event: Event) -> bytes:
+    """Return the body of an event's message, which is the same in each attempt."""
+    data = {"organization_id": str(event.organization_id), **event.data}
+    body = {"type": event.kind, "timestamp": event.created_at.isoformat(), "data": data}
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def headers(event: Event, body: bytes, secrets: list[bytes], now: datetime) -> dict[str, str]:
+    """Return the headers of Standard Webhooks, with a signature by each secret."""
+    timestamp = str(int(now.timestamp()))
+    signed = b".".join([event.webhook_id.encode(), timestamp.encode(), body])
+    signatures = [base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode() for key in secrets]
+    return {
+        "content-type": "application/json",
+        "user-agent": "chatapi",
+        "webhook-id": event.webhook_id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": " ".join(f"v1,{signature}" for signature in signatures),
+    }
+
+
+def new_session() -> aiohttp.ClientSession:
+    """Return a session without cookies, proxies, DNS cache and connections that are used again."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, use_dns_cache=False, force_close=True, socket_factory=_socket_to_public
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+def _socket_to_public(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Return a socket for a connection to the address; raises `RefusedAddress`.
+
+    It gets what the host's name was resolved to, just before the connection is made to it, so a name that
+    resolves to something else a moment later changes nothing.
+    """
+    family, kind, protocol, _, place = address
+    if not settings.WEBHOOK_PRIVATE_ADDRESSES and not is_public(str(place[0])):
+        # Without the address: what a name is inside of this network is nobody's business.
+        raise RefusedAddress(errno.EACCES, "not a public address")
+    return socket.socket(family, kind, protocol)
+
+
+async def send(
+    session: aiohttp.ClientSession, endpoint: WebhookEndpoint, event: Event, now: datetime
+) -> Attempt:
+    """Send the event once; redirects are not followed."""
+    body, secrets, began = payload(event), _secrets(endpoint, now), time.monotonic()
+    if not secrets:
+        return Attempt(0, error=SECRETS_LOST)
+    status, answer, error = None, "", url_mistake(endpoint.url) or ""
+    try:
+        if not error:
+            async with session.post(
+                endpoint.url, data=body, headers=headers(event, body, secrets, now), allow_redirects=False
+            ) as response:
+                status = response.status
+                # Beyond this nothing is read: the connection is closed.
+                answer = (await response.content.read(MAX_ANSWER_CHARS)).decode(errors="replace")
+    except TimeoutError:
+        error = f"no answer within {TIMEOUT_S:.0f} s"
+    except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError) as exception:
+        error = str(exception) or type(exception).__name__
+    if not error and status is not None and not 200 <= status < 300:
+        error = f"status {status}"
+    return Attempt(round((time.monotonic() - began) * 1_000), status, answer.replace("\0", ""), error)

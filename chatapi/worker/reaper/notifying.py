@@ -1,0 +1,111 @@
+"""Finds events, decides who gets them, and delivers them by webhook and mail."""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from datetime import datetime
+from functools import partial
+
+import aiohttp
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from chatapi import catalog
+from chatapi.notifications import mail, queue, webhooks
+from chatapi.notifications.dispatch import BATCH, dispatch
+from chatapi.notifications.models import Delivery
+from chatapi.notifications.queue import Attempt
+from chatapi.worker.routing.exchange import cool_downs
+from usage.books.outbox import NewEvent
+from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
+from usage.errors import UsageError
+from usage.failpoints import failpoint
+from usage.notifications import watch
+
+log = logging.getLogger(__name__)
+
+WATCH_EVERY_S, DELIVER_EVERY_S = 60.0, 1.0
+# A deployment is down after so many cool-downs without a success: 2 + 4 + 8 + 16 + 30 seconds.
+COOL_DOWNS = 5
+# Messages that are under way at the same time.
+AT_ONCE = 32
+
+
+async def watch_for_ever(commits: GroupCommit, redis: Redis, prefix: str) -> None:
+    """Look for events, for ever. Any number of processes may do it at the same time."""
+    while True:
+        for look in (partial(_look, commits), partial(_look_at_deployments, commits, redis, prefix)):
+            try:
+                await look()
+            except (UsageError, RedisError) as error:
+                log.warning("looking for events: %r", error)
+            except Exception:
+                # A bug in one look must not stop the other.
+                log.exception("looking for events failed")
+        await asyncio.sleep(WATCH_EVERY_S)
+
+
+async def _look(commits: GroupCommit) -> None:
+    now = await commits.read(database_now)
+    if found := await commits.read(watch.look, now):
+        await commits.write(watch.write, found)
+    await commits.write(queue.delete_old, None)
+
+
+async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) -> None:
+    down = {key for key, number in (await cool_downs(redis, prefix)).items() if number >= COOL_DOWNS}
+    if down:
+        now = await commits.read(database_now)
+        if found := await commits.read(_down, down, now):
+            await commits.write(watch.write, found)
+
+
+def _down(down: Collection[str], now: datetime) -> list[NewEvent]:
+    """Return the events of these deployments, and of models that have no other one."""
+    # What a deployment is called in `Route.key`.
+    keys = [(row.model_id, f"{row.model_id} {row.name}") for row in catalog.active_deployments()]
+    events = [watch.deployment_down(key, now) for _, key in keys if key in down]
+    for model in {model for model, _ in keys} - {model for model, key in keys if key not in down}:
+        events += watch.model_down(model, now)
+    return watch.without_known(events)
+
+
+async def deliver_for_ever(commits: GroupCommit) -> None:
+    """Deliver what is due, for ever. Any number of processes may do it at the same time."""
+    async with webhooks.new_session() as session:
+        while True:
+            try:
+                now = await commits.read(database_now)
+                while await commits.read(dispatch, now) == BATCH:
+                    pass
+                while await deliver(commits, session, now) == AT_ONCE:
+                    now = await commits.read(database_now)
+            except UsageError as error:
+                log.warning("events are not delivered: %r", error)
+            await asyncio.sleep(DELIVER_EVERY_S)
+
+
+async def deliver(commits: GroupCommit, session: aiohttp.ClientSession, now: datetime) -> int:
+    """Send up to `AT_ONCE` deliveries that are due, and record their results; return their number."""
+    taken = await commits.read(queue.take, now, AT_ONCE)
+    await asyncio.gather(*(_deliver(commits, session, now, delivery) for delivery in taken))
+    return len(taken)
+
+
+async def _deliver(
+    commits: GroupCommit, session: aiohttp.ClientSession, now: datetime, delivery: Delivery
+) -> None:
+    """Send one delivery. After a crash before the record, it is sent again with the same id."""
+    try:
+        if delivery.endpoint is not None:
+            attempt = await webhooks.send(session, delivery.endpoint, delivery.event, now)
+        else:
+            assert delivery.user is not None
+            attempt = await asyncio.to_thread(mail.send, delivery.event, delivery.user)
+    except Exception as error:
+        # One event that can't be sent must not keep the others.
+        log.exception("delivery %s can't be sent", delivery.pk)
+        attempt = Attempt(0, error=type(error).__name__)
+    failpoint("deliver.after_send")
+    await commits.read(queue.record, now, delivery, attempt)

@@ -1,0 +1,305 @@
+"""Webhooks: signed messages, retries for three days, replay, rotation of secrets, and refused addresses."""
+
+import logging
+import socket
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pytest_django.fixtures import Settings
+from standardwebhooks import WebhookVerificationError
+
+from chatapi.notifications import queue, webhooks
+from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
+from tests.cast import Person
+from tests.chatapi.notifications.conftest import Deliver, endpoint_of, write_event
+from tests.webhook_receiver import Receiver, content
+from usage.database.clock import database_now
+from usage.models import EventKind
+
+DUE, DELIVERED, FAILED = Delivery.State.DUE, Delivery.State.DELIVERED, Delivery.State.FAILED
+
+
+@pytest.fixture
+def now(transactional_db: None) -> datetime:
+    return database_now()
+
+
+def test_an_event_is_one_signed_message(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    _, secret = endpoint_of(alice, receiver.url)
+    event = write_event(alice, now)
+    assert deliver(now) == 1
+    assert deliver(now) == 0
+    [message] = receiver.messages
+    assert message.verified(secret) == {
+        "type": "spend.unusual",
+        "timestamp": now.isoformat(),
+        "data": {
+            "organization_id": str(alice.project.organization_id),
+            "spent_usd": "8.1",
+            "usual_usd": "4",
+        },
+    }
+    assert message.id == event.webhook_id
+    attempt = DeliveryAttempt.objects.get()
+    assert (attempt.status, attempt.answer, attempt.error) == (200, "thanks", "")
+    assert Delivery.objects.get().state == DELIVERED
+    with pytest.raises(WebhookVerificationError):
+        message.verified("whsec_" + "a" * 44)
+
+
+def test_an_endpoint_gets_its_kinds_of_its_organization_only(
+    alice: Person, charlie: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    endpoint_of(alice, receiver.url, EventKind.MODEL)
+    endpoint_of(charlie, receiver.url + "/umbrella")
+    write_event(alice, now)
+    write_event(alice, now, EventKind.MODEL)
+    deliver(now)
+    assert [content(message)["type"] for message in receiver.messages] == ["model.down"]
+    disabled, _ = endpoint_of(alice, receiver.url)
+    WebhookEndpoint.objects.filter(pk=disabled.pk).update(is_enabled=False)
+    write_event(alice, now + timedelta(seconds=1))
+    assert deliver(now) == 0
+
+
+def test_a_receiver_that_is_down_for_an_hour_gets_the_event_once(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    _, secret = endpoint_of(alice, receiver.url)
+    event = write_event(alice, now)
+    receiver.status = 503
+    up_again = now + timedelta(hours=1)
+    at = now
+    while not Delivery.objects.filter(state=DELIVERED).exists():
+        receiver.status = 200 if at >= up_again else 503
+        assert deliver(at) == 1
+        at = Delivery.objects.get().due_at
+    assert deliver(at + timedelta(days=4)) == 0
+    assert receiver.accepted_ids == [event.webhook_id]
+    assert {message.id for message in receiver.messages} == {event.webhook_id}
+    assert len({message.body for message in receiver.messages}) == 1
+    assert 5 <= len(receiver.messages) <= 9
+    assert receiver.messages[0].verified(secret)["type"] == "spend.unusual"
+
+
+def test_after_three_days_a_delivery_has_failed_and_can_be_replayed(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    endpoint_of(alice, receiver.url)
+    event = write_event(alice, now)
+    receiver.status, receiver.answer = 500, b"x" * 100_000
+    at, times = now, []
+    while Delivery.objects.filter(state=DUE).exists() or at == now:
+        if deliver(at):
+            times.append(at)
+        at = max(at + timedelta(seconds=1), Delivery.objects.get().due_at)
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert waits[0] <= timedelta(seconds=6)
+    assert all(wait <= 1.2 * timedelta(hours=8) for wait in waits)
+    assert times[-1] == now + timedelta(days=3)
+    delivery = Delivery.objects.get()
+    assert delivery.state == FAILED
+    assert delivery.log.count() == delivery.attempts == len(times) > 10
+    assert {(row.status, row.error) for row in delivery.log.all()} == {(500, "status 500")}
+    assert max(len(row.answer) for row in delivery.log.all()) <= 500
+    receiver.status = 200
+    queue.replay(at, delivery)
+    assert deliver(at) == 1
+    assert receiver.accepted_ids == [event.webhook_id]
+    assert Delivery.objects.get().state == DELIVERED
+
+
+def test_a_delivery_is_leased_and_sent_again_with_its_id_after_a_crash(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    endpoint_of(alice, receiver.url)
+    event = write_event(alice, now)
+    deliver(now)
+    Delivery.objects.update(state=DUE, due_at=now)
+    assert len(queue.take(now, 10)) == 1  # by a process that dies now
+    assert queue.take(now, 10) == []
+    assert deliver(now + queue.LEASE - timedelta(seconds=1)) == 0
+    assert deliver(now + queue.LEASE) == 1
+    assert receiver.accepted_ids == [event.webhook_id] * 2
+
+
+def test_what_was_lost_to_another_process_decides_nothing(alice: Person, now: datetime) -> None:
+    endpoint_of(alice, "https://example.com")
+    queue.send_test(now, WebhookEndpoint.objects.get())
+    [first] = queue.take(now, 1)
+    [second] = queue.take(now + queue.LEASE, 1)
+    queue.record(now, first, queue.Attempt(1, error="late"))
+    assert Delivery.objects.get().due_at == second.due_at
+
+
+def test_a_rotated_secret_signs_for_a_day_beside_the_new_one(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    endpoint, old = endpoint_of(alice, receiver.url)
+    new = webhooks.rotate(endpoint, now)
+    write_event(alice, now)
+    deliver(now)
+    [message] = receiver.messages
+    assert message.verified(old) == message.verified(new)
+    assert len(message.headers["webhook-signature"].split()) == 2
+    later = now + webhooks.ROTATION
+    write_event(alice, later)
+    deliver(later)
+    signatures = receiver.messages[1].headers["webhook-signature"].split()
+    assert len(signatures) == 1
+
+
+def test_secrets_are_encrypted_and_never_logged(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    _, secret = endpoint_of(alice, receiver.url)
+    write_event(alice, now)
+    receiver.status = 500
+    deliver(now)
+    stored = bytes(WebhookEndpoint.objects.get().encrypted_secret)
+    assert secret.encode() not in stored
+    assert secret.removeprefix("whsec_")[:10] not in caplog.text
+    WebhookEndpoint.objects.update(encrypted_secret=b"x" * 60)
+    deliver(now + timedelta(minutes=1))
+    assert [row.error for row in DeliveryAttempt.objects.order_by("pk")][1:] == [webhooks.SECRETS_LOST]
+
+
+def test_a_redirect_is_a_failure(alice: Person, receiver: Receiver, deliver: Deliver, now: datetime) -> None:
+    endpoint_of(alice, receiver.url)
+    receiver.status, receiver.headers = 307, {"location": receiver.url + "/elsewhere"}
+    write_event(alice, now)
+    deliver(now)
+    assert len(receiver.messages) == 1
+    assert DeliveryAttempt.objects.get().error == "status 307"
+
+
+HOSTS = [
+    "127.0.0.1",
+    "localhost",
+    "2130706433",
+    "0x7f.1",
+    "[::1]",
+    "[::ffff:127.0.0.1]",
+    "0.0.0.0",
+    "rebinding.test",
+]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_no_message_goes_to_this_machine(
+    settings: Settings, alice: Person, receiver: Receiver, deliver: Deliver, host: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    resolve = socket.getaddrinfo
+
+    def rebinding(name: str, *rest: Any, **more: Any) -> Any:
+        return resolve("127.0.0.1" if name == "rebinding.test" else name, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    settings.WEBHOOK_PRIVATE_ADDRESSES = False
+    endpoint_of(alice, receiver.url.replace("127.0.0.1", host).replace("http:", "https:"))
+    write_event(alice, now := database_now())
+    assert deliver(now) == 1
+    attempt = DeliveryAttempt.objects.get()
+    assert attempt.status is None
+    # aiohttp refuses such a number by itself.
+    assert "[not a public address]" in attempt.error or "not a canonical IPv4 address" in attempt.error
+    assert receiver.messages == []
+
+
+def test_plain_http_is_refused_when_it_is_sent_too(
+    settings: Settings, alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    settings.WEBHOOK_PRIVATE_ADDRESSES = False
+    endpoint_of(alice, receiver.url)
+    write_event(alice, now)
+    deliver(now)
+    assert DeliveryAttempt.objects.get().error.startswith("Use a URL such as https://")
+    assert receiver.messages == []
+
+
+NOT_PUBLIC = """
+    10.0.0.1 172.16.0.1 192.168.1.1 127.0.0.1 127.8.8.8 0.0.0.0 169.254.169.254 100.100.100.200 224.0.0.1
+    239.1.1.1 240.0.0.1 255.255.255.255 168.63.129.16 192.0.0.192 198.18.0.1 192.0.2.1 ::1 :: fe80::1
+    fe80::1%eth0 fd00:ec2::254 ff02::1 ::ffff:10.0.0.1 64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 2002:7f00:1::
+    2001:0:4136:e378:8000:63bf:3fff:fdd2 2001:db8::1 ::127.0.0.1
+"""
+
+
+@pytest.mark.parametrize("address", NOT_PUBLIC.split())
+def test_addresses_of_no_public_host_are_refused(address: str) -> None:
+    assert not webhooks.is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
+)
+def test_public_addresses_are_allowed(address: str) -> None:
+    assert webhooks.is_public(address)
+
+
+GOOD_URLS = ["https://example.com/hooks?x=1", "https://example.com:8443"]
+BAD_URLS = [
+    "http://example.com",
+    "https://",
+    "ftp://example.com",
+    "https://bob:pw@example.com",
+    "https://example.com/#x",
+    "https://example.com:0",
+    "https://example.com:x",
+    "https://example.com/a b",
+    "https://example.com/" + "x" * 500,
+    "example.com",
+]
+
+
+@pytest.mark.parametrize("url", [*GOOD_URLS, *BAD_URLS])
+def test_a_url_is_checked_before_it_is_stored(url: str) -> None:
+    assert (webhooks.url_mistake(url) is None) == (url in GOOD_URLS)
+
+
+def test_a_slow_receiver_is_given_up(
+    alice: Person, deliver: Deliver, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.2)
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    endpoint_of(alice, f"http://127.0.0.1:{listening.getsockname()[1]}/")
+    write_event(alice, now)
+    deliver(now)
+    listening.close()
+    assert DeliveryAttempt.objects.get().error == "no answer within 0 s"
+
+
+def test_old_deliveries_and_events_are_deleted(alice: Person, now: datetime) -> None:
+    endpoint_of(alice, "https://example.com")
+    queue.send_test(now, WebhookEndpoint.objects.get())
+    Delivery.objects.update(state=DELIVERED)
+    queue.delete_old(now + timedelta(days=29), [None])
+    assert Delivery.objects.count() == 1
+    queue.delete_old(now + timedelta(days=31), [None])
+    assert Delivery.objects.count() == 0
+
+
+def test_one_test_event_waits_at_a_time(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    endpoint, secret = endpoint_of(alice, receiver.url, EventKind.MODEL)
+    assert queue.send_test(now, endpoint) is not None
+    assert queue.send_test(now, endpoint) is None
+    deliver(now)
+    assert receiver.messages[0].verified(secret)["type"] == "webhook.test"
+    assert queue.send_test(now + timedelta(seconds=1), endpoint) is not None
+
+
+def test_an_organization_has_a_bounded_number_of_endpoints(alice: Person) -> None:
+    for _ in range(webhooks.MAX_ENDPOINTS):
+        endpoint_of(alice, "https://example.com")
+    one_more = WebhookEndpoint(organization=alice.project.organization, url="https://example.com")
+    assert webhooks.add(one_more) is None
+    assert WebhookEndpoint.objects.count() == webhooks.MAX_ENDPOINTS

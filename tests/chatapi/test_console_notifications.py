@@ -1,0 +1,187 @@
+"""The console's Notifications and Webhooks: what is shown, chosen, sent again, and recorded."""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django.fixtures import Settings
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Role
+from chatapi.notifications import queue, webhooks
+from chatapi.notifications.dispatch import preferences
+from chatapi.notifications.models import Delivery, WebhookEndpoint
+from tests.admin_pages import client_of, text
+from tests.cast import Person, run
+from usage.books import credit, outbox
+from usage.books.credit import Note
+from usage.books.outbox import NewEvent
+from usage.database.clock import database_now
+from usage.models import BudgetLimit, Credit, EventKind
+
+SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]+")
+
+
+def url(person: Person, page: str) -> str:
+    return f"/console/{person.project.organization_id}/{page}"
+
+
+def as_role(person: Person, role: Role) -> Client:
+    Member.objects.filter(user=person.user).update(role=role)
+    return client_of(person.user)
+
+
+def write(person: Person, number: int) -> None:
+    """Write events, the newest last."""
+    pk, now = person.project.organization_id, database_now()
+    for minute in range(number):
+        data = {"model": f"model-{minute}"}
+        at = now + timedelta(minutes=minute)
+        outbox.write(at, [NewEvent(EventKind.MODEL, pk, f"organization/{pk}/{minute}", "today", "", data)])
+
+
+def test_an_organization_without_events_reads_what_becomes_one(alice: Person) -> None:
+    shown = text(client_of(alice.user).get(url(alice, "notifications")))
+    assert "Nothing has happened yet." in shown
+    assert "An API key expires in 7 days" in shown
+
+
+def test_events_are_listed_by_pages_and_filtered_by_kind(alice: Person, charlie: Person) -> None:
+    write(alice, 51)
+    write(charlie, 1)
+    BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="day", soft_limit_nanodollars=1)
+    run(alice)
+    client = client_of(alice.user)
+    first = client.get(url(alice, "notifications"))
+    assert "The model model-50 does not answer." in text(first)
+    older = re.search(r'href="([^"]*before=[^"]*)"', first.content.decode())
+    assert older is not None
+    shown = text(client.get(older[1].replace("&amp;", "&")))
+    assert "The model model-0 does not answer." in shown
+    assert "model-50" not in shown
+    budgets = text(client.get(url(alice, "notifications?kind=budget.reached")))
+    assert "100 % of its warning" in budgets
+    assert "model-50" not in budgets
+    assert client.get(url(alice, "notifications?kind=nothing")).status_code == 400
+    assert client.get(url(alice, "notifications?before=nothing")).status_code == 400
+
+
+def test_each_member_chooses_the_kinds_of_mail(alice: Person, settings: Settings) -> None:
+    client = as_role(alice, Role.VIEWER)
+    page = url(alice, "notifications")
+    assert "sends no mail" in text(client.get(page))
+    settings.SENDS_EMAIL = True
+    assert "no mail address" in text(client.get(page))
+    assert client.post(page, {"kinds": [EventKind.KEY]}).status_code == 302
+    acme = alice.project.organization
+    assert [kind for kind, is_wanted in preferences(alice.user, acme).items() if is_wanted] == [
+        "key.expiring"
+    ]
+    assert re.findall(r'value="([^"]+)"[^>]* checked', client.get(page).content.decode()) == ["key.expiring"]
+    assert client.post(page, {"kinds": ["nothing"]}).status_code == 400
+
+
+def test_admins_say_when_credit_is_low(alice: Person) -> None:
+    admin = as_role(alice, Role.ADMIN)
+    page = url(alice, "notifications/low-credit")
+    assert "There is no credit yet." in text(admin.post(page, {"low_credit": "5"}, follow=True))
+    credit.grant(alice.project.organization, 10**10, Note("a test", "alice"))
+    for sent, stored in (("5", 5 * 10**9), ("0", 0), ("", None)):
+        assert admin.post(page, {"low_credit": sent}).status_code == 302
+        assert Credit.objects.get().low_credit_nanodollars == stored
+    assert "Low below:" in text(admin.post(page, {"low_credit": "-1"}, follow=True))
+    assert AuditEntry.objects.filter(object_type="usage.credit", actor_id=alice.user.pk).count() == 3
+
+
+def test_a_secret_is_shown_once_and_recorded_nowhere(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    created = client.post(url(alice, "webhooks/new"), {"url": "https://example.com/hooks", "kinds": []})
+    assert created["cache-control"].startswith("max-age=0")
+    [secret] = set(SECRET.findall(created.content.decode()))
+    endpoint = WebhookEndpoint.objects.get()
+    page = url(alice, f"webhooks/{endpoint.pk}")
+    assert not SECRET.search(client.get(page).content.decode())
+    rotated = client.post(f"{page}/rotate").content.decode()
+    assert secret not in rotated
+    [second] = set(SECRET.findall(rotated))
+    entries = str([(row.action, row.changes) for row in AuditEntry.objects.all()])
+    assert "https://example.com/hooks" in entries
+    assert "encrypted_secret" in entries
+    assert secret[6:] not in entries
+    assert second[6:] not in entries
+
+
+@pytest.mark.parametrize(
+    ("sent", "mistake"),
+    [
+        ({"url": ""}, "required"),
+        ({"url": "http://example.com"}, "Use a URL such as https://"),
+        ({"url": "https://example.com", "kinds": ["nothing"]}, "not one of the available choices"),
+        ({"url": "https://example.com", "kinds": ["deployment.down"]}, "not one of the available choices"),
+    ],
+)
+def test_a_wrong_endpoint_is_refused_with_the_reason(
+    alice: Person, sent: dict[str, Any], mistake: str
+) -> None:
+    refused = as_role(alice, Role.ADMIN).post(url(alice, "webhooks/new"), sent)
+    assert mistake in text(refused, 400)
+    assert not WebhookEndpoint.objects.exists()
+
+
+def test_an_organization_has_ten_endpoints_at_most(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    for _ in range(10):
+        client.post(url(alice, "webhooks/new"), {"url": "https://example.com"})
+    refused = client.post(url(alice, "webhooks/new"), {"url": "https://example.com"})
+    assert "at most 10 endpoints" in text(refused, 400)
+    assert "New webhook" not in text(client.get(url(alice, "webhooks")))
+
+
+def test_the_page_of_an_endpoint_has_its_log_and_sends_again(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    endpoint = WebhookEndpoint(organization=alice.project.organization, url="https://example.com")
+    webhooks.add(endpoint)
+    page = url(alice, f"webhooks/{endpoint.pk}")
+    assert "nothing sent yet" in text(client.get(url(alice, "webhooks")))
+    client.post(f"{page}/test")
+    assert "waiting already" in text(client.post(f"{page}/test", follow=True))
+    now = database_now()
+    [delivery] = queue.take(now, 1)
+    queue.record(now, delivery, queue.Attempt(120, 503, "<b>busy</b>", "status 503"))
+    shown = client.get(page).content.decode()
+    assert "after 120 ms" in shown
+    assert "&lt;b&gt;busy&lt;/b&gt;" in shown
+    assert "failing" in text(client.get(url(alice, "webhooks")))
+    Delivery.objects.update(state=Delivery.State.FAILED)
+    assert "given up after three days" in text(client.get(page))
+    client.post(f"{page}/deliveries/{delivery.pk}/replay")
+    row = Delivery.objects.get()
+    assert (row.state, row.attempts) == (Delivery.State.DUE, 0)
+    [delivery] = queue.take(database_now(), 1)
+    queue.record(now, delivery, queue.Attempt(9, 204))
+    assert "works" in text(client.get(url(alice, "webhooks")))
+    assert client.post(f"{page}/deliveries/999/replay").status_code == 404
+
+
+def test_an_endpoint_is_changed_disabled_and_removed(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    endpoint = WebhookEndpoint(organization=alice.project.organization, url="https://example.com")
+    webhooks.add(endpoint)
+    page = url(alice, f"webhooks/{endpoint.pk}")
+    client.post(page, {"url": "https://example.com/new", "kinds": ["budget.reached"]})
+    row = WebhookEndpoint.objects.get()
+    assert (row.url, row.kinds, row.encrypted_secret) == (
+        "https://example.com/new", ["budget.reached"], endpoint.encrypted_secret,
+    )  # fmt: skip
+    assert client.post(page, {"url": "http://example.com"}).status_code == 400
+    for is_enabled in (False, True):
+        client.post(f"{page}/switch")
+        assert WebhookEndpoint.objects.get().is_enabled is is_enabled
+    client.post(f"{page}/remove")
+    assert not WebhookEndpoint.objects.exists()
+    actions = AuditEntry.objects.filter(object_type="chatapi.webhookendpoint").values_list(
+        "action", flat=True
+    )
+    assert [*actions.order_by("pk")][-4:] == ["changed", "changed", "changed", "deleted"]

@@ -1,0 +1,123 @@
+"""Events, whichever process is killed on their way: one of each threshold, and one message by its id."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.faults import armed
+from tests.faults.bookkeeper import Bookkeeper
+from tests.faults.conftest import Ask
+from tests.installation import Installation, wait_for
+from tests.webhook_receiver import Receiver, content, receiving
+from usage.failpoints import OF_EVENTS
+
+pytestmark = [pytest.mark.xdist_group("faults-events"), pytest.mark.timeout(180)]
+
+ENVIRONMENT = armed.ENVIRONMENT | {"CHATAPI_WEBHOOK_PRIVATE_ADDRESSES": "allow"}
+AROUND_COMMITS = [
+    "settle.before_tx",
+    "settle.in_tx",
+    "settle.after_commit",
+    "reaper.in_tx",
+    "reaper.after_commit",
+]
+ADD_ENDPOINT = """
+from accounts.models import Organization
+from chatapi.notifications import webhooks
+from chatapi.notifications.models import WebhookEndpoint
+print(webhooks.add(WebhookEndpoint(organization=Organization.objects.get(name="Tests"), url="{url}")))
+"""
+# A limit of the next scope and period, which the next request reaches: what was spent and a nanodollar.
+LIMIT = """
+from accounts.models import APIKey
+from usage.models import Budget, BudgetLimit, Event
+key = APIKey.objects.get(name="live")
+owners = [("key", key.pk), ("project", key.project_id), ("organization", key.project.organization_id)]
+for scope, pk in owners:
+    for period in ("day", "month", "ever"):
+        row = Budget.objects.filter(scope=scope, scope_id=pk, period=period).order_by("-period_start").first()
+        if not BudgetLimit.objects.filter(scope=scope, scope_id=pk, period=period).exists():
+            limit = (row.posted_nanodollars if row else 0) + 1
+            BudgetLimit.objects.create(scope=scope, scope_id=pk, period=period, soft_limit_nanodollars=limit)
+            print(f"{scope}/{pk}/{period}")
+            raise SystemExit
+"""
+EVENTS = """
+import json
+from usage.models import Event
+print(json.dumps([[each.subject, each.threshold, each.webhook_id] for each in Event.objects.all()]))
+"""
+# The lease of a process that has died runs out.
+END_LEASES = """
+from chatapi.notifications.models import Delivery
+from usage.database.clock import database_now
+Delivery.objects.filter(state="due").update(due_at=database_now())
+"""
+
+
+def shell(installation: Installation, code: str) -> str:
+    done = installation.manage("shell", "--no-imports", "-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def events(installation: Installation) -> Any:
+    return json.loads(shell(installation, EVENTS))
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with receiving() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def secret(installed: Installation, receiver: Receiver) -> str:
+    return shell(installed, ADD_ENDPOINT.format(url=receiver.url))
+
+
+@pytest.mark.parametrize("failpoint", [*AROUND_COMMITS, *OF_EVENTS])
+def test_each_threshold_is_one_event_and_one_message(
+    installation: Installation,
+    bookkeeper: Bookkeeper,
+    ask: Ask,
+    receiver: Receiver,
+    secret: str,
+    failpoint: str,
+) -> None:
+    installation.revive()
+    subject = shell(installation, LIMIT)
+    strike = armed.Strike(installation, failpoint, "kill9")
+    answer = ask("a-second").heard(5)
+    if failpoint.startswith("reaper"):
+        installation.end("worker")
+    is_later = failpoint in OF_EVENTS
+    strike.wait(lambda: answer.has_ended and not is_later)
+    installation.revive()
+    bookkeeper.close_the_books()
+
+    def of_subject() -> list[str]:
+        """Return the ids that the receiver has of this budget's last threshold."""
+        found = [content(message) for message in receiver.messages]
+        return [
+            message.id
+            for message, body in zip(receiver.messages, found, strict=True)
+            if body["data"]["threshold"] == "100" and _subject(body["data"]) == subject
+        ]
+
+    shell(installation, END_LEASES)
+    wait_for(lambda: bool(of_subject()), "the message")
+    written = [(each, threshold) for each, threshold, _ in events(installation)]
+    assert max(Counter(written).values()) == 1
+    assert (subject, "100") in written
+    assert len(set(of_subject())) == 1
+    assert receiver.messages[-1].verified(secret)["type"] == "budget.reached"
+    if failpoint != "deliver.after_send":
+        assert len(of_subject()) == 1
+
+
+def _subject(data: Any) -> str:
+    return f"{data['scope']}/{data['scope_id']}/{data['period']}"

@@ -1,0 +1,210 @@
+"""Events of budgets and credit: one per threshold and period, written by the settlement that crosses it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.django import TestCase
+
+from accounts.models import APIKey, Organization, Project
+from chatapi import identity
+from tests.usage.conftest import DOLLAR, NOW, PRICE, completed, limit, run
+from usage.books import corrections, credit, ledger
+from usage.books.credit import Note
+from usage.books.outbox import PERCENTS
+from usage.models import BudgetLimit, Credit, Event, LedgerEntry
+
+Ask = Callable[..., ledger.Admission]
+NOTE = Note("a test", "alice")
+
+
+def charge_10_000(admission: ledger.Admission, *, days: int = 0) -> None:
+    now = NOW + timedelta(days=days)
+    assert ledger.admit(now, [admission]) == [admission.id]
+    ledger.settle(now, [completed(run(admission, now), prompt=10, completion=0)])
+
+
+def events() -> list[str]:
+    return sorted(f"{each.subject} {each.period} {each.threshold}" for each in Event.objects.all())
+
+
+def test_each_threshold_of_a_limit_is_one_event_in_each_period(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "day", 100_000)
+    for _ in range(4):
+        charge_10_000(ask(max_output_tokens=1))
+    assert events() == []
+    charge_10_000(ask(max_output_tokens=1))
+    assert events() == [f"key/{key.pk}/day 2026-11-21 50"]
+    for _ in range(3):
+        charge_10_000(ask(max_output_tokens=1))
+    assert events() == [f"key/{key.pk}/day 2026-11-21 50", f"key/{key.pk}/day 2026-11-21 80"]
+    for _ in range(5):
+        charge_10_000(ask(max_output_tokens=1), days=1)
+    assert f"key/{key.pk}/day 2026-11-22 50" in events()
+
+
+def test_one_large_request_crosses_all_thresholds_of_all_its_budgets(key: APIKey, ask: Ask) -> None:
+    owners = {"key": key.pk, "project": key.project_id, "organization": key.project.organization_id}
+    for scope, pk in owners.items():
+        limit(scope, pk, "ever", 10_000)
+    ledger.admit(NOW, [admission := ask(max_output_tokens=1, prompt_tokens_bound=8)])
+    ledger.settle(NOW, [completed(run(admission), prompt=8, completion=1)])
+    assert events() == sorted(
+        f"{scope}/{pk}/ever ever {percent}" for scope, pk in owners.items() for percent in ("100", "50", "80")
+    )
+    row = Event.objects.get(subject=f"key/{key.pk}/ever", threshold="80")
+    assert row.organization_id == key.project.organization_id
+    assert row.created_at == NOW
+    assert row.data == {
+        "scope": "key",
+        "scope_id": str(key.pk),
+        "name": "Ledger stories / default / default",
+        "period": "ever",
+        "period_start": None,
+        "limit_usd": "0.00001",
+        "is_soft": False,
+        "spent_usd": "0.00001",
+        "threshold": "80",
+    }
+
+
+def test_a_soft_limit_has_thresholds_and_beside_another_limit_an_event(key: APIKey, ask: Ask) -> None:
+    BudgetLimit.objects.create(scope="key", scope_id=key.pk, period="day", soft_limit_nanodollars=20_000)
+    BudgetLimit.objects.create(
+        scope="project",
+        scope_id=key.project_id,
+        period="day",
+        limit_nanodollars=1_000_000,
+        soft_limit_nanodollars=20_000,
+    )
+    for _ in range(3):
+        charge_10_000(ask())
+    assert events() == [
+        *(f"key/{key.pk}/day 2026-11-21 {percent}" for percent in ("100", "50", "80")),
+        f"project/{key.project_id}/day 2026-11-21 warning",
+    ]
+    assert Event.objects.get(threshold="100").data["is_soft"]
+
+
+def test_an_end_user_has_events_for_a_limit_of_its_own_only(key: APIKey, ask: Ask) -> None:
+    limit("project_user", key.project_id, "day", 10_000)
+    ledger.admit(
+        NOW,
+        [
+            admission := ask(
+                max_output_tokens=1, prompt_tokens_bound=8, end_user="mallory", counts_end_user=True
+            )
+        ],
+    )
+    ledger.settle(NOW, [completed(run(admission), prompt=8, completion=1)])
+    assert events() == []
+
+
+def test_an_event_costs_a_statement_and_no_crossing_costs_none(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "day", 100_000)
+    credit.grant(key.project.organization, DOLLAR, NOTE)
+    counts = []
+    for _ in range(6):
+        ledger.admit(NOW, [admission := ask(max_output_tokens=1)])
+        settlement = completed(run(admission), prompt=10, completion=0)
+        with CaptureQueriesContext(connection) as asked, transaction.atomic():
+            ledger.settle(NOW, [settlement])
+        counts.append(len([each for each in asked if "SAVEPOINT" not in each["sql"]]))
+    # Rows locked and updated, entries, hours, budgets updated, and on PostgreSQL locked before; the owner and
+    # the event beside them.
+    usual = 6 if connection.vendor == "postgresql" else 5
+    assert counts == [usual] * 4 + [usual + 2, usual]
+
+
+def test_a_correction_crosses_thresholds_too(key: APIKey, ask: Ask) -> None:
+    limit("key", key.pk, "ever", 100_000)
+    charge_10_000(ask())
+    entry = LedgerEntry.objects.get(kind="charge")
+    corrections.correct(entry.pk, 40_000, NOTE)
+    assert events() == [f"key/{key.pk}/ever ever 50"]
+    corrections.correct(entry.pk, -40_000, NOTE)
+    corrections.correct(entry.pk, 40_000, NOTE)
+    assert events() == [f"key/{key.pk}/ever ever 50"]
+
+
+def test_credit_is_low_once_after_each_grant(key: APIKey, ask: Ask) -> None:
+    organization = key.project.organization
+    credit.grant(organization, 100_000, NOTE)
+    for _ in range(9):
+        charge_10_000(ask())
+    assert events() == []  # exactly a tenth is left
+    charge_10_000(ask())
+    assert events() == [f"organization/{organization.pk} 0.0001 "]
+    assert Event.objects.get().data == {
+        "balance_usd": "0",
+        "threshold_usd": "0.00001",
+        "credited_usd": "0.0001",
+    }
+    credit.grant(organization, 20_000, NOTE)
+    charge_10_000(ask())
+    charge_10_000(ask())
+    assert len(events()) == 2
+
+
+def test_an_organization_chooses_what_low_credit_is(key: APIKey, ask: Ask) -> None:
+    credit.grant(key.project.organization, 100_000, NOTE)
+    Credit.objects.update(low_credit_nanodollars=95_000)
+    charge_10_000(ask())
+    assert len(events()) == 1
+    Credit.objects.update(low_credit_nanodollars=0)
+    credit.grant(key.project.organization, 1, NOTE)
+    charge_10_000(ask())
+    assert len(events()) == 1
+
+
+# Batches of prompt tokens, each of 1,000 n$.
+BATCHES = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=8)
+
+
+class TestAnyHistory(TestCase):
+    """x."""
+
+    @settings(max_examples=80, deadline=None)
+    @given(BATCHES, st.integers(1, 200_000), st.booleans(), st.integers(-30_000, 60_000))
+    def test_each_reached_threshold_is_one_event(
+        self, batches: list[list[int]], limited: int, is_soft: bool, correction: int
+    ) -> None:
+        organization = Organization.objects.create(name="Ledger stories")
+        project = Project.objects.create(organization=organization)
+        key = APIKey.objects.create(project=project, public="storystory12", digest="0" * 64)
+        limits = {"soft_limit_nanodollars" if is_soft else "limit_nanodollars": limited}
+        spent = most = 0
+        for batch in batches:
+            BudgetLimit.objects.all().delete()
+            admissions = [admission_of(key) for _ in batch]
+            assert ledger.admit(NOW, admissions) == [each.id for each in admissions]
+            # Set after the admissions: no limit refuses one, as when upstreams count more than was held.
+            BudgetLimit.objects.create(scope="key", scope_id=key.pk, period="day", **limits)
+            ledger.settle(
+                NOW,
+                [
+                    completed(run(each), prompt=tokens, completion=0)
+                    for each, tokens in zip(admissions, batch, strict=True)
+                ],
+            )
+            spent += 1_000 * sum(batch)
+            most = max(most, spent)
+        entry = LedgerEntry.objects.filter(amount_nanodollars__gt=max(0, -correction)).first()
+        if entry is not None and correction:
+            corrections.correct(entry.pk, correction, NOTE)
+            most = max(most, spent + correction)
+        reached = sorted(str(each) for each in PERCENTS if most * 100 >= each * limited)
+        assert sorted(Event.objects.values_list("threshold", flat=True)) == reached
+
+
+def admission_of(key: APIKey) -> ledger.Admission:
+    """Return the admission of a request that is free to admit, and whose upstream counts as it likes."""
+    return ledger.Admission(
+        id=identity.new_id(), organization_id=key.project.organization_id, project_id=key.project_id,
+        api_key_id=key.pk, time_zone="UTC", is_test=False, model="story", endpoint="chat.completions",
+        dialect="openai", is_stream=True, choices_count=1, sampled_count=1, max_output_tokens=0,
+        prompt_tokens_bound=0, price=PRICE, queue_ttl_ms=60_000,
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""What no settlement notices becomes an event, however often a reaper looks."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from accounts.models import APIKey
+from tests.cast import Person, run
+from tests.usage.conftest import DOLLAR, limit
+from usage.books import credit
+from usage.books.credit import Note
+from usage.database.clock import database_now
+from usage.models import Budget, BudgetLimit, Credit, Event, LedgerCheck, Outcome
+from usage.notifications import watch
+from usage.pricing import Tokens
+
+NOTE = Note("a test", "alice")
+
+
+def look(now: datetime | None = None) -> list[str]:
+    """Look twice, and return all events."""
+    at = now or database_now()
+    for _ in range(2):
+        watch.write(at, [watch.look(at)])
+    return [" ".join(filter(None, (row.kind, row.threshold))) for row in Event.objects.order_by("created_at")]
+
+
+def test_an_old_release_settles_and_the_next_look_writes_the_events(alice: Person) -> None:
+    run(alice)
+    spent = Budget.objects.get(scope="key", period="ever").posted_nanodollars
+    for period in ("ever", "month", "day"):
+        limit("key", alice.api_key.pk, period, 2 * spent)
+    limit("project", alice.project.pk, "ever", spent)
+    limit("organization", alice.project.organization_id, "ever", 2 * spent + 1)
+    assert sorted(look()) == ["budget.reached 100"] + 4 * ["budget.reached 50"] + ["budget.reached 80"]
+    subjects = Event.objects.filter(threshold="50").values_list("subject", flat=True)
+    assert f"organization/{alice.project.organization_id}/ever" not in subjects
+
+
+def test_a_period_that_is_over_has_no_late_events(alice: Person) -> None:
+    run(alice)
+    limit("key", alice.api_key.pk, "day", 1)
+    limit("key", alice.api_key.pk, "month", 1)
+    assert look(database_now() + timedelta(days=40)) == []
+
+
+def test_settlements_after_the_look_repeat_nothing(alice: Person) -> None:
+    run(alice)
+    spent = Budget.objects.get(scope="key", period="ever").posted_nanodollars
+    BudgetLimit.objects.create(
+        scope="key", scope_id=alice.api_key.pk, period="ever", soft_limit_nanodollars=spent * 2
+    )
+    assert look() == ["budget.reached 50"]
+    run(alice)
+    run(alice)
+    assert sorted(look()) == ["budget.reached 100", "budget.reached 50", "budget.reached 80"]
+
+
+def test_a_soft_limit_beside_another_is_found_too(alice: Person) -> None:
+    BudgetLimit.objects.create(
+        scope="key",
+        scope_id=alice.api_key.pk,
+        period="ever",
+        soft_limit_nanodollars=1,
+        limit_nanodollars=DOLLAR,
+    )
+    run(alice)
+    assert look() == ["budget.reached warning"]
+    Event.objects.all().delete()
+    assert look() == ["budget.reached warning"]
+
+
+def test_low_credit_is_found_when_its_threshold_rises(alice: Person) -> None:
+    organization = alice.project.organization
+    credit.grant(organization, DOLLAR, NOTE)
+    run(alice)
+    assert look() == []
+    Credit.objects.update(low_credit_nanodollars=DOLLAR)
+    assert look() == ["credit.low"]
+
+
+def expire(key: APIKey, now: datetime, *, days: float, lifetime_days: float = 90) -> None:
+    expires_at = now + timedelta(days=days)
+    APIKey.objects.filter(pk=key.pk).update(
+        expires_at=expires_at, created_at=expires_at - timedelta(days=lifetime_days)
+    )
+
+
+def test_a_key_expires_in_a_week_and_in_a_day(alice: Person) -> None:
+    now = database_now()
+    expire(alice.api_key, now, days=7.5)
+    assert look(now) == []
+    assert look(now + timedelta(days=1)) == ["key.expiring 7"]
+    assert look(now + timedelta(days=7)) == ["key.expiring 7", "key.expiring 1"]
+    row = Event.objects.get(threshold="1")
+    assert row.organization_id == alice.project.organization_id
+    assert row.data["name"].endswith(f"/ {alice.api_key.name}")
+    assert alice.key not in str(row.data)
+
+
+def test_a_key_that_is_made_for_less_and_one_that_is_unusable_expire_in_silence(
+    alice: Person, bob: Person
+) -> None:
+    now = database_now()
+    expire(alice.api_key, now, days=0.01, lifetime_days=0.02)
+    expire(bob.api_key, now, days=3)
+    APIKey.objects.filter(pk=bob.api_key.pk).update(is_active=False)
+    assert look(now) == []
+
+
+def spend(organization_id: int, now: datetime, dollars: list[float]) -> None:
+    """Write the spend of days, the last of which is today."""
+    Budget.objects.filter(scope="organization").delete()
+    for days_ago, amount in enumerate(reversed(dollars)):
+        day = now.date() - timedelta(days=days_ago)
+        Budget.objects.create(
+            id=f"organization/{organization_id}/day/{day}",
+            scope="organization",
+            scope_id=organization_id,
+            period="day",
+            period_start=day,
+            posted_nanodollars=round(amount * DOLLAR),
+        )
+
+
+def test_spend_is_unusual_above_twice_the_second_highest_day(alice: Person) -> None:
+    now, pk = database_now(), alice.project.organization_id
+    usual = [3.0, 1, 9, 1, 1, 4, 1]
+    for days in ([*usual, 8.0], [*usual[1:], 100.0], [0.1] * 7 + [4.9], [0.0] * 8 + [100.0]):
+        spend(pk, now, days)
+        assert look(now) == [], days
+    spend(pk, now, [*usual, 8.1])
+    assert look(now) == ["spend.unusual"]
+    assert Event.objects.get().data == {"spent_usd": "8.1", "usual_usd": "4"}
+
+
+def test_failures_rise_above_a_fifth_of_all_requests(alice: Person, charlie: Person) -> None:
+    failed: dict[str, Any] = {"outcome": Outcome.FAILED, "tokens": Tokens()}
+    for _ in range(9):
+        run(alice, **failed)
+    assert look() == []
+    run(alice, **failed)
+    for _ in range(41):
+        run(charlie)
+    for _ in range(10):
+        run(charlie, **failed)
+    assert look() == ["failures.rising"]
+    row = Event.objects.get()
+    assert row.organization_id == alice.project.organization_id
+    assert (row.data["failed"], row.data["requests"]) == (10, 10)
+
+
+def test_a_failed_check_of_the_books_is_the_operators(db: None) -> None:
+    now = database_now()
+    LedgerCheck.objects.create(checked_at=now, differences=2, first_difference="I2: posted 1")
+    assert look(now) == ["ledger_check.failed"]
+    assert Event.objects.get().organization_id is None
+
+
+def test_a_model_that_is_down_concerns_those_that_called_it(alice: Person, charlie: Person) -> None:
+    run(alice, model="large")
+    run(charlie)
+    events = [*watch.model_down("large", database_now())]
+    assert [event.organization_id for event in events] == [alice.project.organization_id]
+
+
+def test_one_look_asks_the_same_for_many_limits(
+    alice: Person, django_assert_max_num_queries: Callable[..., Any]
+) -> None:
+    run(alice)
+    for number in range(1_000, 1_050):
+        limit("key", number, "ever", 1)
+    with django_assert_max_num_queries(12):
+        watch.look(database_now())

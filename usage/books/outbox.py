@@ -1,0 +1,117 @@
+"""Writes events into the outbox: each threshold of a period once, in the transaction that crosses it."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from usage.books.budgets import Posted
+from usage.database.sql import insert
+from usage.models import EventKind
+from usage.models.budget_keys import EVER, BudgetKey
+from usage.models.budgets import owner_of
+from usage.pricing import to_usd
+
+# In percent of a budget's limit.
+PERCENTS = (50, 80, 100)
+SOFT_LIMIT = "warning"
+"""The threshold of a soft limit beside another limit."""
+
+
+class NewEvent(NamedTuple):
+    """An event that is not written yet, and may have been written before."""
+
+    kind: EventKind
+    organization_id: int | None
+    subject: str
+    period: str
+    threshold: str
+    data: Mapping[str, Any]
+
+
+def write(now: datetime, events: Iterable[NewEvent]) -> None:
+    """Write the events that are not in the outbox yet."""
+    # In the order of the unique key, so that two transactions with the same events do not deadlock.
+    rows = [
+        (uuid4(), each.organization_id, each.kind.value, *each[2:5], json.dumps(each.data), now)
+        for each in sorted(events, key=lambda each: (each.kind.value, *each[2:5]))
+    ]
+    if rows:
+        columns = ("id", "organization_id", "kind", *NewEvent._fields[2:], "created_at")
+        insert("usage_event", columns, rows, "ON CONFLICT DO NOTHING")
+
+
+def write_crossed(
+    now: datetime, changes: Mapping[str, tuple[int, int]], posted: Sequence[tuple[Any, ...]]
+) -> None:
+    """Write an event for each threshold that these postings crossed; costs no statement if there is none.
+
+    `changes` is what `budgets.post` got, `posted` its result, after its statement was sent.
+    """
+    events: list[NewEvent] = []
+    for row in posted:
+        _, _, _, limit, credited, _ = row
+        if limit is not None or credited is not None:
+            after = Posted._make(row)
+            events += _crossed(now, after, after.posted_nanodollars - changes[after.id][1])
+    write(now, events)
+
+
+def _crossed(now: datetime, after: Posted, before: int) -> list[NewEvent]:
+    found: list[NewEvent] = []
+    spent, limit = after.posted_nanodollars, after.signed_limit_nanodollars or 0
+    thresholds = [str(percent) for percent in PERCENTS if before * 100 < percent * abs(limit) <= spent * 100]
+    if limit > 0 and after.reached_soft_limit_at(now):
+        thresholds.append(SOFT_LIMIT)
+    if thresholds:
+        found += budget_events(after.id, thresholds, spent, limit)
+    credited, low = after.credited_nanodollars, after.low_credit_nanodollars
+    if credited and low is not None and credited - spent < low <= credited - before:
+        found.append(low_credit(BudgetKey.parse(after.id).scope_id, credited, credited - spent, low))
+    return found
+
+
+def budget_events(
+    budget_id: str, thresholds: Iterable[str], posted_nanodollars: int, signed_limit_nanodollars: int
+) -> list[NewEvent]:
+    """Return the events of thresholds that a budget has reached; none if its owner is gone."""
+    key = BudgetKey.parse(budget_id)
+    owner = owner_of(key.scope, key.scope_id)
+    if owner is None:
+        return []
+    start = "" if key.period_start == EVER else str(key.period_start)
+    data = {
+        "scope": key.scope,
+        "scope_id": str(key.scope_id),
+        "name": owner.name,
+        "period": key.period,
+        "period_start": start or None,
+        "limit_usd": to_usd(abs(signed_limit_nanodollars)),
+        "is_soft": signed_limit_nanodollars < 0,
+        "spent_usd": to_usd(posted_nanodollars),
+    }
+    subject = f"{key.scope}/{key.scope_id}/{key.period}"
+    return [
+        NewEvent(
+            EventKind.BUDGET,
+            owner.organization_id,
+            subject,
+            start or key.period,
+            threshold,
+            data | {"threshold": threshold},
+        )
+        for threshold in thresholds
+    ]
+
+
+def low_credit(organization_id: int, credited: int, balance: int, low: int) -> NewEvent:
+    """Return the event of a low balance: one for each amount that was credited, so one after each grant."""
+    return NewEvent(
+        EventKind.CREDIT,
+        organization_id,
+        f"organization/{organization_id}",
+        to_usd(credited),
+        "",
+        {"balance_usd": to_usd(balance), "threshold_usd": to_usd(low), "credited_usd": to_usd(credited)},
+    )

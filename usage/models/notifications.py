@@ -1,0 +1,71 @@
+"""The outbox of events: what people and systems are told, each once."""
+
+from uuid import uuid4
+
+from django.db import models
+from django.db.models import Q
+
+from accounts.models import Organization
+
+
+class EventKind(models.TextChoices):
+    """The kinds of events, as webhooks and filters name them."""
+
+    BUDGET = "budget.reached", "Budget reached"
+    CREDIT = "credit.low", "Low credit"
+    KEY = "key.expiring", "Key expires"
+    SPEND = "spend.unusual", "Unusual spend"
+    FAILURES = "failures.rising", "Rising failures"
+    MODEL = "model.down", "Model down"
+    DEPLOYMENT = "deployment.down", "Deployment down"
+    LEDGER = "ledger_check.failed", "Ledger check failed"
+    TEST = "webhook.test", "Test of a webhook"
+
+
+# The kinds of the service: its operators get them, organizations do not.
+OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.LEDGER)
+TENANTS_KINDS = (
+    EventKind.BUDGET, EventKind.CREDIT, EventKind.KEY, EventKind.SPEND, EventKind.FAILURES, EventKind.MODEL,
+)  # fmt: skip
+
+
+class Event(models.Model):
+    """A threshold that was crossed, or something that was found: one row per threshold and period.
+
+    It is written in the transaction that crosses the threshold, and delivered afterwards.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
+    organization = models.ForeignKey(
+        Organization, null=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    kind = models.CharField(max_length=24, choices=EventKind.choices)
+    subject = models.CharField(max_length=200, help_text="Such as key/7/month.")
+    period = models.CharField(max_length=40, help_text="Such as 2026-11-01.")
+    threshold = models.CharField(max_length=16, blank=True, help_text="Such as 80.")
+    data = models.JSONField()
+    created_at = models.DateTimeField()
+    dispatched_at = models.DateTimeField(
+        null=True, editable=False, help_text="When its deliveries were written; none: not yet."
+    )
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "subject", "period", "threshold"], name="one_event_per_threshold_and_period"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["organization", "-created_at", "-id"], name="events_of_an_organization"),
+            models.Index(
+                fields=["created_at"], condition=Q(dispatched_at__isnull=True), name="events_not_dispatched"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.subject}"
+
+    @property
+    def webhook_id(self) -> str:
+        """Return the id by which receivers know it, however often it is sent."""
+        return f"evt_{self.pk.hex}"

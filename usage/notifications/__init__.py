@@ -1,0 +1,1 @@
+"""Finds what no single settlement shows, for the outbox of events."""

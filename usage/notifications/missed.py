@@ -1,0 +1,79 @@
+"""Finds reached thresholds that have no event: of settlements by an older release, or after a limit or the
+threshold of low credit was changed.
+"""
+
+from collections.abc import Iterator
+from datetime import date, datetime
+
+from accounts.models import Organization
+from usage.books import budget_limits, outbox
+from usage.books.outbox import PERCENTS, SOFT_LIMIT, NewEvent
+from usage.database.clock import local_day
+from usage.database.sql import db_value, fetch_all, rows_of_values
+from usage.models import Credit, EventKind, Period
+from usage.models.budget_keys import BudgetKey
+from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
+
+# What a look finds at most; the next one goes on.
+MAX_FOUND = 500
+_THRESHOLDS = [*((str(percent), percent) for percent in PERCENTS), (SOFT_LIMIT, 0)]
+
+
+def missed(now: datetime) -> list[NewEvent]:
+    """Return the events of current budgets and of credit that are not in the outbox."""
+    return [*_of_budgets(now), *_of_credit()]
+
+
+def _of_budgets(now: datetime) -> Iterator[NewEvent]:
+    zones = dict(Organization.objects.values_list("pk", "time_zone"))
+    current = {
+        (period.value, period.start(local_day(now, zone)))
+        for zone in set(zones.values())
+        for period in Period
+    }
+    for budget_id, posted, limit, threshold in _reached(current) if current else ():
+        key = BudgetKey.parse(budget_id)
+        for event in outbox.budget_events(budget_id, [threshold], posted, limit):
+            today = local_day(now, zones.get(event.organization_id or 0, "UTC"))
+            # In some time zones, the period is over already.
+            if Period(key.period).start(today) == key.period_start:
+                yield event
+
+
+def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the budgets of these periods with a threshold that they have reached without an event."""
+    values, parameters = rows_of_values("t", ["threshold", "percent"], _THRESHOLDS)
+    limit = budget_limits.SIGNED
+    rows = fetch_all(
+        f"""{values} SELECT b.id, b.posted_nanodollars, {limit}, t.threshold
+        FROM usage_budgetlimit AS l
+        JOIN usage_budget AS b ON {budget_limits.IS_OWN}
+        CROSS JOIN t
+        WHERE (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
+        AND CASE WHEN t.percent > 0
+            THEN {limit} <> 0 AND b.posted_nanodollars >= ABS({limit}) / 100 * t.percent
+            ELSE l.limit_nanodollars > 0 AND b.soft_limit_reached_at IS NOT NULL END
+        AND NOT EXISTS (SELECT 1 FROM usage_event AS e
+            WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
+            AND e.subject = b.scope || '/' || b.scope_id || '/' || b.period
+            AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
+        ORDER BY b.id LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
+        [*parameters, *(db_value(value) for pair in sorted(current) for value in pair)],
+    )
+    for budget_id, posted, signed, threshold in rows:
+        # The statement has rounded the share of the limit down.
+        if threshold == SOFT_LIMIT or posted * 100 >= int(threshold) * abs(signed):
+            yield budget_id, posted, signed, threshold
+
+
+def _of_credit() -> Iterator[NewEvent]:
+    owner = " AND ".join(f"b.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
+    rows = fetch_all(
+        f"""SELECT c.organization_id, c.credited_nanodollars,
+            c.credited_nanodollars - COALESCE(b.posted_nanodollars, 0), {LOW_CREDIT}
+        FROM {Credit._meta.db_table} AS c
+        LEFT JOIN usage_budget AS b ON {owner} AND b.scope_id = c.organization_id
+        WHERE c.credited_nanodollars > 0
+        AND c.credited_nanodollars - COALESCE(b.posted_nanodollars, 0) < {LOW_CREDIT}"""  # noqa: S608
+    )
+    return (outbox.low_credit(*row) for row in rows)

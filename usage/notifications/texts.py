@@ -1,0 +1,81 @@
+"""Events as people read them: a title, a sentence, and what each kind means."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from usage.books.outbox import SOFT_LIMIT
+from usage.models import Event, EventKind
+
+Data = Mapping[str, Any]
+
+MEANINGS: Mapping[str, str] = {
+    EventKind.BUDGET: (
+        "A budget has spent 50, 80 or 100 % of its limit, or has reached its warning. Once in each day or "
+        "month, or in total, as the limit."
+    ),
+    EventKind.CREDIT: (
+        "The prepaid balance fell below its threshold, which is a tenth of the last grant unless another "
+        "one is set. Once after each grant."
+    ),
+    EventKind.KEY: "An API key expires in 7 days, and in 1 day. Keys that are made for less are left out.",
+    EventKind.SPEND: (
+        "A day cost at least $5 and more than twice the second highest of the 14 days before, 7 of which or"
+        " more had spend. Once a day."
+    ),
+    EventKind.FAILURES: (
+        "Since the start of the hour before, 10 requests or more failed, and a fifth of all or more. Once a"
+        " day."
+    ),
+    EventKind.MODEL: "No deployment of a model that you called in the last day answers. Once a day.",
+    EventKind.DEPLOYMENT: (
+        "A deployment has failed for about a minute, in five cool-downs in a row. Once a day."
+    ),
+    EventKind.LEDGER: "A check of the books found differences. Once a day.",
+    EventKind.TEST: "Somebody sent it to try an endpoint.",
+}
+
+
+def _budget(data: Data) -> str:
+    start = str(data["period_start"])
+    period = {"day": f"of {start}", "month": f"of {start[:7]}", "ever": "in total"}[data["period"]]
+    spent = f"{data['name']} has spent ${data['spent_usd']} of ${data['limit_usd']} {period}"
+    if data["threshold"] == SOFT_LIMIT:
+        return f"{spent}, and has reached its warning."
+    return f"{spent}: {data['threshold']} % of its {'warning' if data['is_soft'] else 'limit'}."
+
+
+def _key(data: Data) -> str:
+    left = "a day" if data["days"] == 1 else f"{data['days']} days"
+    key = f"{data['name']} ({data['redacted_value']})"
+    return f"The API key {key} expires in less than {left}: at {data['expires_at'][:16]} UTC."
+
+
+def _spend(data: Data) -> str:
+    spent, usual = data["spent_usd"], data["usual_usd"]
+    return f"This day has cost ${spent} so far. The second highest of the 14 days before cost ${usual}."
+
+
+_SENTENCES: Mapping[str, Callable[[Data], str]] = {
+    EventKind.BUDGET: _budget,
+    EventKind.CREDIT: lambda data: (
+        f"${data['balance_usd']} of credit is left, less than ${data['threshold_usd']}."
+    ),
+    EventKind.KEY: _key,
+    EventKind.SPEND: _spend,
+    EventKind.FAILURES: lambda data: (
+        f"{data['failed']} of {data['requests']} requests failed in this hour and the one before."
+    ),
+    EventKind.MODEL: lambda data: f"The model {data['model']} does not answer.",
+    EventKind.DEPLOYMENT: lambda data: (
+        f"The deployment {data['deployment']} of {data['model']} does not answer."
+    ),
+    EventKind.LEDGER: lambda data: (
+        f"The books have {data['differences']} differences; run verifyledger. {data['first_difference']}"
+    ),
+    EventKind.TEST: lambda _: "This is a test.",
+}
+
+
+def sentence(event: Event) -> str:
+    """Return what has happened, in one sentence."""
+    return _SENTENCES[event.kind](event.data)

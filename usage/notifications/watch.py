@@ -1,0 +1,161 @@
+"""Looks for what no settlement notices: expiring keys, unusual spend, rising failures, failed ledger checks.
+
+Each finding is an event of a day, or of an expiry, so it is written once however often it is found.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Q, Sum
+
+from accounts import access
+from accounts.models import Organization
+from usage.books import outbox
+from usage.books.outbox import NewEvent
+from usage.database.clock import local_day
+from usage.database.sql import db_value, fetch_all
+from usage.database.time_limit import time_limit
+from usage.models import FAILED, Budget, Event, EventKind, HourlyUsage, LedgerCheck, Period, Scope
+from usage.models.budget_keys import BudgetKey
+from usage.notifications.missed import missed
+from usage.pricing import NANODOLLARS, to_usd
+
+# Before the expiry of a key, the last one first.
+KEY_DAYS = (1, 7)
+# A day's spend is unusual above this, and above so many times the second highest of the days before.
+UNUSUAL_USD, UNUSUAL_TIMES = 5, 2
+DAYS_BEFORE, LEAST_DAYS_WITH_SPEND = 14, 7
+# Failures rise if since the start of the hour before at least so many requests have failed, and such a part.
+LEAST_FAILURES, FAILED_PERCENT = 10, 20
+
+
+@time_limit()
+def look(now: datetime) -> list[NewEvent]:
+    """Return what is found now and is not in the outbox yet."""
+    found = [*missed(now), *expiring_keys(now), *unusual_spend(now), *rising_failures(now), *failed_checks()]
+    return without_known(found)
+
+
+def without_known(events: Sequence[NewEvent]) -> list[NewEvent]:
+    """Return the events that are not in the outbox."""
+    rows = Event.objects.filter(subject__in={each.subject for each in events})
+    known = set(rows.values_list("kind", "subject", "period", "threshold"))
+    return [each for each in events if (each.kind, *each[2:5]) not in known]
+
+
+def write(now: datetime, items: Sequence[Sequence[NewEvent]]) -> list[None]:
+    """Write what was found; an operation of `GroupCommit`."""
+    outbox.write(now, [event for found in items for event in found])
+    return [None for _ in items]
+
+
+def expiring_keys(now: datetime) -> Iterator[NewEvent]:
+    """Yield an event for each usable key that expires within a week, and within a day."""
+    soon = access.usable_keys().filter(expires_at__lte=now + timedelta(days=max(KEY_DAYS)))
+    for key in soon.select_related("project__organization"):
+        assert key.expires_at is not None
+        lifetime = key.expires_at - key.created_at
+        left = key.expires_at - now
+        days = next((days for days in KEY_DAYS if left <= timedelta(days=days)), None)
+        # A key that is made for less is expected to expire.
+        if days is None or lifetime <= timedelta(days=days):
+            continue
+        yield NewEvent(
+            EventKind.KEY,
+            key.project.organization_id,
+            f"key/{key.pk}",
+            f"{key.expires_at:%Y-%m-%dT%H:%M:%SZ}",
+            str(days),
+            {
+                "key_id": str(key.pk),
+                "name": f"{key.project.organization.name} / {key.project.name} / {key.name}",
+                "redacted_value": key.redacted,
+                "expires_at": key.expires_at.isoformat(),
+                "days": days,
+            },
+        )
+
+
+def unusual_spend(now: datetime) -> Iterator[NewEvent]:
+    """Yield an event for each organization whose day costs at least $5 and more than twice the second highest
+    of the 14 days before it, at least 7 of which had spend.
+    """
+    days = [now.date() + timedelta(days=each) for each in (-1, 0, 1)]
+    large = Budget.objects.filter(
+        scope=Scope.ORGANIZATION,
+        period=Period.DAY,
+        period_start__in=days,
+        posted_nanodollars__gte=UNUSUAL_USD * NANODOLLARS,
+    )
+    zones = dict(
+        Organization.objects.filter(pk__in=[row.scope_id for row in large]).values_list("pk", "time_zone")
+    )
+    for row in large:
+        if row.scope_id not in zones or row.period_start != local_day(now, zones[row.scope_id]):
+            continue
+        before = [
+            str(BudgetKey(row.scope, row.scope_id, row.period, row.period_start - timedelta(days=each)))
+            for each in range(1, DAYS_BEFORE + 1)
+        ]
+        spent = sorted(
+            Budget.objects.filter(id__in=before, posted_nanodollars__gt=0).values_list(
+                "posted_nanodollars", flat=True
+            )
+        )
+        if len(spent) < LEAST_DAYS_WITH_SPEND or row.posted_nanodollars <= UNUSUAL_TIMES * spent[-2]:
+            continue
+        data = {"spent_usd": to_usd(row.posted_nanodollars), "usual_usd": to_usd(spent[-2])}
+        yield _of_day(EventKind.SPEND, row.scope_id, str(row.period_start), data)
+
+
+def rising_failures(now: datetime) -> Iterator[NewEvent]:
+    """Yield an event for each organization with 10 failed requests or more, a fifth or more of all, since the
+    start of the hour before.
+    """
+    since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    rows = HourlyUsage.objects.filter(organization__in=_callers(since), hour__gte=since).order_by()
+    sums = rows.values("organization").annotate(
+        all=Sum("requests"), failed=Sum("requests", filter=Q(outcome__in=FAILED), default=0)
+    )
+    for row in sums.filter(failed__gte=LEAST_FAILURES):
+        if row["failed"] * 100 >= FAILED_PERCENT * row["all"]:
+            data = {"since": since.isoformat(), "requests": row["all"], "failed": row["failed"]}
+            yield _of_day(EventKind.FAILURES, row["organization"], str(now.astimezone(UTC).date()), data)
+
+
+def failed_checks() -> Iterator[NewEvent]:
+    """Yield an event for each day on which a check of the books found differences that are still open."""
+    for check in LedgerCheck.objects.filter(differences__gt=0, resolved_at__isnull=True):
+        day = str(check.checked_at.astimezone(UTC).date())
+        data = {"differences": check.differences, "first_difference": check.first_difference}
+        yield NewEvent(EventKind.LEDGER, None, "ledger", day, "", data)
+
+
+def model_down(model: str, now: datetime) -> Iterator[NewEvent]:
+    """Yield an event for each organization that has called this model, which is down, in the last day."""
+    for organization_id in _callers(now - timedelta(days=1), model):
+        event = _of_day(EventKind.MODEL, organization_id, str(now.astimezone(UTC).date()), {"model": model})
+        yield event._replace(subject=f"{event.subject}/{model}")
+
+
+def _callers(since: datetime, model: str | None = None) -> list[int]:
+    """Return the organizations with a request since that hour, to any model or to this one."""
+    of_model = "" if model is None else "AND h.model = %s"
+    # One look into the index for each organization: hours have none by time alone.
+    rows = fetch_all(
+        f"""SELECT o.id FROM accounts_organization AS o WHERE 1 = (SELECT 1 FROM usage_hourlyusage AS h
+        WHERE h.organization_id = o.id AND h.hour >= %s {of_model} LIMIT 1)""",  # noqa: S608
+        [db_value(since), *([] if model is None else [model])],
+    )
+    return [organization_id for (organization_id,) in rows]
+
+
+def deployment_down(deployment: str, now: datetime) -> NewEvent:
+    """Return the event of a deployment that is down, by its model and name."""
+    model, _, name = deployment.partition(" ")
+    data = {"model": model, "deployment": name}
+    return NewEvent(EventKind.DEPLOYMENT, None, deployment, str(now.astimezone(UTC).date()), "", data)
+
+
+def _of_day(kind: EventKind, organization_id: int, day: str, data: Mapping[str, object]) -> NewEvent:
+    return NewEvent(kind, organization_id, f"organization/{organization_id}", day, "", data)
