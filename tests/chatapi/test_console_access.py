@@ -25,7 +25,6 @@ from chatapi.notifications.models import Delivery, WebhookEndpoint
 from tests.admin_pages import client_of
 from tests.cast import Person, run
 from tests.fake_stripe import Stripe
-from usage.models import BudgetLimit, HourlyUsage
 from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.models import BudgetLimit, Event, EventKind, HourlyUsage

@@ -16,8 +16,8 @@ from chatapi.serving.liveness import alive
 from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
-from chatapi.worker.reaper.payments import keep_payments
 from chatapi.worker.reaper.notifying import deliver_for_ever, watch_for_ever
+from chatapi.worker.reaper.payments import keep_payments
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
 from usage.database.group_commit import GroupCommit
