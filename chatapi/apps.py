@@ -17,12 +17,14 @@ E014  a rediss:// URL turns the verification of the server's certificate off
 E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
+E018  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from email.utils import parseaddr
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import parse_qsl
@@ -30,6 +32,8 @@ from urllib.parse import parse_qsl
 from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
 
 from accounts import client_ip
 from accounts.redis_urls import stream_urls, without_secrets
@@ -311,6 +315,20 @@ def check_path_prefix(**_: Any) -> Sequence[checks.CheckMessage]:
     reserved = ", ".join(f"/{name}" for name in sorted(OWN_SEGMENTS))
     hint = f"Use a path such as /llm, without a slash at its end, that does not begin with {reserved}."
     return _wrong_values("CHATAPI_PATH_PREFIX", [] if is_good else [prefix], "no prefix", hint, "E015")
+
+
+@checks.register(CHECK_TAG)
+def check_email_from(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that mail has a sender, if it is sent."""
+    if not settings.SENDS_EMAIL:
+        return []
+    sender = settings.DEFAULT_FROM_EMAIL
+    try:
+        validate_email(parseaddr(sender)[1])
+    except ValidationError:
+        hint = "Use chatapi@example.com or Chat API <chatapi@example.com>: CHATAPI_EMAIL_URL is set."
+        return _wrong_values("CHATAPI_EMAIL_FROM", [sender], "no mail address", hint, "E018")
+    return []
 
 
 @checks.register(CHECK_TAG)

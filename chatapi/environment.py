@@ -3,11 +3,15 @@
 import difflib
 import re
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
 DATABASE_SCHEMES = ("sqlite", "postgres", "postgresql")
+# The port of each kind of mail server that the URL of one names.
+EMAIL_PORTS = {"smtp": 25, "smtps": 465}
+EMAIL_TIMEOUT_S = 10
 TRUE, FALSE = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
 # A variable of examples, for clients, and those that Kubernetes sets beside a Service whose name is chatapi.
 _NO_SETTING = re.compile(r"CHATAPI_KEY|CHATAPI(_\w+)?_(SERVICE_(HOST|PORT\w*)|PORT(_\d+_\w+)?)")
@@ -74,6 +78,39 @@ class Environment(environ.Env):
                 "postgres://user:password@host/name."
             )
         return database
+
+    def email(self, var: str) -> dict[str, Any]:
+        """Return Django's settings for the mail server that a URL names; errors don't show its password."""
+        url = self.str(var, default="")
+        if url in ("", "console:"):
+            name = "console" if url else "dummy"
+            return {"EMAIL_BACKEND": f"django.core.mail.backends.{name}.EmailBackend"}
+        try:
+            server = urlsplit(url)
+            port, options = server.port, dict(parse_qsl(server.query, keep_blank_values=True))
+        except ValueError:
+            raise ImproperlyConfigured(f"{var} is not a URL: its port must be a number.") from None
+        if server.scheme not in EMAIL_PORTS or not server.hostname or server.path.strip("/"):
+            raise ImproperlyConfigured(
+                f"{var} must be smtp://user:password@host:587?tls=starttls, smtps://…, or console:."
+            )
+        starts_tls = options == {"tls": "starttls"}
+        if options and not (starts_tls and server.scheme == "smtp"):
+            raise ImproperlyConfigured(f"{var} may only have ?tls=starttls, and only after smtp://.")
+        if server.scheme == "smtp" and server.password and not starts_tls:
+            raise ImproperlyConfigured(
+                f"{var} would send its password in plain text: add ?tls=starttls, or use smtps://."
+            )
+        return {
+            "EMAIL_BACKEND": "django.core.mail.backends.smtp.EmailBackend",
+            "EMAIL_HOST": server.hostname,
+            "EMAIL_PORT": port or EMAIL_PORTS[server.scheme],
+            "EMAIL_HOST_USER": unquote(server.username or ""),
+            "EMAIL_HOST_PASSWORD": unquote(server.password or ""),
+            "EMAIL_USE_TLS": starts_tls,
+            "EMAIL_USE_SSL": server.scheme == "smtps",
+            "EMAIL_TIMEOUT": EMAIL_TIMEOUT_S,
+        }
 
 
 def _unreadable(var: str, text: str | None, cast: Any) -> ImproperlyConfigured:

@@ -89,6 +89,11 @@ LAME_DUCK_MS = env.int("CHATAPI_LAME_DUCK_MS", default=5_000)
 DRAIN_MS = env.int("CHATAPI_DRAIN_MS", default=25_000)
 HUNG_MS = env.int("CHATAPI_HUNG_MS", default=60_000)
 
+# ---- mail: without a server none is sent, and pages do without
+globals().update(env.email("CHATAPI_EMAIL_URL"))
+SENDS_EMAIL = bool(env.str("CHATAPI_EMAIL_URL", default=""))
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env.str("CHATAPI_EMAIL_FROM", default="")
+
 # ---- traces, by OpenTelemetry's own variables; its SDK reads the others (docs/tracing.md)
 TRACES_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default="") or env.str(
     "OTEL_EXPORTER_OTLP_ENDPOINT", default=""

@@ -95,3 +95,46 @@ def test_what_kubernetes_and_clients_set_is_not_misspelt(monkeypatch: pytest.Mon
     for name in names:
         monkeypatch.setenv(name, "1")
     assert not set(names) & set(Environment().unknown("CHATAPI_"))
+
+
+def test_mail_goes_through_the_server_that_a_url_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "smtp://bob:p%40ss@mail.example.com:587?tls=starttls")
+    found = Environment().email(VARIABLE)
+    assert found["EMAIL_BACKEND"] == "django.core.mail.backends.smtp.EmailBackend"
+    assert (found["EMAIL_HOST"], found["EMAIL_PORT"]) == ("mail.example.com", 587)
+    assert (found["EMAIL_HOST_USER"], found["EMAIL_HOST_PASSWORD"]) == ("bob", "p@ss")
+    assert (found["EMAIL_USE_TLS"], found["EMAIL_USE_SSL"]) == (True, False)
+    monkeypatch.setenv(VARIABLE, "smtps://bob:p%40ss@mail.example.com")
+    found = Environment().email(VARIABLE)
+    assert (found["EMAIL_PORT"], found["EMAIL_USE_TLS"], found["EMAIL_USE_SSL"]) == (465, False, True)
+
+
+@pytest.mark.parametrize(("url", "backend"), [("", "dummy"), ("console:", "console")])
+def test_mail_goes_nowhere_or_to_the_console(monkeypatch: pytest.MonkeyPatch, url: str, backend: str) -> None:
+    monkeypatch.setenv(VARIABLE, url)
+    assert Environment().email(VARIABLE) == {
+        "EMAIL_BACKEND": f"django.core.mail.backends.{backend}.EmailBackend"
+    }
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mail.example.com",
+        "http://u:hunter2@h",
+        "smtp://",
+        "smtp://u:hunter2@h",
+        "smtp://u:hunter2@h:port?tls=starttls",
+        "smtp://u:hunter2@h/folder?tls=starttls",
+        "smtp://u:hunter2@h?tls=maybe",
+        "smtps://u:hunter2@h?tls=starttls",
+        "smtp://u:hunter2@h?tls=starttls&timeout=1",
+    ],
+)
+def test_it_refuses_what_is_no_mail_server_without_showing_the_password(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, url)
+    with pytest.raises(ImproperlyConfigured, match=f"^{VARIABLE} ") as raised:
+        Environment().email(VARIABLE)
+    assert "hunter2" not in str(raised.value)

@@ -220,3 +220,14 @@ def test_a_misspelt_name_is_a_warning(settings: Settings) -> None:
     found = run_checks(tags=[CHECK_TAG])
     assert [(each.id, each.is_serious()) for each in found] == [("chatapi.W001", False)] * 2
     assert [each.hint for each in found] == ["Did you mean CHATAPI_PING_MS?", "README lists the settings."]
+
+
+@pytest.mark.parametrize("sender", ["", "bob", "Chat API <bob>", "bob@example.com\r\nBcc: eve@example.com"])
+def test_mail_must_have_a_sender(settings: Settings, sender: str) -> None:
+    settings.DEFAULT_FROM_EMAIL = sender
+    settings.SENDS_EMAIL = False
+    assert ids() == []
+    settings.SENDS_EMAIL = True
+    assert ids() == ["chatapi.E018"]
+    settings.DEFAULT_FROM_EMAIL = "Chat API <chatapi@example.com>"
+    assert ids() == []
