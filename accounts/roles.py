@@ -48,7 +48,12 @@ _ADMIN = _MEMBER | {
     "usage.change_generation",  # stop it
 }
 # Only owners may give and take the role of an owner: `givable` decides that, not a permission.
-_OWNER = _ADMIN | {"audit.view_auditentry", "chatapi.read_storedresponse"}
+_OWNER = _ADMIN | {
+    "audit.view_auditentry",
+    "chatapi.read_storedresponse",
+    "sign_in.change_identityprovider",
+    "sign_in.change_emaildomain",
+}
 
 PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.VIEWER: _VIEWER,

@@ -1,8 +1,12 @@
-"""Records signing in and out, and failed attempts."""
+"""Records signing in and out, failed attempts, and changes of second factors."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+from allauth.account.internal.flows.login import get_authentication_records
+from allauth.mfa import signals
+from allauth.mfa.models import Authenticator
 from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.db.models.functions import Now
@@ -23,10 +27,31 @@ def listen() -> None:
     user_logged_in.connect(_signed_in, dispatch_uid="audit")
     user_logged_out.connect(_signed_out, dispatch_uid="audit")
     user_login_failed.connect(_failed, dispatch_uid="audit")
+    signals.authentication_failed.connect(_wrong_factor, dispatch_uid="audit")
+    for signal, action in (
+        (signals.authenticator_added, "added a second factor"),
+        (signals.authenticator_removed, "removed a second factor"),
+        (signals.authenticator_reset, "made new recovery codes"),
+    ):
+        signal.connect(partial(_factor_changed, action), weak=False, dispatch_uid="audit")
 
 
 def _signed_in(request: HttpRequest | None, user: User, **_: Any) -> None:
-    recorder.write(_actor(request, user), "signed in", user)
+    recorder.write(_actor(request, user), "signed in", user, reason=_ways(request, user))
+
+
+def _ways(request: HttpRequest | None, user: User) -> str:
+    """Return with what the person signed in, such as "password, totp"."""
+    records = get_authentication_records(request, user) if request else []
+    return ", ".join(each.get("type") or each["method"] for each in records)
+
+
+def _factor_changed(action: str, request: HttpRequest, user: User, authenticator: Authenticator, **_: Any) -> None:
+    recorder.write(_actor(request, user), action, user, reason=str(authenticator.type))
+
+
+def _wrong_factor(request: HttpRequest, user: User, **_: Any) -> None:
+    _failed({"username": user.get_username()}, request)
 
 
 def _signed_out(request: HttpRequest | None, user: User | None, **_: Any) -> None:

@@ -68,6 +68,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     context: dict[str, Any] = {
         "title": "Settings",
         "form": form,
+        "sign_in_url": console.url("sign_in_settings") if console.may("sign_in.change_identityprovider") else "",
         "may_change_projects": console.may("accounts.change_project"),
         "new_project_url": console.url("new_project") if console.may("accounts.add_project") else "",
     }
