@@ -31,6 +31,9 @@ _VIEWER = frozenset(
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}
 # To make, change and revoke admin keys; `ADMINISTERS_KEYS` has the roles.
 ADMINISTER_KEYS = "accounts.administer_keys"
+# The identity provider and the domains, in the console. The admin's pages about them, where a domain is
+# approved, ask for Django's own permissions, which no role has.
+ADMINISTER_SIGN_IN = "accounts.administer_sign_in"
 
 _ADMIN = _MEMBER | {
     ADMINISTER_KEYS,
@@ -51,8 +54,7 @@ _ADMIN = _MEMBER | {
 _OWNER = _ADMIN | {
     "audit.view_auditentry",
     "chatapi.read_storedresponse",
-    "sign_in.change_identityprovider",
-    "sign_in.change_emaildomain",
+    ADMINISTER_SIGN_IN,
 }
 
 PERMISSIONS: Mapping[str, frozenset[str]] = {

@@ -18,6 +18,7 @@ E015  CHATAPI_PATH_PREFIX is not a path, or begins like a route of our own
 E016  CHATAPI_STREAMS_URL has a server twice, or too many servers
 E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 E018  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
+E019  CHATAPI_SIGN_UP lets people sign up whose address nothing confirms, or the domains are none
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -84,6 +85,7 @@ ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
 # Django's ALLOWED_HOSTS: a dot in front stands for any subdomain.
 ALLOWED_HOST = re.compile(r"\*|\.?[a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
+DOMAIN = re.compile(r"([a-z0-9-]+\.)+[a-z][a-z0-9-]+")
 HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
 PATH_PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 MAX_PREFIX_CHARACTERS = 128
@@ -329,6 +331,20 @@ def check_email_from(**_: Any) -> Sequence[checks.CheckMessage]:
         hint = "Use chatapi@example.com or Chat API <chatapi@example.com>: CHATAPI_EMAIL_URL is set."
         return _wrong_values("CHATAPI_EMAIL_FROM", [sender], "no mail address", hint, "E018")
     return []
+
+
+@checks.register(CHECK_TAG)
+def check_sign_up(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that people who sign up can get mail, and that the domains are domains."""
+    if settings.SIGN_UP in ("open", "domain") and not settings.SENDS_EMAIL:
+        message = f"CHATAPI_SIGN_UP={settings.SIGN_UP} needs mail, which confirms addresses."
+        return [checks.Error(message, hint="Set CHATAPI_EMAIL_URL, or use invitation.", id="chatapi.E019")]
+    domains = settings.SIGN_UP_DOMAINS
+    wrong = [domain for domain in domains if not DOMAIN.fullmatch(domain)]
+    if settings.SIGN_UP == "domain" and not domains:
+        wrong = [""]
+    hint = "Use example.com, with commas; CHATAPI_SIGN_UP=domain needs one."
+    return _wrong_values("CHATAPI_SIGN_UP_DOMAINS", wrong, "no domain of addresses", hint, "E019")
 
 
 @checks.register(CHECK_TAG)

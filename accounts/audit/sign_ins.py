@@ -46,7 +46,9 @@ def _ways(request: HttpRequest | None, user: User) -> str:
     return ", ".join(each.get("type") or each["method"] for each in records)
 
 
-def _factor_changed(action: str, request: HttpRequest, user: User, authenticator: Authenticator, **_: Any) -> None:
+def _factor_changed(
+    action: str, request: HttpRequest, user: User, authenticator: Authenticator, **_: Any
+) -> None:
     recorder.write(_actor(request, user), action, user, reason=str(authenticator.type))
 
 

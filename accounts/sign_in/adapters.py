@@ -131,7 +131,9 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
 
     def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
         """Show our own page for every failure."""
-        _refuse(request, "The identity provider did not sign you in. Try again, or ask your organization's owner.")
+        _refuse(
+            request, "The identity provider did not sign you in. Try again, or ask your organization's owner."
+        )
 
 
 def _claims(login: SocialLogin) -> dict[str, Any] | None:
@@ -141,4 +143,6 @@ def _claims(login: SocialLogin) -> dict[str, Any] | None:
 
 
 def _refuse(request: HttpRequest, reason: str) -> NoReturn:
-    raise ImmediateHttpResponse(render(request, "console/sign_in_refused.html", {"reason": reason}, status=403))
+    raise ImmediateHttpResponse(
+        render(request, "console/sign_in_refused.html", {"reason": reason}, status=403)
+    )

@@ -90,7 +90,9 @@ def discovery(issuer: str) -> dict[str, Any]:
         # One text for all failures: it must not tell an owner what answers in the operator's network.
         raise NotFetched("There is no answer of an OpenID Connect provider at this URL.") from error
     needed = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
-    if not isinstance(found, dict) or not all(str(found.get(each, "")).startswith("https://") for each in needed):
+    if not isinstance(found, dict) or not all(
+        str(found.get(each, "")).startswith("https://") for each in needed
+    ):
         raise NotFetched("The provider does not name all its endpoints, or not by HTTPS.")
     if found.get("issuer") != issuer:
         raise NotFetched(f"The provider calls itself {str(found.get('issuer'))[:200]!r}: enter that URL.")

@@ -30,7 +30,9 @@ _UNAVAILABLE = {
     "title": "Not available now",
     "sentence": "Redis, which counts attempts, does not respond. Try again in a minute.",
 }
-_NO_PROVIDER = "The identity provider does not answer as it should. Try again, or ask your organization's owner."
+_NO_PROVIDER = (
+    "The identity provider does not answer as it should. Try again, or ask your organization's owner."
+)
 
 
 def guarded(view: View) -> View:
@@ -115,7 +117,11 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
     """Confirm the address of the link, after a press of a button: programs open links in mail, too."""
     content = addresses.read(PURPOSE, token) or {}
     person = User.objects.filter(pk=content.get("person"), is_active=True).first()
-    if person is None or person.email != content["from"] or addresses.is_taken(content["to"], except_of=person):
+    if (
+        person is None
+        or person.email != content["from"]
+        or addresses.is_taken(content["to"], except_of=person)
+    ):
         return render(request, "console/choose_password.html", {"validlink": False}, status=404)
     if request.method != "POST":
         return render(request, "console/confirm_address.html", {"address": content["to"], "person": person})
@@ -125,5 +131,3 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
         recorder.record("confirmed an address", person)
     messages.success(request, f"The address {content['to']} is confirmed.")
     return redirect("console:account")
-
-

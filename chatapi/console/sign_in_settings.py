@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts.audit import recorder
 from accounts.models import Role
 from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.roles import ADMINISTER_SIGN_IN
 from accounts.sign_in import attempts
 from accounts.sign_in.fetching import NotFetched, discovery
 from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
@@ -23,7 +24,6 @@ from accounts.sign_in.models import EmailDomain, IdentityProvider, validate_grou
 from chatapi.console.tenancy import Console, page, render
 
 MAX_DOMAINS = 20
-_PROVIDER, _DOMAIN = "sign_in.change_identityprovider", "sign_in.change_emaildomain"
 # Nobody becomes an owner by an address alone.
 _GIVEN_ROLES = [(role.value, role.label) for role in Role if role != Role.OWNER]
 
@@ -145,7 +145,7 @@ class DomainForm(ConstrainedForm):
 
 @sensitive_post_parameters("secret")
 @require_http_methods(["GET", "HEAD", "POST"])
-@page(_PROVIDER)
+@page(ADMINISTER_SIGN_IN)
 def sign_in_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the provider and the domains; change the provider."""
     form = ProviderForm(request.POST or None, request, console)
@@ -174,7 +174,7 @@ def _show(
 
 
 @require_POST
-@page(_PROVIDER)
+@page(ADMINISTER_SIGN_IN)
 def remove_provider(request: HttpRequest, console: Console) -> HttpResponse:
     """Remove the provider; people sign in with passwords again, which they may have to choose first."""
     row = IdentityProvider.objects.filter(organization=console.organization).first()
@@ -188,7 +188,7 @@ def remove_provider(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_POST
-@page(_DOMAIN)
+@page(ADMINISTER_SIGN_IN)
 def add_domain(request: HttpRequest, console: Console) -> HttpResponse:
     """Add a domain, which waits for an operator's approval."""
     form = DomainForm({**request.POST.dict(), "domain": request.POST.get("domain", "").strip().lower()})
@@ -203,7 +203,7 @@ def add_domain(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 @require_POST
-@page(_DOMAIN)
+@page(ADMINISTER_SIGN_IN)
 def change_domain(request: HttpRequest, console: Console, domain_id: int) -> HttpResponse:
     """Say whether people with an address of the domain may join, and as what."""
     row, role = _domain(console, domain_id), request.POST.get("joins_as", "")
@@ -215,7 +215,7 @@ def change_domain(request: HttpRequest, console: Console, domain_id: int) -> Htt
 
 
 @require_POST
-@page(_DOMAIN)
+@page(ADMINISTER_SIGN_IN)
 def remove_domain(request: HttpRequest, console: Console, domain_id: int) -> HttpResponse:
     """Give a domain up."""
     row = _domain(console, domain_id)
