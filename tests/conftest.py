@@ -11,7 +11,7 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.test import Client
-from pytest_django import DjangoDbBlocker
+from pytest_django import DjangoDbBlocker, Settings
 
 from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
@@ -94,3 +94,9 @@ def small(db: None) -> ServedModel:
     Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
     prices.change(model.id, PRICE)
     return model
+
+
+@pytest.fixture
+def quick_passwords(settings: Settings) -> None:
+    """Use a fast password hasher."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

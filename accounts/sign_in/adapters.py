@@ -89,7 +89,7 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
         """Return the organization's provider with this number."""
         if not (provider and provider.isdecimal() and len(provider) < 19):
             return []
-        row = IdentityProvider.objects.filter(pk=provider).select_related("organization").first()
+        row = IdentityProvider.objects.filter(pk=int(provider)).select_related("organization").first()
         secret = row.secret if row else None
         if row is None or secret is None:
             return []
@@ -114,7 +114,9 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
     def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
         """Find or make the person, and tie the provider's account to them."""
         claims = _claims(sociallogin)
-        row = IdentityProvider.objects.select_related("organization").get(pk=sociallogin.account.provider)
+        row = IdentityProvider.objects.select_related("organization").get(
+            pk=int(sociallogin.account.provider)
+        )
         known = sociallogin.user if sociallogin.is_existing else None
         try:
             if sociallogin.state.get("process") != "login" or claims is None:

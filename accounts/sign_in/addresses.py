@@ -17,12 +17,13 @@ _SALT = "accounts.sign_in.addresses"
 
 def is_confirmed(person: User) -> bool:
     """Return whether the person has shown that they read mail to their address."""
-    return EmailAddress.objects.filter(user=person, email=person.email.lower(), verified=True).exists()
+    rows = EmailAddress.objects.filter(user=person, email=person.email.lower(), verified=True)
+    return bool(rows.exists())
 
 
 def is_taken(address: str, *, except_of: User | None = None) -> bool:
     """Return whether the address is another person's, as a confirmed address, user name or only by claim."""
-    others = User.objects.exclude(pk=except_of.pk if except_of else None)
+    others = User.objects.exclude(pk=except_of.pk) if except_of else User.objects.all()
     return (
         others.filter(emailaddress__email=address, emailaddress__verified=True).exists()
         or others.filter(username__iexact=address).exists()

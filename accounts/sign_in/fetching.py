@@ -48,7 +48,7 @@ class _PublicAdapter(HTTPAdapter):
     """Verifies certificates with the system's authorities, or those of SSL_CERT_FILE."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs, ssl_context=ssl.create_default_context())  # type: ignore[no-untyped-call]
+        super().init_poolmanager(*args, **kwargs, ssl_context=ssl.create_default_context())
         self.poolmanager.pool_classes_by_scheme = {"https": _PublicPool}
 
     def cert_verify(self, *args: Any, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class Session(requests.Session):
         self.adapters.clear()
         self.mount("https://", _PublicAdapter())
 
-    def request(self, method: str | bytes, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+    def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> requests.Response:
         """Return the whole answer. Raises `RequestException`."""
         ends_at = time.monotonic() + TIME_LIMIT_S
         kwargs |= {"timeout": _WAIT_S, "allow_redirects": False, "stream": True}

@@ -97,7 +97,8 @@ def _person(provider: IdentityProvider, address: str) -> User:
     """Return the person with this confirmed address, the invited one, or a new unsaved one."""
     confirmed = EmailAddress.objects.filter(email=address, verified=True).select_related("user").first()
     if confirmed is not None:
-        return confirmed.user
+        person: User = confirmed.user
+        return person
     people = list(User.objects.filter(email__iexact=address)[:2])
     if len(people) == 1 and _is_invited_here(provider, people[0]):
         return people[0]

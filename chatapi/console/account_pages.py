@@ -116,7 +116,7 @@ def address_page(request: HttpRequest) -> HttpResponse:
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
     """Confirm the address of the link, after a press of a button: programs open links in mail, too."""
     content = addresses.read(PURPOSE, token) or {}
-    person = User.objects.filter(pk=content.get("person"), is_active=True).first()
+    person = User.objects.filter(pk=content.get("person", 0), is_active=True).first()
     if (
         person is None
         or person.email != content["from"]

@@ -77,7 +77,7 @@ class PlaceForm(forms.Form):
     """A new person's password, and the organization that they found or join."""
 
     place = forms.ChoiceField(label="Organization", widget=forms.RadioSelect, choices=[(FOUND, "A new one")])
-    name = Organization._meta.get_field("name").formfield(  # type: ignore[union-attr]
+    name = Organization._meta.get_field("name").formfield(
         label="Name of your organization", required=False, help_text="Such as your company's name."
     )
     password = forms.CharField(
@@ -92,7 +92,7 @@ class PlaceForm(forms.Form):
             del self.fields["place"]
         else:
             choice = (JOIN, f"{domain.organization}, as {domain.joins_as}")
-            self.fields["place"].choices = [choice, (FOUND, "A new one")]  # type: ignore[attr-defined]
+            self.fields["place"].choices = [choice, (FOUND, "A new one")]
 
     def clean(self) -> dict[str, Any]:
         """Check the password and the name; names of organizations could be tried out, so that is counted."""
@@ -117,7 +117,7 @@ class PlaceForm(forms.Form):
     @property
     def founds(self) -> bool:
         """Return whether the person makes a new organization."""
-        return self.cleaned_data.get("place", FOUND) == FOUND
+        return bool(self.cleaned_data.get("place", FOUND) == FOUND)
 
 
 @sensitive_post_parameters("password")

@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from pytest_django import Settings
 from redis import Redis
 
 from chatapi.serving import embedded_valkey
@@ -135,6 +137,20 @@ def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """Start a server that no test stops or fills."""
     with Valkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
+
+
+@pytest.fixture
+def counting(shared_valkey: Valkey, settings: Settings) -> None:
+    """Count attempts to sign in, and used codes, under prefixes of the test's own."""
+    settings.STREAMS_URL = f"unix://{shared_valkey.socket}"
+    settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
+    settings.CACHES = {"default": settings.CACHES["default"] | {"KEY_PREFIX": settings.REDIS_KEY_PREFIX}}
+
+
+@pytest.fixture
+def mailing(settings: Settings) -> None:
+    """Send mail, to pytest-django's box."""
+    settings.SENDS_EMAIL, settings.DEFAULT_FROM_EMAIL = True, "chatapi@example.com"
 
 
 @pytest.fixture

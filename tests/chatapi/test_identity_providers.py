@@ -1,0 +1,488 @@
+"""Signing in at an organization's own identity provider: a real one, over TLS.
+
+Whom it lets in, as whom, with which role; and that no organization reaches into another one with it.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from allauth.account.models import EmailAddress
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from allauth.socialaccount.models import SocialAccount
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Organization, Role
+from accounts.sign_in import attempts, fetching
+from accounts.sign_in.models import EmailDomain, IdentityProvider
+from tests.admin_pages import client_of
+from tests.cast import Person, join
+from tests.chatapi.identity_provider import Provider
+from tests.chatapi.signing_in import PASSWORD, SIGN_IN, sign_in, who, with_password
+
+SECRET = "the-clients-secret"
+pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords")
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
+    """Start one provider for all tests."""
+    with Provider(tmp_path_factory.mktemp("provider")).running() as provider:
+        yield provider
+
+
+@pytest.fixture(autouse=True)
+def trusting(provider: Provider, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    """Trust the provider's certificate, and let providers have private addresses."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(provider.certificate))
+    settings.OIDC_PRIVATE_ADDRESSES = True
+
+
+def offer(organization: Organization, provider: Provider, domain: str, **changes: Any) -> IdentityProvider:
+    """Let the organization's people of an approved domain sign in at the provider."""
+    EmailDomain.objects.create(organization=organization, domain=domain, approved_at=timezone.now())
+    row = IdentityProvider(organization=organization, issuer=provider.issuer, client_id="chatapi", **changes)
+    row.enter_secret(SECRET)
+    row.save()
+    return row
+
+
+def path_of(row: IdentityProvider) -> str:
+    return f"/console/sign-in/provider/{row.pk}/"
+
+
+def come(
+    provider: Provider, row: IdentityProvider, sub: str, client: Client | None = None, query: str = ""
+) -> Any:
+    """Sign in at the provider; return the answer to what it says, and the client."""
+    client = client or Client()
+    away = client.get(path_of(row) + query)
+    assert away.status_code == 302, away.content
+    assert away.headers["location"].startswith(provider.issuer)
+    return client.get(provider.authorize(away.headers["location"], sub)), client
+
+
+# ---- who comes in
+
+
+def test_someone_new_comes_with_the_role_of_new_people(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="member")
+    provider.knows("1", email="Erin@acme.example", email_verified=True)
+    answer, client = come(provider, row, "1", query="?next=/console/account")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/console/account")
+    erin = User.objects.get(username="erin@acme.example")
+    assert who(client) == erin.username
+    assert (erin.has_usable_password(), erin.is_staff) == (False, False)
+    assert Member.objects.get(user=erin).role == Role.MEMBER
+    assert EmailAddress.objects.get(user=erin).verified
+    assert SocialAccount.objects.get().extra_data == {}
+    entry = AuditEntry.objects.get(action="created", object_type="accounts.member")
+    assert (entry.actor, entry.organization_id) == ("identity provider of Acme", acme.pk)
+    assert AuditEntry.objects.get(action="signed in").reason == "socialaccount"
+    row.refresh_from_db()
+    assert row.used_at is not None
+
+
+def test_someone_comes_again_as_the_same_person(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("2", email="erin@acme.example")
+    come(provider, row, "2")
+    provider.knows("2", email="erin.smith@acme.example")
+    assert who(come(provider, row, "2")[1]) == "erin@acme.example"
+
+
+def test_an_invited_person_comes_in_their_place(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example")
+    client_of(alice.user).post(
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "admin"}
+    )
+    provider.knows("3", email="erin@acme.example")
+    assert who(come(provider, row, "3")[1]) == "erin@acme.example"
+    assert Member.objects.get(user__username="erin@acme.example").role == Role.ADMIN
+
+
+def test_a_person_with_the_confirmed_address_comes_as_themselves(
+    provider: Provider, acme: Organization, bob: Person
+) -> None:
+    row = offer(acme, provider, "acme.example")
+    with_password(bob.user, email="bob@acme.example")
+    EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+    provider.knows("4", email="bob@acme.example")
+    assert who(come(provider, row, "4")[1]) == "bob"
+
+
+def test_the_second_factor_is_asked_for_after_the_provider(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("5", email="erin@acme.example")
+    come(provider, row, "5")
+    TOTP.activate(User.objects.get(username="erin@acme.example"), generate_totp_secret())
+    answer, client = come(provider, row, "5")
+    assert (answer.headers["location"], who(client)) == ("/console/sign-in/second-factor", "")
+    assert "sociallogin" not in str(dict(client.session))
+
+
+# ---- who does not
+
+
+def refused(provider: Provider, row: IdentityProvider, sub: str, **claims: Any) -> str:
+    """Return why nobody is signed in."""
+    provider.knows(sub, **claims)
+    answer, client = come(provider, row, sub)
+    assert (answer.status_code, who(client)) == (403, "")
+    (reason,) = re.findall(r'role="alert">([^<]*)<', answer.content.decode())
+    return str(reason)
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({}, "no e-mail address"),
+        ({"email": "no address"}, "no e-mail address"),
+        ({"email": "bob@umbrella.example"}, "may not vouch for bob@umbrella.example"),
+        ({"email": "bob@sub.acme.example"}, "may not vouch"),
+        ({"email": "bob@acme.example", "email_verified": False}, "has not confirmed"),
+        ({"email": "bob@acme.example"}, "None of your groups has a place"),
+    ],
+)
+def test_a_provider_vouches_for_its_domain_only(
+    provider: Provider, acme: Organization, claims: dict[str, Any], reason: str
+) -> None:
+    row = offer(acme, provider, "acme.example")
+    assert reason in refused(provider, row, f"6-{len(reason)}-{len(claims)}", **claims)
+    assert not User.objects.exists()
+    assert not SocialAccount.objects.exists()
+
+
+def test_a_domain_counts_only_after_its_approval(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    EmailDomain.objects.update(approved_at=None)
+    assert "domain is not approved" in refused(provider, row, "7", email="erin@acme.example")
+    assert Client().post(SIGN_IN, {"username": "erin@acme.example"}).context["provider"] is None
+
+
+@pytest.mark.parametrize("rights", ["is_staff", "is_superuser"])
+def test_no_provider_signs_an_operator_in(provider: Provider, acme: Organization, rights: str) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    root = User.objects.create(username="root", email="root@acme.example", **{rights: True})
+    EmailAddress.objects.create(user=root, email="root@acme.example", verified=True)
+    assert "Operators" in refused(provider, row, f"8-{rights}", email="root@acme.example")
+
+
+def test_nobody_gets_an_account_in_which_somebody_else_wrote_their_address(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    """Charlie could otherwise wait in that account, whose password he knows, for its place in Acme."""
+    row = offer(acme, provider, "acme.example", default_role="admin")
+    with_password(charlie.user, email="erin@acme.example")
+    assert "not confirmed" in refused(provider, row, "9", email="erin@acme.example")
+    assert not Member.objects.filter(user=charlie.user, organization=acme).exists()
+
+
+def test_a_provider_does_not_keep_people_whose_address_left_its_domain(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    SocialAccount.objects.create(provider=str(row.pk), uid="10", user=charlie.user)
+    User.objects.filter(pk=charlie.user.pk).update(email="charlie@umbrella.example")
+    assert "address of another domain" in refused(provider, row, "10", email="erin@acme.example")
+
+
+def test_nobody_is_tied_to_the_provider_by_a_link(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("11", email="erin@acme.example")
+    answer, client = come(provider, row, "11", client_of(charlie.user), "?process=connect")
+    assert answer.status_code == 403
+    assert not SocialAccount.objects.exists()
+    assert who(client) == "charlie"
+
+
+def test_a_stolen_answer_opens_nothing_in_another_browser(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("12", email="erin@acme.example")
+    away = Client().get(path_of(row))
+    answer = Client().get(provider.authorize(away.headers["location"], "12"))
+    assert answer.status_code == 403
+    assert not User.objects.exists()
+
+
+def test_where_sign_up_is_closed_nobody_new_comes(
+    provider: Provider, acme: Organization, settings: Settings
+) -> None:
+    settings.SIGN_UP = "closed"
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    assert "Only an operator" in refused(provider, row, "13", email="erin@acme.example")
+
+
+# ---- roles
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"),
+    [(["users"], "viewer"), (["users", "admins"], "admin"), ("admins", "admin"), (["none", 7], "member")],
+)
+def test_the_highest_role_of_the_groups_counts_at_each_sign_in(
+    provider: Provider, acme: Organization, groups: Any, role: str
+) -> None:
+    mapping = {"users": "viewer", "admins": "admin"}
+    row = offer(
+        acme, provider, "acme.example", groups_claim="groups", group_roles=mapping, default_role="member"
+    )
+    erin = join("erin", Role.OWNER, acme, "default").user
+    User.objects.filter(pk=erin.pk).update(email="erin@acme.example")
+    EmailAddress.objects.create(user=erin, email="erin@acme.example", verified=True)
+    join("alice", Role.OWNER, acme, "default")
+    sub = f"14-{role}-{len(groups)}"
+    provider.knows(sub, email="erin@acme.example", groups=groups)
+    assert who(come(provider, row, sub)[1]) == "erin"
+    assert Member.objects.get(user=erin).role == role
+    entry = AuditEntry.objects.get(action="changed", object_type="accounts.member")
+    assert (entry.actor, entry.changes["role"]) == ("identity provider of Acme", ["owner", role])
+
+
+def test_the_only_owner_stays_one(provider: Provider, acme: Organization, alice: Person) -> None:
+    row = offer(acme, provider, "acme.example", groups_claim="groups", group_roles={"users": "viewer"})
+    with_password(alice.user, email="alice@acme.example")
+    EmailAddress.objects.create(user=alice.user, email="alice@acme.example", verified=True)
+    provider.knows("15", email="alice@acme.example", groups=["users"])
+    assert who(come(provider, row, "15")[1]) == "alice"
+    assert Member.objects.get(user=alice.user).role == Role.OWNER
+
+
+def test_a_removed_member_comes_back_by_a_group_only(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="member")
+    provider.knows("16", email="erin@acme.example")
+    come(provider, row, "16")
+    Member.objects.filter(user__username="erin@acme.example").delete()
+    assert "None of your groups" in refused(provider, row, "16", email="erin@acme.example")
+
+
+# ---- required
+
+
+@pytest.fixture
+def required(provider: Provider, acme: Organization, bob: Person) -> IdentityProvider:
+    """Acme requires its provider; Bob has a password, too."""
+    with_password(bob.user, email="bob@acme.example")
+    EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+    return offer(acme, provider, "acme.example", is_required=True, used_at=timezone.now())
+
+
+def test_an_address_of_the_domain_leads_to_the_provider(required: IdentityProvider) -> None:
+    for address in ("bob@acme.example", "Nobody@Acme.example"):
+        answer = Client().post(SIGN_IN, {"username": address})
+        assert f'href="{path_of(required)}"' in answer.content.decode()
+    assert 'type="password"' in Client().post(SIGN_IN, {"username": "bob@umbrella.example"}).content.decode()
+
+
+def test_a_password_is_not_enough(required: IdentityProvider, provider: Provider, mailing: None) -> None:
+    client = Client()
+    for name in ("bob", "bob@acme.example"):
+        answer = sign_in(client, name)
+        assert "requires that you sign in there" in answer.content.decode()
+        assert who(client) == ""
+    assert client.get("/console/").status_code == 302
+    provider.knows("17", email="bob@acme.example")
+    assert who(come(provider, required, "17")[1]) == "bob"
+
+
+def test_no_mail_sets_a_password_that_is_not_enough(
+    required: IdentityProvider, mailing: None, mailoutbox: list[Any]
+) -> None:
+    Client().post("/console/password/forgotten", {"email": "bob@acme.example"})
+    assert mailoutbox[0].subject == "There is no account with your address"
+
+
+def test_guests_and_operators_sign_in_as_before(
+    required: IdentityProvider, acme: Organization, charlie: Person
+) -> None:
+    with_password(charlie.user, email="charlie@umbrella.example")
+    Member.objects.create(organization=acme, user=charlie.user, role=Role.VIEWER)
+    with_password(User.objects.create_superuser("root", email="root@acme.example"))
+    for name in ("charlie", "root"):
+        client = Client()
+        sign_in(client, name)
+        assert who(client) == name
+
+
+def test_a_provider_that_is_not_required_is_offered(required: IdentityProvider) -> None:
+    IdentityProvider.objects.update(is_required=False)
+    shown = (
+        Client().post(SIGN_IN, {"username": "bob@acme.example", "next": "/console/account"}).content.decode()
+    )
+    assert 'type="password"' in shown
+    assert f'href="{path_of(required)}?next=/console/account"' in shown
+    client = Client()
+    sign_in(client, "bob")
+    assert who(client) == "bob"
+
+
+# ---- the owner's page
+
+
+def settings_of(acme: Organization) -> str:
+    return f"/console/{acme.pk}/settings/sign-in"
+
+
+def test_an_owner_enters_the_provider(provider: Provider, acme: Organization, alice: Person) -> None:
+    client, path = client_of(alice.user), settings_of(acme)
+    sent = {
+        "issuer": provider.issuer,
+        "client_id": "chatapi",
+        "secret": SECRET,
+        "groups_claim": "groups",
+        "group_roles": "llm-admins = admin\n\nCN=a,OU=b = viewer",
+    }
+    assert (
+        f"http://testserver/console/sign-in/provider/{acme.pk}/callback" in client.get(path).content.decode()
+    )
+    assert client.post(path, sent).status_code == 302
+    row = IdentityProvider.objects.get()
+    assert (row.secret, row.group_roles) == (SECRET, {"llm-admins": "admin", "CN=a,OU=b": "viewer"})
+    assert SECRET.encode() not in bytes(row.encrypted_secret)
+    assert SECRET not in client.get(path).content.decode()
+    assert not AuditEntry.objects.filter(changes__icontains=SECRET).exists()
+    assert AuditEntry.objects.filter(object_type="sign_in.identityprovider", organization_id=acme.pk).exists()
+    assert client.post(path, sent | {"secret": "", "default_role": "viewer"}).status_code == 302
+    assert IdentityProvider.objects.get().secret == SECRET
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"issuer": "http://localhost"}, "begins with https://"),
+        ({"issuer": "https://localhost:1"}, "no answer of an OpenID Connect provider"),
+        ({"issuer": "PROVIDER/"}, "The provider calls itself"),
+        ({"secret": ""}, "Enter the client"),
+        ({"is_required": "on"}, "First sign in through the provider"),
+        ({"group_roles": "admins = king"}, "needs one of owner, admin, member, viewer"),
+        ({"group_roles": "admins"}, "needs one of"),
+        ({"default_role": "owner"}, "Select a valid choice"),
+    ],
+)
+def test_a_provider_that_can_not_work_is_not_saved(
+    provider: Provider, acme: Organization, alice: Person, changes: dict[str, str], words: str
+) -> None:
+    sent = {"issuer": provider.issuer, "client_id": "chatapi", "secret": SECRET} | changes
+    sent["issuer"] = sent["issuer"].replace("PROVIDER", provider.issuer)
+    answer = client_of(alice.user).post(settings_of(acme), sent)
+    assert answer.status_code == 400
+    assert words in answer.content.decode()
+    assert not IdentityProvider.objects.exists()
+
+
+def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", used_at=timezone.now())
+    SocialAccount.objects.create(provider=str(row.pk), uid="18", user=alice.user)
+    client, path = client_of(alice.user), settings_of(acme)
+    sent = {"issuer": provider.issuer, "client_id": "chatapi", "is_required": "on"}
+    assert client.post(path, sent).status_code == 302
+    assert IdentityProvider.objects.get().is_required
+    assert client.post(path, sent | {"client_id": "other"}).status_code == 400
+    del sent["is_required"]
+    assert client.post(path, sent | {"client_id": "other"}).status_code == 302
+    assert IdentityProvider.objects.get().used_at is None
+    assert not SocialAccount.objects.exists()
+
+
+def test_an_operator_approves_a_domain_for_one_organization(
+    acme: Organization, alice: Person, charlie: Person, root: Client
+) -> None:
+    for person in (alice, charlie):
+        organization = person.project.organization
+        answer = client_of(person.user).post(
+            f"{settings_of(organization)}/domains", {"domain": " Acme.example ", "joins_as": "viewer"}
+        )
+        assert answer.status_code == 302
+    first, second = EmailDomain.objects.order_by("pk")
+    assert (first.domain, first.approved_at) == ("acme.example", None)
+    for row, status in ((first, 302), (second, 200)):
+        sent = {
+            "organization": row.organization_id,
+            "domain": row.domain,
+            "joins_as": row.joins_as,
+            "is_approved": "on",
+        }
+        answer = root.post(f"/admin/sign_in/emaildomain/{row.pk}/change/", sent)
+        assert answer.status_code == status
+    assert "This domain belongs to another organization" in answer.content.decode()
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert first.approved_at is not None
+    assert second.approved_at is None
+
+
+def test_an_owner_approves_no_domain(acme: Organization, alice: Person) -> None:
+    row = EmailDomain.objects.create(organization=acme, domain="google.example")
+    client = client_of(alice.user)
+    assert client.get(f"/admin/sign_in/emaildomain/{row.pk}/change/").status_code == 403
+    client.post(f"{settings_of(acme)}/domains/{row.pk}", {"joins_as": "viewer", "is_approved": "on"})
+    row.refresh_from_db()
+    assert (row.joins_as, row.approved_at) == ("viewer", None)
+
+
+# ---- what is fetched
+
+
+def test_private_addresses_are_not_asked_unless_the_operator_allows_it(
+    provider: Provider, settings: Settings
+) -> None:
+    fetching.discovery(provider.issuer)
+    settings.OIDC_PRIVATE_ADDRESSES = False
+    with pytest.raises(fetching.NotFetched, match="no answer of an OpenID Connect provider"):
+        fetching.discovery(provider.issuer)
+
+
+def test_no_certificate_is_taken_on_trust(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(fetching.NotFetched):
+        fetching.discovery(provider.issuer)
+
+
+def test_a_long_answer_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "MAX_BYTES", 100)
+    with pytest.raises(fetching.NotFetched):
+        fetching.discovery(provider.issuer)
+
+
+def test_a_slow_answer_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TIME_LIMIT_S", -1.0)
+    with pytest.raises(fetching.NotFetched):
+        fetching.discovery(provider.issuer)
+
+
+def test_a_provider_that_is_away_is_a_page(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example")
+    IdentityProvider.objects.update(issuer="https://localhost:1")
+    answer = Client().get(path_of(row))
+    assert answer.status_code == 502
+    assert "does not answer as it should" in answer.content.decode()
+    assert Client().get("/console/sign-in/provider/999999/").status_code == 404
+
+
+def test_an_owner_tries_few_urls(provider: Provider, acme: Organization, alice: Person) -> None:
+    client, sent = client_of(alice.user), {"client_id": "chatapi", "secret": SECRET}
+    statuses = [
+        client.post(settings_of(acme), sent | {"issuer": "https://localhost:1"}).status_code
+        for _ in range(attempts.MAX_PER_NAME_AND_IP + 1)
+    ]
+    assert statuses == [400] * attempts.MAX_PER_NAME_AND_IP + [429]
+
+
+def test_the_password_stays_the_password(alice: Person) -> None:
+    with_password(alice.user)
+    client = Client()
+    sign_in(client, "alice", PASSWORD)
+    assert who(client) == "alice"
