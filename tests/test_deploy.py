@@ -320,11 +320,11 @@ def below_a_prefix(service: Installation, tmp_path_factory: pytest.TempPathFacto
         nginx("prefix.conf", web.port, folder) as port,
     ):
         browser = Browser(port, folder / "cookies")
-        _, _, form = browser.get("/llm/admin/login/?next=/llm/console/")
+        _, _, form = browser.get("/llm/console/sign-in?next=/llm/console/")
         (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form))
         sent = {"csrfmiddlewaretoken": token, "username": "op", "password": "an-operator-s-password"}
         words = [word for name, value in sent.items() for word in ("-d", f"{name}={value}")]
-        assert browser.get("/llm/admin/login/?next=/llm/console/", *words)[:2] == (302, "/llm/console/")
+        assert browser.get("/llm/console/sign-in?next=/llm/console/", *words)[:2] == (302, "/llm/console/")
         cookies = (folder / "cookies").read_text().splitlines()
         assert {line.split("\t")[2] for line in cookies if "\t" in line} == {"/llm/"}
         yield browser

@@ -12,7 +12,6 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from accounts.audit import recorder
 from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from accounts.sign_in.models import EmailDomain, IdentityProvider
@@ -109,10 +108,6 @@ class AuthenticatorAdmin(ReadOnlyAdmin):
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Return none: each removal is one decision."""
         return {}
-
-    def delete_model(self, request: HttpRequest, obj: Authenticator) -> None:
-        recorder.record("removed a second factor", obj.user, reason=obj.type)
-        super().delete_model(request, obj)
 
     @display(description="Kind")
     def kind(self, row: Authenticator) -> str:

@@ -75,7 +75,7 @@ class MFAAdapter(DefaultMFAAdapter):  # type: ignore[misc]
         text = decrypt(Purpose.SECOND_FACTORS, b"", b64decode(encrypted_text))
         return text.decode() if text is not None else "A" * 32
 
-    def generate_authenticator_name(self, user: Any, type: Any) -> str:  # noqa: A002  allauth's name
+    def generate_authenticator_name(self, user: Any, type: Any) -> str:
         count = Authenticator.objects.filter(user=user, type=type).count()
         return f"Passkey {count + 1}"
 

@@ -1,4 +1,4 @@
-"""The form with which people sign in, to the console and to the admin, and what all forms of visitors count."""
+"""The form with which people sign in, and what all forms of visitors count."""
 
 import logging
 from collections.abc import Iterator

@@ -90,7 +90,7 @@ class EmailDomain(models.Model):
         choices=Role.choices,
         blank=True,
         default="",
-        help_text="People who confirm an address of this domain may join with this role. Empty: they may not.",
+        help_text="The role with which people who confirm an address of it may join. Empty: they may not.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -11,6 +11,7 @@ from allauth.mfa.webauthn import views as passkeys
 from allauth.socialaccount.providers.openid_connect import views as openid_connect
 from allauth.usersessions import views as sessions
 from django.urls import URLPattern, path
+from django.views.decorators.http import require_POST
 
 from chatapi.console.account_pages import account_page, from_provider, guarded
 from chatapi.console.sign_in import sign_in
@@ -49,5 +50,5 @@ urlpatterns = [
     _page("account/passkeys/<int:pk>/remove", passkeys.remove_webauthn, "mfa_remove_webauthn"),
     _page("account/recovery-codes", codes.view_recovery_codes, "mfa_view_recovery_codes"),
     _page("account/recovery-codes/new", codes.generate_recovery_codes, "mfa_generate_recovery_codes"),
-    _page("account/sessions/end", sessions.list_usersessions, "end_sessions"),
+    _page("account/sessions/end", require_POST(sessions.list_usersessions), "end_sessions"),
 ]

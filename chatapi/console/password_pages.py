@@ -1,4 +1,4 @@
-"""Choosing a password: by the link of an invitation, or by one that was mailed to a person who forgot theirs."""
+"""Choosing a password: by the link of an invitation, or by a mailed one if it was forgotten."""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ import pytest
 from openai import APIError, OpenAI
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import PASSWORD, watched
+from tests.browser.conftest import PASSWORD, enter, watched
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -127,9 +127,7 @@ def test_live_ends_for_who_has_signed_out_elsewhere(browser: Browser, installati
     context = browser.new_context()
     page, other = context.new_page(), context.new_page()
     page.goto(f"{installation.url}/admin/live/")
-    page.get_by_label("Username").fill("operator")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
+    enter(page, "operator", PASSWORD)
     expect(page.get_by_role("status")).to_have_text("live", timeout=15_000)  # a password takes its time
     other.goto(f"{installation.url}/admin/live/")
     other.evaluate("document.querySelector('form[action$=\"/logout/\"]').submit()")

@@ -1,45 +1,74 @@
-"""A real OpenID Connect provider behind TLS, in a thread, and a browser that signs in there."""
+"""A real OpenID Connect provider behind TLS, in a process of its own, and a browser that signs in there."""
 
-import ssl
 import subprocess
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import oidc_provider_mock
 import requests
-from werkzeug.serving import make_server
+
+from tests.installation import free_port, wait_for
+
+SERVE = """
+import sys
+import oidc_provider_mock
+from werkzeug.serving import run_simple
+port, certificate, key = sys.argv[1:]
+run_simple("localhost", int(port), oidc_provider_mock.app(), threaded=True, ssl_context=(certificate, key))
+"""
 
 
 class Provider:
     """The provider's issuer, its certificate and its people."""
 
     def __init__(self, folder: Path) -> None:
-        self.certificate, self.key = folder / "provider.pem", folder / "provider.key"
-        words = (
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost".split()
-        )
-        words += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(self.key)]
+        self.certificate, self.key, self.log = (folder / f"provider.{end}" for end in ("pem", "key", "log"))
+        words = [
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ]
+        words += [
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-keyout",
+            str(self.key),
+        ]
         subprocess.run(["openssl", *words, "-out", str(self.certificate)], check=True, capture_output=True)
-        self.issuer = ""
+        self.port = free_port()
+        self.issuer = f"https://localhost:{self.port}"
 
     @contextmanager
     def running(self) -> Iterator["Provider"]:
         """Serve until the end of the block."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.certificate, self.key)
-        server = make_server("localhost", 0, oidc_provider_mock.app(), threaded=True, ssl_context=context)
-        self.issuer = f"https://localhost:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        command = [sys.executable, "-W", "ignore", "-c", SERVE, str(self.port)]
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [*command, str(self.certificate), str(self.key)], stdout=log, stderr=subprocess.STDOUT
+            )
         try:
+            wait_for(self._answers, "the identity provider")
             yield self
         finally:
-            server.shutdown()
-            thread.join()
+            process.kill()
+            process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            return requests.get(self.issuer, verify=str(self.certificate), timeout=5).ok
+        except requests.ConnectionError:
+            return False
 
     def knows(self, sub: str, **claims: Any) -> None:
         """Give the provider a person."""

@@ -76,7 +76,8 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "remove_domain": (NOBODY, "owner"),
 }
 OF_A_ROW = (
-    "request", "live_stop", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement", "member_password",
+    "request", "live_stop", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement",
+    "member_password",
     "budget", "remove_budget", "rate_limit", "remove_rate_limit", "project_settings",
     "change_domain", "remove_domain",
 )  # fmt: skip

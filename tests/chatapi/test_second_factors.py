@@ -1,4 +1,4 @@
-"""Codes of an app and recovery codes: asked for on every way in, bounded, used once, and never stored in plain."""
+"""Codes of an app and recovery codes: asked for on every way in, bounded, used once, stored encrypted."""
 
 import re
 from typing import Any
@@ -14,8 +14,8 @@ from allauth.mfa.totp.internal.auth import (
     yield_hotp_counters_from_time,
 )
 from django.contrib.auth.models import User
+from django.template.loader import get_template
 from django.test import Client
-from django.urls import get_resolver
 from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
@@ -157,15 +157,13 @@ def test_without_redis_a_code_is_refused_with_a_page(alice: Person, settings: Se
 def test_every_page_of_allauth_has_our_look(settings: Settings) -> None:
     """A page without a template of ours would have allauth's, which is no page of the console."""
     own = str(settings.BASE_DIR / "chatapi" / "templates")
-    from django.template.loader import get_template
-
     found = set()
     for route in account_urls.urlpatterns:
         view: Any = route.callback
-        while hasattr(view, "__wrapped__"):
+        while not hasattr(view, "view_class") and hasattr(view, "__wrapped__"):
             view = view.__wrapped__
         name = getattr(getattr(view, "view_class", None), "template_name", None)
-        if name:
+        if name and route.name != "end_sessions":  # which only takes a form
             found.add(name)
             assert str(get_template(name).origin).startswith(own), f"{route.name}: {name}"  # type: ignore[attr-defined]
     assert len(found) > 8
@@ -178,7 +176,6 @@ def test_no_other_page_of_allauth_is_there() -> None:
             assert Client().get(root + path).status_code == 404, root + path
     names = {pattern.name for pattern in account_urls.urlpatterns}
     assert not {"account_signup", "account_logout", "socialaccount_connections"} & names
-    assert get_resolver().reverse_dict
 
 
 @pytest.mark.parametrize(
@@ -186,5 +183,6 @@ def test_no_other_page_of_allauth_is_there() -> None:
 )
 def test_a_visitor_sees_no_page_of_an_account(route: Any) -> None:
     path = "/console/" + re.sub(r"<\w+:\w+>", "1", str(route.pattern))
-    answer = Client().get(path, follow=True)
+    ask = Client().post if route.name == "end_sessions" else Client().get
+    answer = ask(path, follow=True)
     assert answer.request["PATH_INFO"] == "/console/sign-in"
