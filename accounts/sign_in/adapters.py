@@ -26,6 +26,11 @@ from accounts.sign_in.fetching import Session
 from accounts.sign_in.models import IdentityProvider
 
 PROVIDER = "openid_connect"
+_WAYS = {
+    "reauthenticate": "Use your password",
+    "mfa_reauthenticate": "Use a code of your app, or a recovery code",
+    "mfa_reauthenticate:webauthn": "Use a passkey",
+}
 _MAY_NOT_ENTER = "This account belongs to no organization, or is inactive."
 
 
@@ -48,6 +53,11 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
     def get_client_ip(self, request: HttpRequest) -> str:
         """Return the client's address, as trusted proxies name it."""
         return ip_of(request) or "0.0.0.0"  # noqa: S104  no address, as on a UNIX socket
+
+    def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
+        """Return the ways to sign in again, named as on our pages."""
+        ways: list[dict[str, Any]] = super().get_reauthentication_methods(user)
+        return [each | {"description": _WAYS[each["id"]]} for each in ways]
 
     def pre_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse | None:
         """Refuse people who may not enter, and lead those to their provider who must sign in there."""
