@@ -5,12 +5,14 @@ from functools import wraps
 from typing import Any
 
 from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
+from allauth.core.internal.ratelimit import consume_or_429
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -51,14 +53,28 @@ def guarded(view: View) -> View:
     return wrapper
 
 
+def for_visitors(view: View) -> View:
+    """Return the guarded view for a bounded number of requests of an address.
+
+    Each one begins a session, and may ask an identity provider.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        limited = consume_or_429(request, app="allauth.account", action="login", limit_get=True)
+        return limited or view(request, *args, **kwargs)
+
+    return guarded(wrapper)
+
+
 def from_provider(view: View) -> View:
     """Return the view with our page for answers that no identity provider should give."""
 
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
-            return guarded(view)(request, *args, **kwargs)
-        except (RequestException, KeyError, TypeError, ValueError, AttributeError):
+            return for_visitors(view)(request, *args, **kwargs)
+        except (RequestException, ImproperlyConfigured, KeyError, TypeError, ValueError, AttributeError):
             return render(request, "console/sign_in_refused.html", {"reason": _NO_PROVIDER}, status=502)
 
     return wrapper

@@ -13,7 +13,7 @@ from allauth.usersessions import views as sessions
 from django.urls import URLPattern, path
 from django.views.decorators.http import require_POST
 
-from chatapi.console.account_pages import account_page, from_provider, guarded
+from chatapi.console.account_pages import account_page, for_visitors, from_provider, guarded
 from chatapi.console.sign_in import sign_in
 
 
@@ -28,7 +28,7 @@ urlpatterns = [
     path("account", account_page, name="mfa_list_webauthn"),
     path("account", account_page, name="usersessions_list"),
     _page("sign-in/second-factor", mfa.authenticate, "mfa_authenticate"),
-    _page("sign-in/passkey", passkeys.login_webauthn, "mfa_login_webauthn"),
+    path("sign-in/passkey", for_visitors(passkeys.login_webauthn), name="mfa_login_webauthn"),
     path(
         "sign-in/provider/<str:provider_id>/",
         from_provider(openid_connect.login),

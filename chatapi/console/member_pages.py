@@ -13,7 +13,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access, invitations, memberships, roles
 from accounts.audit import recorder
 from accounts.models import Member, Role
-from accounts.sign_in import mail
+from accounts.sign_in import attempts, mail
+from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
 from chatapi.console.tenancy import Console, page, render
 from usage.pages.filters import is_id
 
@@ -120,6 +121,12 @@ def _mail(request: HttpRequest, member: Member) -> None:
     if not member.user.email or not settings.SENDS_EMAIL:
         return
     sender: Any = request.user
+    try:
+        with unless_unavailable():
+            refuse_for(attempts.mail_wait_ms(member.user.email, network_of(request)))
+    except TooMany:
+        messages.error(request, "Too many mails were sent. Copy the link instead.")
+        return
     is_sent = mail.send(
         "invitation",
         member.user.email,

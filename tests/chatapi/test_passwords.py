@@ -105,6 +105,20 @@ def test_an_invitation_is_mailed_and_confirms_the_address(
     assert EmailAddress.objects.get(user__username="erin@acme.example").verified
 
 
+@pytest.mark.usefixtures("mailing")
+def test_mail_of_invitations_is_bounded_and_the_link_is_not(
+    mailoutbox: list[EmailMessage], alice: Person, acme: Organization
+) -> None:
+    client, path = client_of(alice.user), f"/console/{acme.pk}/members/invite"
+    pages = [
+        client.post(path, {"email": f"{number}@acme.example", "role": "viewer"}, follow=True).content.decode()
+        for number in range(attempts.MAX_MAILS_PER_IP + 1)
+    ]
+    assert len(mailoutbox) == attempts.MAX_MAILS_PER_IP
+    assert "Too many mails were sent. Copy the link instead." in pages[-1]
+    assert "/console/invitation/" in pages[-1]
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True

@@ -14,6 +14,7 @@ from allauth.mfa.totp.internal.auth import (
     yield_hotp_counters_from_time,
 )
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.template.loader import get_template
 from django.test import Client
 from pytest_django import Settings
@@ -149,6 +150,15 @@ def test_without_redis_a_code_is_refused_with_a_page(alice: Person, settings: Se
     assert answer.status_code == 503
     assert "Redis" in answer.content.decode()
     assert who(client) == ""
+
+
+def test_a_visitor_begins_few_sessions(settings: Settings) -> None:
+    statuses = [
+        Client().get("/console/sign-in/passkey", headers={"accept": "application/json"}).status_code
+        for _ in range(31)
+    ]
+    assert statuses == [200] * 30 + [429]
+    assert Session.objects.count() == 30
 
 
 # ---- which of django-allauth's pages there are
