@@ -43,12 +43,12 @@ class IdentityProvider(models.Model):
     is_required = models.BooleanField(
         "required",
         default=False,
-        help_text="Members with an address of the organization's domains can sign in in no other way.",
+        help_text="Members with an address of the organization's domains have no other way to sign in.",
     )
     groups_claim = models.CharField(
         max_length=100,
         blank=True,
-        help_text="The claim that lists a person's groups, such as groups. Empty: roles are given here.",
+        help_text="The claim that lists a person's groups, such as groups. Empty: roles are given at Members.",
     )
     group_roles = models.JSONField(default=dict, blank=True, validators=[validate_group_roles])
     default_role = models.CharField(

@@ -67,6 +67,7 @@ class ProviderForm(ConstrainedForm):
         super().__init__(data, instance=row, initial={"group_roles": lines})
         self.request, self.is_new = request, row._state.adding
         self.before = (row.issuer, row.client_id)
+        self.fields["secret"].required = self.is_new
         self.fields["secret"].help_text = "" if self.is_new else "Empty: the one that was entered before."
 
     def clean_group_roles(self) -> dict[str, str]:
@@ -100,8 +101,6 @@ class ProviderForm(ConstrainedForm):
     def clean(self) -> dict[str, Any]:
         """Let nobody lock an organization out by a provider at which nobody has signed in."""
         data: dict[str, Any] = super().clean() or {}
-        if self.is_new and not data.get("secret"):
-            self.add_error("secret", "Enter the client's secret.")
         if data.get("is_required") and (self.changes_client or self.instance.used_at is None):
             self.add_error("is_required", "First sign in through the provider, to see that it works.")
         return data

@@ -363,7 +363,7 @@ def test_an_owner_enters_the_provider(provider: Provider, acme: Organization, al
         ({"issuer": "http://localhost"}, "begins with https://"),
         ({"issuer": "https://localhost:1"}, "no answer of an OpenID Connect provider"),
         ({"issuer": "PROVIDER/"}, "The provider calls itself"),
-        ({"secret": ""}, "Enter the client"),
+        ({"secret": ""}, "This field is required"),
         ({"is_required": "on"}, "First sign in through the provider"),
         ({"group_roles": "admins = king"}, "needs one of owner, admin, member, viewer"),
         ({"group_roles": "admins"}, "needs one of"),

@@ -369,7 +369,7 @@ def test_it_starts_whatever_it_listens_on_and_is_called(
     url = re.search(r"(\S+)/admin/ +for operators", serve.text)
     assert url
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(url[1]).netloc)
-    connection.request("GET", "/admin/login/")
+    connection.request("GET", "/console/sign-in")
     assert connection.getresponse().status == (200 if opens else 400)
     connection.close()
     assert serve.stop() == 0
