@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from allauth.account.models import EmailAddress
 from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
@@ -14,7 +13,7 @@ from django.http import HttpRequest
 from redis.exceptions import RedisError
 
 from accounts import access, client_ip, forwarding
-from accounts.sign_in import attempts
+from accounts.sign_in import addresses, attempts
 
 log = logging.getLogger(__name__)
 
@@ -99,10 +98,11 @@ def user_name_of(typed: str) -> str:
     """
     if "@" not in typed:
         return typed
-    confirmed = EmailAddress.objects.filter(email=typed.lower(), verified=True).values_list("user__username")
-    people = User.objects.values_list("username")
-    for rows in (confirmed, people.filter(username=typed), people.filter(email__iexact=typed)):
-        found = list(rows[:2])
+    owner = addresses.owner_of(typed)
+    if owner is not None:
+        return owner.get_username()
+    for same in ({"username": typed}, {"email__iexact": typed}):
+        found = list(User.objects.filter(**same)[:2])
         if len(found) == 1:
-            return str(found[0][0])
+            return found[0].get_username()
     return typed

@@ -48,7 +48,7 @@ class IdentityProvider(models.Model):
     groups_claim = models.CharField(
         max_length=100,
         blank=True,
-        help_text="The claim that lists a person's groups, such as groups. Empty: roles are given at Members.",
+        help_text="The claim with a person's groups, such as groups. Empty: roles are given at Members.",
     )
     group_roles = models.JSONField(default=dict, blank=True, validators=[validate_group_roles])
     default_role = models.CharField(

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from allauth.account.models import EmailAddress
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
@@ -95,10 +94,9 @@ def _address(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
 
 def _person(provider: IdentityProvider, address: str) -> User:
     """Return the person with this confirmed address, the invited one, or a new unsaved one."""
-    confirmed = EmailAddress.objects.filter(email=address, verified=True).select_related("user").first()
-    if confirmed is not None:
-        person: User = confirmed.user
-        return person
+    owner = addresses.owner_of(address)
+    if owner is not None:
+        return owner
     people = list(User.objects.filter(email__iexact=address)[:2])
     if len(people) == 1 and _is_invited_here(provider, people[0]):
         return people[0]

@@ -90,7 +90,7 @@ def account_page(request: HttpRequest) -> HttpResponse:
     codes = next((each for each in factors if each.type == Authenticator.Type.RECOVERY_CODES), None)
     context = {
         "person": person,
-        "is_confirmed": bool(person.email) and addresses.is_confirmed(person),
+        "is_confirmed": addresses.owner_of(person.email) == person,
         "sends_email": settings.SENDS_EMAIL,
         "provider": providers.required_for(person),
         "totp": next((each for each in factors if each.type == Authenticator.Type.TOTP), None),

@@ -68,10 +68,9 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 
 def _people(address: str) -> list[User]:
     """Return those with this confirmed address, or with this address that nobody has confirmed."""
-    people = User.objects.filter(is_active=True).order_by("pk")
-    confirmed = list(people.filter(emailaddress__email=address, emailaddress__verified=True))
-    found = confirmed or list(people.filter(email__iexact=address)[:MAX_ACCOUNTS])
-    return [person for person in found if providers.required_for(person) is None]
+    owner = addresses.owner_of(address)
+    people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
+    return [person for person in people if person.is_active and providers.required_for(person) is None]
 
 
 def _reset_link(request: HttpRequest, person: User) -> dict[str, str]:

@@ -80,6 +80,12 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
 
 
+def test_a_link_of_the_release_before_leads_to_the_same_page(acme: Organization, alice: Person) -> None:
+    link = link_in(client_of(alice.user), acme, "erin")
+    form = Client().get(link.replace("/console/", "/admin/"), follow=True)
+    assert "Your user name is" in form.content.decode()
+
+
 def test_a_weak_password_is_not_taken(acme: Organization, alice: Person) -> None:
     visitor = Client()
     form = visitor.get(link_in(client_of(alice.user), acme, "erin"), follow=True)

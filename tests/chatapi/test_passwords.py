@@ -76,6 +76,23 @@ def test_a_confirmed_address_is_its_owners_alone(
 
 
 @pytest.mark.usefixtures("mailing")
+def test_an_address_that_an_operator_has_changed_opens_nothing(
+    mailoutbox: list[EmailMessage], alice: Person, charlie: Person, root: Client
+) -> None:
+    confirmed(alice, "alice@acme.example")
+    User.objects.filter(pk=alice.user.pk).update(email="alice@new.example")
+    Client().post(FORGOTTEN, {"email": "alice@acme.example"})
+    assert mailoutbox[0].subject == "There is no account with your address"
+    client = Client()
+    sign_in(client, "alice@acme.example")
+    assert who(client) == ""
+    with_password(charlie.user, email="alice@acme.example")
+    Client().post(FORGOTTEN, {"email": "alice@acme.example"})
+    choose(Client(), link_in(mailoutbox[1]))
+    assert EmailAddress.objects.get(email="alice@acme.example").user == charlie.user
+
+
+@pytest.mark.usefixtures("mailing")
 def test_mail_from_one_address_of_the_network_is_bounded(mailoutbox: list[EmailMessage]) -> None:
     answers = [
         Client().post(FORGOTTEN, {"email": f"{number}@acme.example"})

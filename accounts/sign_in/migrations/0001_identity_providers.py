@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
                 ('client_id', models.CharField(max_length=255, verbose_name='client id')),
                 ('encrypted_secret', models.BinaryField(default=b'')),
                 ('is_required', models.BooleanField(default=False, help_text="Members with an address of the organization's domains have no other way to sign in.", verbose_name='required')),
-                ('groups_claim', models.CharField(blank=True, help_text="The claim that lists a person's groups, such as groups. Empty: roles are given at Members.", max_length=100)),
+                ('groups_claim', models.CharField(blank=True, help_text="The claim with a person's groups, such as groups. Empty: roles are given at Members.", max_length=100)),
                 ('group_roles', models.JSONField(blank=True, default=dict, validators=[accounts.sign_in.models.validate_group_roles])),
                 ('default_role', models.CharField(blank=True, choices=[('owner', 'Owner'), ('admin', 'Admin'), ('member', 'Member'), ('viewer', 'Viewer')], default='', help_text='The role of new people, and of people in none of the groups. Empty: they are refused.', max_length=10)),
                 ('used_at', models.DateTimeField(editable=False, null=True, verbose_name='last used')),
