@@ -43,7 +43,7 @@ def provider_page(request: HttpRequest, provider: IdentityProvider, *, is_requir
     return render(request, "console/to_provider.html", context)
 
 
-class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
+class AccountAdapter(DefaultAccountAdapter):
     """The rules of signing in, whichever way it is done."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
@@ -74,7 +74,7 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         return None
 
 
-class MFAAdapter(DefaultMFAAdapter):  # type: ignore[misc]
+class MFAAdapter(DefaultMFAAdapter):
     """Secrets of second factors are encrypted in the database."""
 
     def encrypt(self, text: str) -> str:
@@ -90,7 +90,7 @@ class MFAAdapter(DefaultMFAAdapter):  # type: ignore[misc]
         return f"Passkey {count + 1}"
 
 
-class SocialAccountAdapter(DefaultSocialAccountAdapter):  # type: ignore[misc]
+class SocialAccountAdapter(DefaultSocialAccountAdapter):
     """The identity providers are those of organizations; `providers.admit` decides on their answers."""
 
     def list_apps(

@@ -64,7 +64,7 @@ class Session(requests.Session):
         self.adapters.clear()
         self.mount("https://", _PublicAdapter())
 
-    def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> requests.Response:
+    def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
         """Return the whole answer. Raises `RequestException`."""
         ends_at = time.monotonic() + TIME_LIMIT_S
         kwargs |= {"timeout": _WAIT_S, "allow_redirects": False, "stream": True}

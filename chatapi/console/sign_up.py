@@ -92,7 +92,8 @@ class PlaceForm(forms.Form):
             del self.fields["place"]
         else:
             choice = (JOIN, f"{domain.organization}, as {domain.joins_as}")
-            self.fields["place"].choices = [choice, (FOUND, "A new one")]
+            field: Any = self.fields["place"]
+            field.choices = [choice, (FOUND, "A new one")]
 
     def clean(self) -> dict[str, Any]:
         """Check the password and the name; names of organizations could be tried out, so that is counted."""
