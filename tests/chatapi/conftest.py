@@ -14,6 +14,7 @@ from redis import Redis
 
 from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
+from tests.chatapi.identity_provider import Provider
 from tests.chatapi.open_generations import OpenGenerations
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import Installation
@@ -145,6 +146,20 @@ def counting(shared_valkey: Valkey, settings: Settings) -> None:
     settings.STREAMS_URL = f"unix://{shared_valkey.socket}"
     settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
     settings.CACHES = {"default": settings.CACHES["default"] | {"KEY_PREFIX": settings.REDIS_KEY_PREFIX}}
+
+
+@pytest.fixture(scope="session")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
+    """Start an identity provider for all tests."""
+    with Provider(tmp_path_factory.mktemp("provider")).running() as provider:
+        yield provider
+
+
+@pytest.fixture
+def trusting(provider: Provider, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    """Trust the provider's certificate, and let providers have private addresses."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(provider.certificate))
+    settings.OIDC_PRIVATE_ADDRESSES = True
 
 
 @pytest.fixture

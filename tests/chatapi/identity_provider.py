@@ -9,9 +9,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+from django.utils import timezone
 
+from accounts.models import Organization
+from accounts.sign_in.models import EmailDomain, IdentityProvider
 from tests.installation import free_port, wait_for
 
+SECRET = "the-clients-secret"
 SERVE = """
 import sys
 import oidc_provider_mock
@@ -85,3 +89,12 @@ class Provider:
         assert answer.status_code == 302, answer.text
         back = urlsplit(answer.headers["location"])
         return f"{back.path}?{back.query}"
+
+
+def offer(organization: Organization, provider: Provider, domain: str, **changes: Any) -> IdentityProvider:
+    """Let the organization's people of an approved domain sign in at the provider."""
+    EmailDomain.objects.create(organization=organization, domain=domain, approved_at=timezone.now())
+    row = IdentityProvider(organization=organization, issuer=provider.issuer, client_id="chatapi", **changes)
+    row.enter_secret(SECRET)
+    row.save()
+    return row
