@@ -103,7 +103,7 @@ def test_members_are_invited_and_come_in_by_their_link(
     expect(page.get_by_text("bert is now viewer.")).to_be_visible()
     other = browser.new_page()
     other.goto(link)
-    expect(other.get_by_text("Globex")).to_be_visible()
+    expect(other.get_by_text("ada invited you to Globex as viewer")).to_be_visible()
     expect(other.get_by_text("bert", exact=True)).to_be_visible()
     other.close()
     row.get_by_role("button", name="Remove").click()

@@ -131,7 +131,7 @@ def test_live_ends_for_who_has_signed_out_elsewhere(browser: Browser, installati
     expect(page.get_by_role("status")).to_have_text("live", timeout=15_000)  # a password takes its time
     other.goto(f"{installation.url}/admin/live/")
     other.evaluate("document.querySelector('form[action$=\"/logout/\"]').submit()")
-    expect(page.get_by_label("Password")).to_be_visible(timeout=3_000)
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=3_000)
     context.close()
 
 

@@ -23,12 +23,6 @@ LISTEN = (
 )
 
 
-def sign_in(page: Page, name: str, password: str) -> None:
-    """Sign in with the form."""
-    enter(page, name, password)
-    expect(page).to_have_title("Overview | chatapi", timeout=20_000)
-
-
 @pytest.fixture(scope="module")
 def session(browser: Browser, installation: Installation) -> Any:
     """Return the owner's cookies: the operator creates an organization and invites her; she chooses a
