@@ -19,7 +19,7 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from accounts import access
 from accounts.models import Member, Organization, Project
-from accounts.pages import member_admin  # noqa: F401  registers its pages
+from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
 from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.pages.tenant_admin import TenantAdmin
 

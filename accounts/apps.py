@@ -24,3 +24,10 @@ class AuditConfig(AppConfig):
         from accounts.audit import sign_ins  # noqa: PLC0415  it needs the models, which are loaded now
 
         sign_ins.listen()
+
+
+class SignInConfig(AppConfig):
+    """Signing in, an app of its own for its migrations."""
+
+    name = "accounts.sign_in"
+    label = "sign_in"

@@ -1,27 +1,25 @@
-"""Links with which invited people choose a password.
+"""Links with which invited people choose a password; without a mail server, also people who forgot theirs.
 
 A link works once, for `PASSWORD_RESET_TIMEOUT`, and while its sender may still send it. Nothing of it is
-stored.
+stored. A link that was mailed differs from one that its sender sees: it confirms the address.
 """
 
 import re
 from typing import Any
 
-from django.contrib import admin, messages
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
-from django.contrib.auth.views import PasswordResetConfirmView
-from django.http import HttpRequest, HttpResponse
-from django.urls import reverse, reverse_lazy
+from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
-from unfold.widgets import UnfoldAdminPasswordWidget
 
 from accounts import access, roles
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.memberships import is_invited
-from accounts.models import KeyScope, Member
+from accounts.models import APIKey, KeyScope, Member, Role
 
 
 def may_send(sender: access.Person, person: User) -> bool:
@@ -45,10 +43,26 @@ def may_send(sender: access.Person, person: User) -> bool:
     return changeable == len(places) and not is_above
 
 
+def may_reset(sender: access.Person, person: User) -> bool:
+    """Return whether `sender` may have a link with which the person chooses another password.
+
+    Nobody may where mail is sent. Elsewhere an owner may, of every organization that the person belongs to;
+    second factors stay necessary.
+    """
+    if settings.SENDS_EMAIL or is_invited(person) or person.is_staff or person.is_superuser:
+        return False
+    places = list(Member.objects.filter(user=person))
+    return (
+        bool(places)
+        and person.is_active
+        and person.pk != sender.pk
+        and all(access.role_in(sender, place.organization_id) == Role.OWNER for place in places)
+    )
+
+
 def path(caller: Caller, person: User) -> str:
     """Return the path at which the person chooses a password, while the caller's key may invite people."""
-    token = f"{_KEY}{caller.api_key_id}.{_Tokens(f'{_KEY}{caller.api_key_id}').make_token(person)}"
-    return reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
+    return _path(f"{_KEY}{caller.api_key_id}", person)
 
 
 def _key_may_send(api_key_id: int, person: User) -> bool:
@@ -66,17 +80,36 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
     return is_free and places == [caller.organization_id]
 
 
-def link(request: HttpRequest, person: User) -> str:
+def link(request: HttpRequest, person: User, *, is_mailed: bool = False) -> str:
     """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
-    token = f"{request.user.pk}.{_Tokens(str(request.user.pk)).make_token(person)}"
-    return request.build_absolute_uri(
-        reverse("admin:invitation", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
-    )
+    sender = f"{request.user.pk}{_MAILED if is_mailed else ''}"
+    return request.build_absolute_uri(_path(sender, person))
 
 
+def confirms_address(token: str) -> bool:
+    """Return whether a valid token was mailed to the person, so that nobody else has seen it."""
+    return token.partition(".")[0].endswith(_MAILED)
+
+
+def sender_named(token: str) -> str:
+    """Return the name of the person or API key that a valid token is from."""
+    known = _SENDER.fullmatch(token.partition(".")[0])
+    if known is None:
+        return ""
+    if known[1]:
+        return f"the API key {APIKey.objects.filter(pk=known[2]).values_list('name', flat=True).first()}"
+    person = User.objects.filter(pk=known[2]).first()
+    return (person.get_full_name() or person.get_username()) if person else ""
+
+
+def _path(sender: str, person: User) -> str:
+    token = f"{sender}.{_Tokens(sender).make_token(person)}"
+    return reverse("console:accept", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
+
+
+_KEY, _MAILED = "key-", "-mail"
 # At most 18 digits: Python refuses to parse a number of thousands of digits.
-_SENDER = re.compile("(key-)?([0-9]{1,18})")
-_KEY = "key-"
+_SENDER = re.compile(f"({_KEY})?([0-9]{{1,18}})(?:{_MAILED})?")
 
 
 class _Tokens(PasswordResetTokenGenerator):
@@ -85,7 +118,7 @@ class _Tokens(PasswordResetTokenGenerator):
     key_salt = "accounts.invitations"
 
     def __init__(self, sender: str) -> None:
-        """`sender` is a person's id or `key-` with an API key's."""
+        """`sender` is a person's id, `key-` with an API key's, or a person's with `-mail`."""
         super().__init__()
         self._sender = sender
 
@@ -94,7 +127,7 @@ class _Tokens(PasswordResetTokenGenerator):
         return f"{super()._make_hash_value(user, timestamp)}{self._sender}"
 
 
-class _AnySender:
+class AnySender:
     """Checks tokens for the page: a token names its sender."""
 
     def check_token(self, person: User | None, token: str | None) -> bool:
@@ -107,27 +140,4 @@ class _AnySender:
         if known[1]:
             return _key_may_send(int(known[2]), person)
         sender = User.objects.filter(pk=known[2], is_active=True).first()
-        return sender is not None and may_send(sender, person)
-
-
-class ChoosePassword(PasswordResetConfirmView):
-    template_name = "accounts/choose_password.html"
-    success_url = reverse_lazy("admin:login")
-    token_generator = _AnySender()
-
-    def get_form(self, form_class: Any = None) -> Any:
-        """Use the theme's widgets."""
-        form = super().get_form(form_class)
-        for field in form.fields.values():
-            field.widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
-        return form
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """Add the context of the site."""
-        title = {"title": "Choose a password" if self.validlink else "This link does not work"}
-        return admin.site.each_context(self.request) | super().get_context_data(**kwargs) | title
-
-    def form_valid(self, form: Any) -> HttpResponse:
-        """Save the password; the link no longer works."""
-        messages.success(self.request, "Your password is set. Sign in with it.")
-        return super().form_valid(form)
+        return sender is not None and (may_send(sender, person) or may_reset(sender, person))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from django.conf import settings
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
@@ -14,6 +15,7 @@ from accounts.models import Member, Organization, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
+_CLOSED = "Only an operator of this service adds new people."
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
 
@@ -33,6 +35,7 @@ def person_named(by: access.Person, name: str, email: str) -> User:
         if email and email != known.email:
             raise ValidationError({"email": _OTHER_ADDRESS})
         return known
+    _check_new_people_may_come({"name": _CLOSED}, by)
     return _new_person(name, email, "name")
 
 
@@ -42,7 +45,14 @@ def person_with_email(organization_id: int, email: str) -> User:
     """
     if Member.objects.filter(organization=organization_id, user__email__iexact=email).exists():
         raise ValidationError({"email": "This person is already a member, or is invited."})
+    _check_new_people_may_come({"email": _CLOSED})
     return _new_person(email, email, "email")
+
+
+def _check_new_people_may_come(error: dict[str, str], by: access.Person | None = None) -> None:
+    """Raise `ValidationError` if only operators add people, and `by` is none."""
+    if settings.SIGN_UP == "closed" and not (by and access.is_operator(by)):
+        raise ValidationError(error)
 
 
 def _new_person(name: str, email: str, name_field: str) -> User:

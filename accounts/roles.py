@@ -32,6 +32,9 @@ _VIEWER = frozenset(
 _MEMBER = _VIEWER | {"accounts.add_apikey", "accounts.change_apikey"}
 # To make, change and revoke admin keys; `ADMINISTERS_KEYS` has the roles.
 ADMINISTER_KEYS = "accounts.administer_keys"
+# The identity provider and the domains, in the console. The admin's pages about them, where a domain is
+# approved, ask for Django's own permissions, which no role has.
+ADMINISTER_SIGN_IN = "accounts.administer_sign_in"
 
 _ADMIN = _MEMBER | {
     ADMINISTER_KEYS,
@@ -55,7 +58,11 @@ _ADMIN = _MEMBER | {
     "chatapi.delete_webhookendpoint",
 }
 # Only owners may give and take the role of an owner: `givable` decides that, not a permission.
-_OWNER = _ADMIN | {"audit.view_auditentry", "chatapi.read_storedresponse"}
+_OWNER = _ADMIN | {
+    "audit.view_auditentry",
+    "chatapi.read_storedresponse",
+    ADMINISTER_SIGN_IN,
+}
 
 PERMISSIONS: Mapping[str, frozenset[str]] = {
     Role.VIEWER: _VIEWER,

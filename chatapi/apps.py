@@ -21,6 +21,7 @@ E018  CHATAPI_REPLICA_DATABASE_URL or DATABASE_URL is not one of PostgreSQL
 E019  a variable of Stripe is wrong or missing, or its package is not installed
 E020  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
 E021  CHATAPI_PUBLIC_URL is not an origin
+E022  CHATAPI_SIGN_UP lets people sign up whose address nothing confirms, or the domains are none
 W001  a variable begins with CHATAPI_ and is not a setting
 """
 
@@ -86,6 +87,7 @@ ORIGIN = re.compile(rf"\*|[a-z][a-z0-9+.-]*://{_HOST}")
 TRUSTED_ORIGIN = re.compile(rf"https?://(?:\*\.)?{_HOST}")
 # Django's ALLOWED_HOSTS: a dot in front stands for any subdomain.
 ALLOWED_HOST = re.compile(r"\*|\.?[a-z0-9-]+(\.[a-z0-9-]+)*|\[[0-9a-f:.]+\]", re.IGNORECASE)
+DOMAIN = re.compile(r"([a-z0-9-]+\.)+[a-z][a-z0-9-]+")
 HEADER_NAME = re.compile(r"[a-z0-9-]{1,64}")
 PATH_PREFIX = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)+")
 MAX_PREFIX_CHARACTERS = 128
@@ -345,6 +347,20 @@ def check_public_url(**_: Any) -> Sequence[checks.CheckMessage]:
     url = settings.PUBLIC_URL
     wrong = [] if not url or (TRUSTED_ORIGIN.fullmatch(url) and "*" not in url) else [url]
     return _wrong_values("CHATAPI_PUBLIC_URL", wrong, "no origin", "Use https://chat.example.com.", "E021")
+
+
+@checks.register(CHECK_TAG)
+def check_sign_up(**_: Any) -> Sequence[checks.CheckMessage]:
+    """Check that people who sign up can get mail, and that the domains are domains."""
+    if settings.SIGN_UP in ("open", "domain") and not settings.SENDS_EMAIL:
+        message = f"CHATAPI_SIGN_UP={settings.SIGN_UP} needs mail, which confirms addresses."
+        return [checks.Error(message, hint="Set CHATAPI_EMAIL_URL, or use invitation.", id="chatapi.E022")]
+    domains = settings.SIGN_UP_DOMAINS
+    wrong = [domain for domain in domains if not DOMAIN.fullmatch(domain)]
+    if settings.SIGN_UP == "domain" and not domains:
+        wrong = [""]
+    hint = "Use example.com, with commas; CHATAPI_SIGN_UP=domain needs one."
+    return _wrong_values("CHATAPI_SIGN_UP_DOMAINS", wrong, "no domain of addresses", hint, "E022")
 
 
 @checks.register(CHECK_TAG)

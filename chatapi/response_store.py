@@ -1,6 +1,6 @@
 """Responses in the database, for projects that store them for days: written, found and deleted.
 
-The content is encrypted (`encryption.py`), bound to the response's id.
+The content is encrypted (`accounts/encryption.py`), bound to the response's id.
 """
 
 import logging
@@ -11,11 +11,10 @@ from uuid import UUID
 import msgspec
 from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
 
-from accounts import access
+from accounts import access, encryption
 from accounts.authentication import Caller
+from accounts.encryption import Purpose
 from accounts.models import Project
-from chatapi import encryption
-from chatapi.encryption import Purpose
 from chatapi.models import StoredResponse
 from usage.database.clock import database_now
 from usage.models import Generation

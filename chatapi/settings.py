@@ -110,6 +110,12 @@ PUBLIC_URL = env.str("CHATAPI_PUBLIC_URL", default="")
 WEBHOOK_PRIVATE_ADDRESSES = (
     env.choice("CHATAPI_WEBHOOK_PRIVATE_ADDRESSES", default="REFUSE", choices=("REFUSE", "ALLOW")) == "ALLOW"
 )
+# ---- signing up and in (docs/sign-in.md)
+SIGN_UP = env.choice(
+    "CHATAPI_SIGN_UP", default="INVITATION", choices=("CLOSED", "INVITATION", "DOMAIN", "OPEN")
+).lower()
+SIGN_UP_DOMAINS = [domain.lower() for domain in env.list("CHATAPI_SIGN_UP_DOMAINS", default=[])]
+OIDC_PRIVATE_ADDRESSES = env.bool("CHATAPI_OIDC_PRIVATE_ADDRESSES", default=False)
 
 # ---- traces, by OpenTelemetry's own variables; its SDK reads the others (docs/tracing.md)
 TRACES_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default="") or env.str(
@@ -147,8 +153,15 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
     "accounts",
     "accounts.apps.AuditConfig",
+    "accounts.apps.SignInConfig",
     "usage",
     "usage.payment",
     "chatapi",
@@ -168,6 +181,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "accounts.audit.middleware.AuditMiddleware",
     "chatapi.api.own_writes.OwnWritesMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "chatapi.urls"
@@ -250,7 +264,26 @@ REST_FRAMEWORK = {
 # Writes the ids of requests as clients know them (`usage/models/generations.py`).
 PUBLIC_ID = "chatapi.identity.public_id"
 UNFOLD = THEME
-LOGIN_URL, LOGIN_REDIRECT_URL = "admin:login", "admin:index"
+LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"
+
+# ---- django-allauth: second factors, identity providers and the list of sessions; forms and mail are our own
+ACCOUNT_ADAPTER = "accounts.sign_in.adapters.AccountAdapter"
+ACCOUNT_EMAIL_VERIFICATION = "none"  # our own links confirm an address before there is an account
+ACCOUNT_RATE_LIMITS = {"login": "30/m/ip"}  # passkeys and identity providers; the form counts by itself
+MFA_ADAPTER = "accounts.sign_in.adapters.MFAAdapter"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_TOTP_TOLERANCE = 1  # clocks of phones differ by up to 30 s
+SOCIALACCOUNT_ADAPTER = "accounts.sign_in.adapters.SocialAccountAdapter"
+SOCIALACCOUNT_PROVIDERS = {"openid_connect": {"OAUTH_PKCE_ENABLED": True}}
+SOCIALACCOUNT_LOGIN_ON_GET = True
+CACHES = {
+    "default": {
+        "BACKEND": "accounts.sign_in.cache.SharedCache",
+        "KEY_PREFIX": f"{REDIS_KEY_PREFIX}cache",
+        "OPTIONS": {"socket_timeout": 3, "socket_connect_timeout": 3},
+    }
+}
 
 LOG_LEVEL = env.choice(
     "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -2,7 +2,7 @@
 
 import os
 
-from chatapi.encryption import Purpose, decrypt, encrypt
+from accounts.encryption import Purpose, decrypt, encrypt
 from chatapi.models import Deployment
 
 LOST = "The stored API key can't be decrypted: it was entered under another CHATAPI_SECRET_KEY."

@@ -42,6 +42,7 @@ urlpatterns = [
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),
     path("console/", include("chatapi.console.urls")),
+    path("console/", include("chatapi.console.account_urls")),
     path("v1/", include(client_routes)),
     *(path(f"{dialect}/v1/", include(client_routes)) for dialect in DIALECTS),
 ]

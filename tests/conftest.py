@@ -13,7 +13,7 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 from django.test import Client
-from pytest_django import DjangoDbBlocker
+from pytest_django import DjangoDbBlocker, Settings
 
 from accounts.models import Organization, Role
 from chatapi.models import Deployment, ServedModel
@@ -106,3 +106,9 @@ def stripe(settings: Any) -> Iterator[fake_stripe.Stripe]:
         for name, value in fake.environment.items():
             setattr(settings, name.removeprefix("CHATAPI_"), value)
         yield fake
+
+
+@pytest.fixture
+def quick_passwords(settings: Settings) -> None:
+    """Use a fast password hasher."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -265,7 +265,7 @@ def test_a_proxy_with_http_1_0_and_forwarded_passes_streams_and_addresses_on(
     headers = 'proxy_set_header Forwarded "for=$remote_addr;proto=$scheme;host=$host";'
     with nginx("chatapi.conf", service.port, tmp_path, headers) as port:
         assert "curl https://chat.example.com/v1/chat/completions" in curl(port, "/")
-        answer = curl(port, "/admin/login/", "-o", "/dev/null", "-D", "-")
+        answer = curl(port, "/console/sign-in", "-o", "/dev/null", "-D", "-")
         assert re.search(r"(?im)^strict-transport-security: ", answer)
         times = stream_times(service, port)
     assert len(times) >= 20
@@ -274,7 +274,7 @@ def test_a_proxy_with_http_1_0_and_forwarded_passes_streams_and_addresses_on(
 
 @needs_nginx
 def test_nginx_says_that_it_is_https_and_hides_the_metrics(proxy: int) -> None:
-    headers = curl(proxy, "/admin/login/", "-o", "/dev/null", "-D", "-")
+    headers = curl(proxy, "/console/sign-in", "-o", "/dev/null", "-D", "-")
     assert " 200" in headers.splitlines()[0]
     assert re.search(r"(?im)^strict-transport-security: max-age=31536000", headers)
     assert re.search(r"(?im)^set-cookie: csrftoken=.*secure", headers)
@@ -320,11 +320,11 @@ def below_a_prefix(service: Installation, tmp_path_factory: pytest.TempPathFacto
         nginx("prefix.conf", web.port, folder) as port,
     ):
         browser = Browser(port, folder / "cookies")
-        _, _, form = browser.get("/llm/admin/login/?next=/llm/console/")
+        _, _, form = browser.get("/llm/console/sign-in?next=/llm/console/")
         (token,) = set(re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form))
         sent = {"csrfmiddlewaretoken": token, "username": "op", "password": "an-operator-s-password"}
         words = [word for name, value in sent.items() for word in ("-d", f"{name}={value}")]
-        assert browser.get("/llm/admin/login/?next=/llm/console/", *words)[:2] == (302, "/llm/console/")
+        assert browser.get("/llm/console/sign-in?next=/llm/console/", *words)[:2] == (302, "/llm/console/")
         cookies = (folder / "cookies").read_text().splitlines()
         assert {line.split("\t")[2] for line in cookies if "\t" in line} == {"/llm/"}
         yield browser

@@ -1,11 +1,15 @@
-"""Records signing in and out, and failed attempts."""
+"""Records signing in and out, failed attempts, and changes of second factors."""
 
 from datetime import timedelta
 from typing import Any
 
+from allauth.account.internal.flows.login import get_authentication_records
+from allauth.mfa import signals
+from allauth.mfa.models import Authenticator
 from django.contrib.auth.models import User
 from django.contrib.auth.signals import user_logged_in, user_logged_out, user_login_failed
 from django.db.models.functions import Now
+from django.db.models.signals import post_save, pre_delete
 from django.http import HttpRequest
 
 from accounts.audit import recorder
@@ -23,10 +27,33 @@ def listen() -> None:
     user_logged_in.connect(_signed_in, dispatch_uid="audit")
     user_logged_out.connect(_signed_out, dispatch_uid="audit")
     user_login_failed.connect(_failed, dispatch_uid="audit")
+    signals.authentication_failed.connect(_wrong_factor, dispatch_uid="audit")
+    # Not allauth's own signals of these, which it sends after the commit.
+    post_save.connect(_factor_saved, sender=Authenticator, dispatch_uid="audit")
+    pre_delete.connect(_factor_removed, sender=Authenticator, dispatch_uid="audit")
 
 
 def _signed_in(request: HttpRequest | None, user: User, **_: Any) -> None:
-    recorder.write(_actor(request, user), "signed in", user)
+    recorder.write(_actor(request, user), "signed in", user, reason=_ways(request, user))
+
+
+def _ways(request: HttpRequest | None, user: User) -> str:
+    """Return with what the person signed in, such as "password, totp"."""
+    records = get_authentication_records(request, user) if request else []
+    return ", ".join(each.get("type") or each["method"] for each in records)
+
+
+def _factor_saved(instance: Authenticator, created: bool, **_: Any) -> None:
+    if created:
+        recorder.record("added a second factor", instance.user, reason=instance.type)
+
+
+def _factor_removed(instance: Authenticator, **_: Any) -> None:
+    recorder.record("removed a second factor", instance.user, reason=instance.type)
+
+
+def _wrong_factor(request: HttpRequest, user: User, **_: Any) -> None:
+    _failed({"username": user.get_username()}, request)
 
 
 def _signed_out(request: HttpRequest | None, user: User | None, **_: Any) -> None:

@@ -1,21 +1,22 @@
-"""The admin's site: who may enter, the sign-in form, and limits on what URLs ask for."""
+"""The admin's site: who may enter, and limits on what URLs ask for."""
 
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest
 from django.core.paginator import InvalidPage
 from django.db import DataError, IntegrityError
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.shortcuts import redirect
+from django.urls import URLPattern, path, reverse
+from django.views.generic import RedirectView
 from unfold.sites import UnfoldAdminSite
 
 from accounts import access
 from accounts.audit import recorder
-from accounts.invitations import ChoosePassword
 from accounts.pages.admin_mixins import ReadOnlyAdmin
-from accounts.sign_in.form import SignInForm, ThemedSignInForm
 
 MAX_SEARCH_CHARACTERS = 200
 # Parameters of searches: above a list, in the theme's global search, and in autocompleted fields.
@@ -29,19 +30,15 @@ CONFLICT = "This conflicts with a change that was saved just now, so it was not 
 class Site(UnfoldAdminSite):
     """The theme's site, for operators and for people of organizations."""
 
-    login_form = ThemedSignInForm
-
     def has_permission(self, request: HttpRequest) -> bool:
         """Return whether the person is staff or belongs to an organization."""
         return access.may_enter(request.user)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the form; its status says why the person was refused."""
-        response: HttpResponse = super().login(request, extra_context)
-        form = (getattr(response, "context_data", None) or {}).get("form")
-        if isinstance(form, SignInForm):
-            response.status_code = form.status
-        return response
+        """Redirect to the one page on which people sign in, which also asks for second factors."""
+        if request.method == "GET" and self.has_permission(request):
+            return redirect("admin:index")
+        return redirect_to_login(request.GET.get("next", reverse("admin:index")), reverse("console:sign_in"))
 
     def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Callable[..., Any]:
         """Answer 400 for values in a URL or form that no column can hold."""
@@ -66,6 +63,11 @@ class Site(UnfoldAdminSite):
 
         return guarded
 
+    def leave_out(self, package: str) -> None:
+        """Take away the pages that a package brings: they show secrets, and keep to no organization."""
+        pages = list(self._registry.items())
+        self.unregister([model for model, page in pages if type(page).__module__.startswith(f"{package}.")])
+
     def watch_changes(self) -> None:
         """Record changes of all models of pages and inlines in the audit log.
 
@@ -77,9 +79,13 @@ class Site(UnfoldAdminSite):
         )
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the page where invited people choose a password."""
+        """Add the URL that invitations had, for those that are still open."""
         return [
-            path("invitation/<uidb64>/<token>/", ChoosePassword.as_view(), name="invitation"),
+            path(
+                "invitation/<uidb64>/<token>/",
+                RedirectView.as_view(pattern_name="console:accept"),
+                name="invitation",
+            ),
             *super().get_urls(),
         ]
 

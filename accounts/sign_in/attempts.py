@@ -1,9 +1,13 @@
-"""Limits of attempts to sign in, counted in Redis for all web processes. Without Redis nobody can sign in.
+"""Limits of attempts to sign in and of mail to strangers, counted in Redis for all web processes.
+
+Without Redis nobody can sign in.
 
 A name has a low limit for each IP and a higher one for all IPs together, so that guesses from elsewhere do
 not lock its owner out at once. Redis gets an HMAC of the name, which may be a password typed into the wrong
 field.
 """
+
+from collections.abc import Mapping
 
 from django.conf import settings
 from django.utils.crypto import salted_hmac
@@ -18,6 +22,9 @@ WINDOW_MS = 600_000
 MAX_PER_NAME_AND_IP = 10
 MAX_PER_NAME = 100
 MAX_PER_IP = 100
+# Mail that visitors ask for: confirmations and links for a new password.
+MAX_MAILS_PER_ADDRESS = 5
+MAX_MAILS_PER_IP = 20
 
 
 def wait_ms(name: str, ip: str) -> int:
@@ -26,11 +33,33 @@ def wait_ms(name: str, ip: str) -> int:
 
     Raises `RedisError`.
     """
-    limits = {
-        _pair(name, ip): MAX_PER_NAME_AND_IP,
-        _key("name", name): MAX_PER_NAME,
-        _key(ip): MAX_PER_IP,
-    }
+    return _wait_ms(
+        {
+            _pair(name, ip): MAX_PER_NAME_AND_IP,
+            _key("name", name): MAX_PER_NAME,
+            _key(ip): MAX_PER_IP,
+        }
+    )
+
+
+def mail_wait_ms(address: str, ip: str) -> int:
+    """Count a mail that a visitor asks for, whether the address is known or not; return the time to wait.
+
+    Raises `RedisError`.
+    """
+    return _wait_ms(
+        {_key("mail to", address): MAX_MAILS_PER_ADDRESS, _key("mail from", ip): MAX_MAILS_PER_IP}
+    )
+
+
+def forget(name: str, ip: str) -> None:
+    """Reset the count of this name from this IP after a right password. Raises `RedisError`."""
+    with _redis() as redis:
+        redis.delete(_pair(name, ip))
+
+
+def _wait_ms(limits: Mapping[str, int]) -> int:
+    """Count once under each key; return the longest time until none of the limits is exceeded."""
     with _redis() as redis, redis.pipeline() as pipe:
         for key in limits:
             # A window starts with its first attempt; refused ones don't extend it.
@@ -42,12 +71,6 @@ def wait_ms(name: str, ip: str) -> int:
         if count > allowed
     ]
     return max(waits, default=0)
-
-
-def forget(name: str, ip: str) -> None:
-    """Reset the count of this name from this IP after a right password. Raises `RedisError`."""
-    with _redis() as redis:
-        redis.delete(_pair(name, ip))
 
 
 def _redis() -> Redis:

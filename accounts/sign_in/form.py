@@ -1,48 +1,88 @@
-"""The form with which people sign in, to the console and, in the theme's look, to the admin."""
+"""The form with which people sign in, and what all forms of visitors count."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
+from django.http import HttpRequest
 from redis.exceptions import RedisError
-from unfold.forms import AuthenticationForm as ThemedForm
 
 from accounts import access, client_ip, forwarding
-from accounts.sign_in import attempts
+from accounts.sign_in import addresses, attempts
 
 log = logging.getLogger(__name__)
 
+_TOO_MANY = "Too many attempts to sign in. Try again in %(minutes)s min."
+_UNAVAILABLE = "Nobody can sign in now: Redis, which counts the attempts, does not respond."
+
+
+class TooMany(ValidationError):
+    """A form was sent too often, or nobody can count it; `status` is that of its page."""
+
+    status = 429
+
+
+@contextmanager
+def unless_unavailable() -> Iterator[None]:
+    """Raise `TooMany`, with a status of 503, if Redis does not respond inside."""
+    try:
+        yield
+    except RedisError as error:
+        log.warning("nobody can sign in: %r", error)
+        refusal = TooMany(_UNAVAILABLE, code="unavailable")
+        refusal.status = 503
+        raise refusal from error
+
+
+def refuse_for(wait_ms: int) -> None:
+    """Raise `TooMany` if there is a time to wait."""
+    if wait_ms:
+        raise TooMany(_TOO_MANY, code="too_many", params={"minutes": -(-wait_ms // 60_000)})
+
+
+def network_of(request: HttpRequest) -> str:
+    """Return what of the client's address attempts are counted by."""
+    return client_ip.network_of(forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip)
+
 
 class SignInForm(AuthenticationForm):
-    """User name and password. People who may not enter get the same error as for a wrong password."""
+    """A user name or e-mail address, and the password. People who may not enter get the same error as for a
+    wrong password.
+    """
 
     error_messages = AuthenticationForm.error_messages | {
-        "too_many": "Too many attempts to sign in. Try again in %(minutes)s min.",
-        "unavailable": "Nobody can sign in now: Redis, which counts the attempts, does not respond.",
+        "invalid_login": "Please enter a correct name or address and password. Both may be case-sensitive."
     }
     status = 200
     """The HTTP status of the page with this form."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["username"].label = "E-mail address or user name"
+
     def clean(self) -> dict[str, Any]:
         data: dict[str, Any] = self.cleaned_data
-        name = data.get("username")
-        if name is None:
+        typed = data.get("username")
+        if typed is None:
             return data
         assert self.request is not None, "the views pass it"
-        ip = client_ip.network_of(forwarding.of_meta(self.request.META, settings.TRUSTED_PROXIES).ip)
+        # Names differ by case, addresses do not: one count for both.
+        counted, ip = typed.casefold(), network_of(self.request)
         try:
-            # Counted before the password is checked: parallel attempts can't exceed the limit.
-            if wait_ms := attempts.wait_ms(name, ip):
-                self.status = 429
-                raise self._refusal("too_many", minutes=-(-wait_ms // 60_000))
-            super().clean()
-            attempts.forget(name, ip)
-        except RedisError as error:
-            log.warning("nobody can sign in: %r", error)
-            self.status = 503
-            raise self._refusal("unavailable") from error
+            with unless_unavailable():
+                # Counted before the password is checked: parallel attempts can't exceed the limit.
+                refuse_for(attempts.wait_ms(counted, ip))
+                data["username"] = user_name_of(typed)
+                super().clean()
+                attempts.forget(counted, ip)
+        except TooMany as refusal:
+            self.status = refusal.status
+            raise
         return data
 
     def confirm_login_allowed(self, user: Any) -> None:
@@ -51,9 +91,18 @@ class SignInForm(AuthenticationForm):
         if not access.may_enter(user):
             raise self.get_invalid_login_error()
 
-    def _refusal(self, code: str, **params: Any) -> ValidationError:
-        return ValidationError(self.error_messages[code], code=code, params=params)
 
-
-class ThemedSignInForm(SignInForm, ThemedForm):
-    """The same form with the widgets of the admin's theme."""
+def user_name_of(typed: str) -> str:
+    """Return the name of the person with this confirmed address, name or, if no two have it, address; what
+    was typed if there is nobody.
+    """
+    if "@" not in typed:
+        return typed
+    owner = addresses.owner_of(typed)
+    if owner is not None:
+        return owner.get_username()
+    for same in ({"username": typed}, {"email__iexact": typed}):
+        found = list(User.objects.filter(**same)[:2])
+        if len(found) == 1:
+            return found[0].get_username()
+    return typed

@@ -18,7 +18,7 @@ ROUTES = (
     ("POST", CHAT),
     ("GET", "/v1/models"),
     ("POST", "/v1/generations/x/cancel"),
-    ("POST", "/admin/login/"),
+    ("POST", "/console/sign-in"),
     ("POST", "/openapi.json"),
     ("PUT", "/nowhere"),
 )
@@ -305,7 +305,7 @@ async def docs_page(attacker: Attacker) -> None:
 @attack(NO_KEY)
 async def sign_in_page(attacker: Attacker) -> None:
     """Requests for the page to sign in, over 10 kept connections."""
-    await attacker.flood(request("GET", "/admin/login/"), connections=10)
+    await attacker.flood(request("GET", "/console/sign-in"), connections=10)
 
 
 @attack(NO_KEY)
@@ -313,7 +313,7 @@ async def sign_in_attempts(attacker: Attacker) -> None:
     """Passwords posted without a CSRF token, over 10 kept connections."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     await attacker.flood(
-        request("POST", "/admin/login/", form, b"username=admin&password=" + b"p" * 1000), connections=10
+        request("POST", "/console/sign-in", form, b"username=admin&password=" + b"p" * 1000), connections=10
     )
 
 
@@ -361,4 +361,4 @@ async def multipart_forms(attacker: Attacker) -> None:
         + b"\r\n--b--\r\n"
     )
     form = {"Content-Type": "multipart/form-data; boundary=b"}
-    await attacker.flood(request("POST", "/admin/login/", form, part * 900 + file), connections=5)
+    await attacker.flood(request("POST", "/console/sign-in", form, part * 900 + file), connections=5)

@@ -11,7 +11,10 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access, invitations, memberships, roles
+from accounts.audit import recorder
 from accounts.models import Member, Role
+from accounts.sign_in import attempts, mail
+from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
 from chatapi.console.tenancy import Console, page, render
 from usage.pages.filters import is_id
 
@@ -33,13 +36,14 @@ def _role_choices(console: Console) -> list[tuple[str, str]]:
 class InviteForm(forms.Form):
     """An invitation of a new person, or of a colleague from another organization."""
 
+    email = forms.EmailField(label="E-mail address", required=False, max_length=254)
     name = forms.CharField(
         label="User name",
+        required=False,
         max_length=150,
         widget=forms.TextInput({"autocomplete": "off"}),
-        help_text="The name to sign in with. A person that you know already is added at once.",
+        help_text="Empty: the address. Enter the name of a person that you know to add them at once.",
     )
-    email = forms.EmailField(label="E-mail address", required=False)
     role = forms.ChoiceField(widget=forms.RadioSelect)
 
     def __init__(self, data: Any, console: Console) -> None:
@@ -53,6 +57,10 @@ class InviteForm(forms.Form):
         data = self.cleaned_data
         if self.errors:
             return data
+        data["email"] = data["email"].lower()
+        data["name"] = data["name"] or data["email"]
+        if not data["name"]:
+            raise ValidationError({"email": "Enter an address, or the name of a person that you know."})
         organization = self.console.organization
         person = memberships.person_named(self.console.person, data["name"], data["email"])
         if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
@@ -77,7 +85,12 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     context = {
         "title": "Members",
         "members": [
-            (row, memberships.state(row), may_change and not roles.is_above(row.role, own))
+            (
+                row,
+                memberships.state(row),
+                may_change and not roles.is_above(row.role, own),
+                own == Role.OWNER and not settings.SENDS_EMAIL and row.user != console.person,
+            )
             for row in found[:PAGE]
         ],
         "role_choices": [value for value, _ in _role_choices(console)],
@@ -97,9 +110,51 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
     member = form.cleaned_data["member"]
     memberships.join(member)
     if invitations.may_send(console.person, member.user):
+        _mail(request, member)
         return redirect(console.url("invitation", member.pk))
     messages.success(request, f"{member.user} is now {member.role} of {console.organization}.")
     return redirect(console.url("members"))
+
+
+def _mail(request: HttpRequest, member: Member) -> None:
+    """Mail the invitation to a person with an address."""
+    if not member.user.email or not settings.SENDS_EMAIL:
+        return
+    sender: Any = request.user
+    try:
+        with unless_unavailable():
+            refuse_for(attempts.mail_wait_ms(member.user.email, network_of(request)))
+    except TooMany:
+        messages.error(request, "Too many mails were sent. Copy the link instead.")
+        return
+    is_sent = mail.send(
+        "invitation",
+        member.user.email,
+        url=invitations.link(request, member.user, is_mailed=True),
+        member=member,
+        sender=sender.get_full_name() or sender.get_username(),
+    )
+    if is_sent:
+        messages.success(request, f"The invitation was mailed to {member.user.email}.")
+    else:
+        messages.error(request, "The mail could not be sent. Copy the link instead.")
+
+
+@require_POST
+@page("accounts.change_member")
+def new_password(request: HttpRequest, console: Console, member_id: int) -> HttpResponse:
+    """Show the link at which a member chooses another password, where no mail is sent."""
+    member = _member(console, member_id)
+    if not invitations.may_reset(console.person, member.user):
+        raise PermissionDenied
+    recorder.record("made a link for a new password", member.user)
+    context = {
+        "title": f"New password of {member.user}",
+        "member": member,
+        "link": invitations.link(request, member.user),
+        "days": settings.PASSWORD_RESET_TIMEOUT // 86_400,
+    }
+    return render(request, console, "member_password.html", context)
 
 
 @require_safe

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods
 from accounts import access
 from accounts.models import Organization, Project
 from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.roles import ADMINISTER_SIGN_IN
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectForm
 
@@ -75,6 +76,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     context: dict[str, Any] = {
         "title": "Settings",
         "form": form,
+        "sign_in_url": console.url("sign_in_settings") if console.may(ADMINISTER_SIGN_IN) else "",
         "may_change_projects": console.may("accounts.change_project"),
         "new_project_url": console.url("new_project") if console.may("accounts.add_project") else "",
     }

@@ -1,32 +1,64 @@
 """Signing in and out, and the way to the first page."""
 
+from allauth.account.internal.flows.login import perform_password_login
+from allauth.account.models import Login
+from django.conf import settings
 from django.contrib.auth import logout
-from django.contrib.auth.views import LoginView, redirect_to_login
+from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
 from accounts.models import Organization
+from accounts.sign_in import providers
+from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm
 from chatapi.console.tenancy import MAX_CHOICES, Console, page
 from usage.models import Generation
 
 
-class SignIn(LoginView):
-    """The sign-in form, with the limits on attempts that the admin's form has."""
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def sign_in(request: HttpRequest) -> HttpResponse:
+    """Ask for the address, and then for the password, or lead to the provider of the address's domain."""
+    form = SignInForm(request)
+    provider = None
+    if "password" in request.POST:
+        form = SignInForm(request, request.POST)
+        if form.is_valid():
+            person = form.get_user()
+            login = Login(user=person, redirect_url=next_url(request))
+            response: HttpResponse = perform_password_login(
+                request, {"username": person.get_username()}, login
+            )
+            return response
+    elif typed := request.POST.get("username", "").strip():
+        provider = providers.of_address(typed)
+        if provider is not None and provider.is_required:
+            return provider_page(request, provider, is_required=True)
+        form = SignInForm(request, initial={"username": typed})
+    context = {
+        "form": form,
+        "asks_for_password": bool(form.is_bound or form.initial),
+        "provider": provider,
+        "next": next_url(request, default=""),
+        "may_sign_up": settings.SIGN_UP in ("open", "domain"),
+    }
+    return render(request, "console/sign_in.html", context, status=form.status)
 
-    template_name = "console/sign_in.html"
-    authentication_form = SignInForm
-    next_page = "console:home"
 
-    def form_invalid(self, form: SignInForm) -> HttpResponse:  # type: ignore[override]
-        """Show the form again; its status says why the person was refused."""
-        response = super().form_invalid(form)
-        response.status_code = form.status
-        return response
+def next_url(request: HttpRequest, default: str | None = None) -> str:
+    """Return the page that the visitor wanted, if it is one of ours; else the default, or the first page."""
+    wanted = request.POST.get("next", request.GET.get("next", ""))
+    if url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure()):
+        return wanted
+    return reverse("console:home") if default is None else default
 
 
 @require_POST

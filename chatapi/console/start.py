@@ -11,6 +11,7 @@ from accounts.models import APIKey, Member, Organization
 from chatapi.console.offers import first_model
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import CURL, base_url, written
+from usage.books import credit
 from usage.models import BudgetLimit, Generation, HourlyUsage
 
 
@@ -41,9 +42,16 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key="YOUR_KEY", model=model or "MODEL"),
+        "needs_credit": _needs_credit(console.organization),
         "feed": console.url("home_of") + "live/feed",
     }
     return render(request, console, "start.html", context)
+
+
+def _needs_credit(organization: Organization) -> bool:
+    """Return whether live keys are refused until the operator grants credit."""
+    balance = credit.balance(organization)
+    return balance.is_required and balance.available_nanodollars <= 0
 
 
 def _steps(console: Console) -> list[Step]:

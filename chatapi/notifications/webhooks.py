@@ -17,9 +17,9 @@ import aiohttp
 from django.conf import settings
 from django.db import transaction
 
+from accounts import encryption
+from accounts.encryption import Purpose
 from accounts.models import Organization
-from chatapi import encryption
-from chatapi.encryption import Purpose
 from chatapi.notifications.models import MAX_ANSWER_CHARS, MAX_URL_CHARS, WebhookEndpoint
 from chatapi.notifications.queue import Attempt
 from usage.models import Event

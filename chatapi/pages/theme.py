@@ -114,6 +114,9 @@ THEME: dict[str, Any] = {
                     },
                     _page("Users", "person", "auth.user"),
                     _page("Groups", "groups", "auth.group"),
+                    _page("Second factors", "fingerprint", "mfa.authenticator"),
+                    _page("Identity providers", "badge", "sign_in.identityprovider"),
+                    _page("E-mail domains", "alternate_email", "sign_in.emaildomain"),
                 ],
             },
         ]

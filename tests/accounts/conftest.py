@@ -1,9 +1,8 @@
-"""A real Valkey for rate limits, and passwords that take no time to hash."""
+"""A real Valkey for rate limits."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from pytest_django.fixtures import Settings
 from redis.asyncio import Redis
 
 from chatapi.redis_client import connect
@@ -23,9 +22,3 @@ async def redis(valkey: Valkey) -> AsyncIterator[Redis]:
     redis = connect(f"unix://{valkey.socket}")
     yield redis
     await redis.aclose()
-
-
-@pytest.fixture
-def quick_passwords(settings: Settings) -> None:
-    """Use a fast password hasher."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -20,7 +20,7 @@ from tests.admin_pages import client_of, page
 from tests.cast import Person, join
 
 ADD = "/admin/accounts/member/add/"
-LINK = r"http://testserver(/admin/invitation/[^<\s]+)<"
+LINK = r"http://testserver(/console/invitation/[^<\s]+)<"
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
 pytestmark = pytest.mark.usefixtures("quick_passwords")
@@ -63,10 +63,12 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
     link = link_in(client_of(alice.user), acme, "erin")
     visitor = Client()
     form = visitor.get(link, follow=True)
-    assert "Your user name is <strong>erin</strong>" in form.content.decode()
+    shown = re.sub(r"\s+", " ", form.content.decode())
+    assert "alice invited you to Acme as member. Your user name is <strong>erin</strong>" in shown
     assert link not in form.content.decode()
     done = visitor.post(form.redirect_chain[-1][0], PASSPHRASE, follow=True)
-    assert "Your password is set" in done.content.decode()
+    assert done.redirect_chain[-1][0] == f"/console/{acme.pk}/start"
+    assert done.context["request"].user.get_username() == "erin"
     erin = User.objects.get(username="erin")
     assert erin.check_password(PASSPHRASE["new_password1"])
     assert (erin.is_staff, erin.is_superuser, erin.email, place(acme, "erin")) == (
@@ -78,6 +80,12 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
 
 
+def test_a_link_of_the_release_before_leads_to_the_same_page(acme: Organization, alice: Person) -> None:
+    link = link_in(client_of(alice.user), acme, "erin")
+    form = Client().get(link.replace("/console/", "/admin/"), follow=True)
+    assert "Your user name is" in form.content.decode()
+
+
 def test_a_weak_password_is_not_taken(acme: Organization, alice: Person) -> None:
     visitor = Client()
     form = visitor.get(link_in(client_of(alice.user), acme, "erin"), follow=True)
@@ -87,7 +95,10 @@ def test_a_weak_password_is_not_taken(acme: Organization, alice: Person) -> None
 
 @pytest.mark.parametrize(
     "link",
-    ["/admin/invitation/MQ/d5q1w2-00000000000000000000000000000000/", "/admin/invitation/x/set-password/"],
+    [
+        "/console/invitation/MQ/d5q1w2-00000000000000000000000000000000/",
+        "/console/invitation/x/set-password/",
+    ],
 )
 def test_a_made_up_link_opens_nothing(alice: Person, link: str) -> None:
     answer = Client().get(link)
@@ -99,7 +110,7 @@ def test_a_made_up_link_opens_nothing(alice: Person, link: str) -> None:
 @pytest.mark.parametrize("sender", [pytest.param("9" * 5_000, id="endless"), "9" * 19, "٣", "²", "-1", ""])
 def test_a_made_up_link_names_no_sender(alice: Person, sender: str) -> None:
     link = (
-        f"/admin/invitation/{urlsafe_base64_encode(force_bytes(alice.user.pk))}/{sender}.d5q1w2-{'0' * 32}/"
+        f"/console/invitation/{urlsafe_base64_encode(force_bytes(alice.user.pk))}/{sender}.d5q1w2-{'0' * 32}/"
     )
     assert "This link does not work" in Client().get(link).content.decode()
 

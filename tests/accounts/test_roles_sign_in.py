@@ -1,4 +1,4 @@
-"""Signing in to the admin: who is let in, and how often one may be wrong."""
+"""Signing in to the console and the admin: who is let in, and how often one may be wrong."""
 
 from typing import Any
 from uuid import uuid4
@@ -13,7 +13,7 @@ from accounts.sign_in import attempts
 from tests.cast import Person
 from tests.chatapi.worker.processes import Valkey
 
-LOGIN, CONSOLE = "/admin/login/", "/console/sign-in"
+CONSOLE = "/console/sign-in"
 PASSWORD = "correct horse battery"
 
 
@@ -26,7 +26,8 @@ def counting(valkey: Valkey, settings: Settings, quick_passwords: None) -> None:
 
 def sign_in(name: str, password: str = PASSWORD, address: str = "192.0.2.1") -> Any:
     """Return the answer to the form."""
-    return Client(REMOTE_ADDR=address).post(f"{LOGIN}?next=/admin/", {"username": name, "password": password})
+    sent = {"username": name, "password": password, "next": "/admin/"}
+    return Client(REMOTE_ADDR=address).post(CONSOLE, sent)
 
 
 def with_password(user: User) -> User:
@@ -67,7 +68,17 @@ def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: Non
     assert sign_in("root", address="192.0.2.2").status_code == 302
 
 
-def test_the_console_has_the_same_form(alice: Person) -> None:
+def test_the_admin_has_no_form_of_its_own(db: None) -> None:
+    with_password(User.objects.create_superuser("root"))
+    path = "/admin/login/?next=/admin/audit/"
+    for answer in (Client().get(path), Client().post(path, {"username": "root", "password": PASSWORD})):
+        assert (answer.status_code, answer.headers["location"]) == (
+            302,
+            "/console/sign-in?next=/admin/audit/",
+        )
+
+
+def test_only_pages_of_ours_follow(alice: Person) -> None:
     with_password(alice.user)
 
     def answer(password: str = PASSWORD, to: str = "/console/") -> Any:

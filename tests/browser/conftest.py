@@ -84,9 +84,7 @@ def session(browser: "Browser", installation: Installation) -> Any:
     context = browser.new_context()
     page = context.new_page()
     page.goto(f"{installation.url}/admin/")
-    page.get_by_label("Username").fill("operator")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
+    enter(page, "operator", PASSWORD)
     expect(page).to_have_title("Overview | chatapi")
     state = context.storage_state()
     context.close()
@@ -141,14 +139,20 @@ def ids(installation: Installation) -> dict[str, int]:
     return {name: int(pk) for name, pk in (line.split() for line in made.stdout.splitlines())}
 
 
+def enter(page: "Page", name: str, password: str) -> None:
+    """Enter name and password on the two pages that ask for them."""
+    page.get_by_label("E-mail address or user name").fill(name)
+    page.keyboard.press("Enter")
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
+
+
 def sign_in(page: "Page", installation: Installation, name: str) -> None:
     """Sign in with the console's form."""
     from playwright.sync_api import expect
 
     page.goto(f"{installation.url}/console/")
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(PASSPHRASE)
-    page.keyboard.press("Enter")
+    enter(page, name, PASSPHRASE)
     expect(page.locator("form[action$=sign-out]")).to_be_attached(timeout=20_000)
 
 

@@ -9,7 +9,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from openai import OpenAI
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import PASSWORD, sign_in
+from tests.browser.conftest import PASSWORD, enter, sign_in
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
@@ -119,7 +119,7 @@ def test_members_are_invited_and_come_in_by_their_link(
     expect(page.get_by_text("bert is now viewer.")).to_be_visible()
     other = browser.new_page()
     other.goto(link)
-    expect(other.get_by_text("Globex")).to_be_visible()
+    expect(other.get_by_text("ada invited you to Globex as viewer")).to_be_visible()
     expect(other.get_by_text("bert", exact=True)).to_be_visible()
     other.close()
     row.get_by_role("button", name="Remove").click()
@@ -248,7 +248,5 @@ def test_the_operator_enters_any_organization(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:
     page.goto(f"{installation.url}/console/{ids['Globex']}/keys")
-    page.get_by_label("Username").fill("operator")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
+    enter(page, "operator", PASSWORD)
     expect(page.get_by_role("heading", name="API keys")).to_be_visible()

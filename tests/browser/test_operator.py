@@ -9,7 +9,7 @@ import pytest
 from openai import APIError, OpenAI
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import PASSWORD, watched
+from tests.browser.conftest import PASSWORD, enter, watched
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
@@ -129,13 +129,11 @@ def test_live_ends_for_a_person_that_has_signed_out_elsewhere(
     context = browser.new_context()
     page, other = context.new_page(), context.new_page()
     page.goto(f"{installation.url}/admin/live/")
-    page.get_by_label("Username").fill("operator")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.keyboard.press("Enter")
+    enter(page, "operator", PASSWORD)
     expect(page.get_by_role("status")).to_have_text("live", timeout=15_000)  # a password takes its time
     other.goto(f"{installation.url}/admin/live/")
     other.evaluate("document.querySelector('form[action$=\"/logout/\"]').submit()")
-    expect(page.get_by_label("Password")).to_be_visible(timeout=3_000)
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=3_000)
     context.close()
 
 

@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from pytest_django import Settings
 from redis import Redis
 
 from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
+from tests.chatapi.identity_provider import Provider
 from tests.chatapi.open_generations import OpenGenerations
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import Installation
@@ -135,6 +138,34 @@ def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """Start a server that no test stops or fills."""
     with Valkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
+
+
+@pytest.fixture
+def counting(shared_valkey: Valkey, settings: Settings) -> None:
+    """Count attempts to sign in, and used codes, under prefixes of the test's own."""
+    settings.STREAMS_URL = f"unix://{shared_valkey.socket}"
+    settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
+    settings.CACHES = {"default": settings.CACHES["default"] | {"KEY_PREFIX": settings.REDIS_KEY_PREFIX}}
+
+
+@pytest.fixture(scope="session")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
+    """Start an identity provider for all tests."""
+    with Provider(tmp_path_factory.mktemp("provider")).running() as provider:
+        yield provider
+
+
+@pytest.fixture
+def trusting(provider: Provider, monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    """Trust the provider's certificate, and let providers have private addresses."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(provider.certificate))
+    settings.OIDC_PRIVATE_ADDRESSES = True
+
+
+@pytest.fixture
+def mailing(settings: Settings) -> None:
+    """Send mail, to pytest-django's box."""
+    settings.SENDS_EMAIL, settings.DEFAULT_FROM_EMAIL = True, "chatapi@example.com"
 
 
 @pytest.fixture

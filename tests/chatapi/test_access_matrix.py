@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from allauth.mfa.models import Authenticator
 from asgiref.sync import async_to_sync
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
@@ -24,6 +25,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from accounts import access, roles
 from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role, ServiceAccount
 from accounts.pages.tenant_admin import TenantAdmin
+from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi import response_store
 from chatapi.api.management.route import ManagementRoute
 from chatapi.api.management.routes import ROUTES as MANAGEMENT
@@ -72,6 +74,9 @@ MODELS = {
     "chatapi_servedmodel": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "chatapi_deployment": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "chatapi_storedresponse": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "sign_in_emaildomain": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
+    "sign_in_identityprovider": (OPERATOR, NOBODY, OPERATOR, OPERATOR, OPERATOR),
+    "mfa_authenticator": (OPERATOR, NOBODY, OPERATOR, NOBODY, OPERATOR),
     "auth_user": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, NOBODY),
     "auth_group": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
 }
@@ -202,6 +207,9 @@ class House:
             "chatapi_servedmodel": model,
             "auth_user": bob.user,
             "auth_group": Group.objects.create(name="clerks"),
+            "sign_in_emaildomain": EmailDomain.objects.create(organization=acme, domain="acme.example"),
+            "sign_in_identityprovider": IdentityProvider.objects.create(organization=acme),
+            "mfa_authenticator": Authenticator.objects.create(user=bob.user, type="totp", data={}),
         }
         StoredResponse.objects.create(
             id=generation.pk,

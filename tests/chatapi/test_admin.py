@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from allauth.mfa.models import Authenticator
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
@@ -14,6 +15,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Project
+from accounts.sign_in.models import IdentityProvider
 from chatapi import response_store
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.response_store import Content
@@ -128,7 +130,9 @@ def test_a_longer_list_costs_no_more_queries(
     [
         each + "add/"
         for each in LISTS
-        if not any(f"/{row._meta.model_name}/" in each for row in [*RECORDS, Credit])
+        if not any(
+            f"/{row._meta.model_name}/" in each for row in [*RECORDS, Credit, IdentityProvider, Authenticator]
+        )
     ],
 )
 def test_what_can_be_made_has_a_form(root: Client, house: None, path: str) -> None:

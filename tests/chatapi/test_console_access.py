@@ -18,12 +18,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from accounts.models import Member, Organization, RateLimit, Role
+from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console.urls import _of_organization
 from chatapi.models import ServedModel
 from chatapi.notifications import webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from tests.admin_pages import client_of
-from tests.cast import Person, run
+from tests.cast import Person, join, run
 from tests.fake_stripe import Stripe
 from usage.books import outbox
 from usage.books.outbox import NewEvent
@@ -68,6 +69,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "members": ("viewer", NOBODY),
     "invite": ("admin", "admin"),
     "invitation": ("admin", NOBODY),
+    "member_password": (NOBODY, "owner"),
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
     "notifications": ("viewer", "viewer"),
@@ -83,11 +85,17 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "audit": ("owner", NOBODY),
     "settings": ("viewer", "operator"),
     "project_settings": ("admin", "admin"),
+    "sign_in_settings": ("owner", "owner"),
+    "remove_provider": (NOBODY, "owner"),
+    "add_domain": (NOBODY, "owner"),
+    "change_domain": (NOBODY, "owner"),
+    "remove_domain": (NOBODY, "owner"),
 }
 OF_A_ROW = (
     "request", "live_stop", "key", "revoke_key", "invitation", "change_role", "remove_member", "statement",
     "budget", "remove_budget", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
+    "member_password", "change_domain", "remove_domain",
 )  # fmt: skip
 MAX_QUERIES, MAX_BYTES = 12, 150_000
 # A month that is not closed is added up when it is asked for; the file has one more, for the audit log.
@@ -114,6 +122,14 @@ class House:
         self.acme, self.alice, self.charlie = acme, alice, charlie
         dora = User.objects.create(username="dora", password="!")
         self.invited = Member.objects.create(organization=acme, user=dora, role=Role.VIEWER)
+        self.active = join("frank", Role.VIEWER, acme, "default")
+        self.active.user.set_password("correct horse battery")
+        self.active.user.save()
+        IdentityProvider.objects.create(organization=acme)
+        self.domain, self.their_domain = (
+            EmailDomain.objects.create(organization=person.project.organization, domain=domain)
+            for person, domain in ((alice, "acme.example"), (charlie, "umbrella.example"))
+        )
         self.request, self.theirs = run(alice), run(charlie)
         self.budget, self.their_budget = (
             BudgetLimit.objects.create(
@@ -131,16 +147,16 @@ class House:
     def path(self, name: str, *, of: str = "acme") -> str:
         """Return the path below Acme of its own row, of Umbrella's ("others") or of one that never was."""
         others = Member.objects.get(user=self.charlie.user)
-        request, key, member, budget, rate, project = {
+        request, key, member, budget, rate, project, domain = {
             "acme": (
                 self.request, self.alice.api_key.pk, self.invited.pk, self.budget.pk, self.rate.pk,
-                self.alice.project.pk,
+                self.alice.project.pk, self.domain.pk,
             ),
             "others": (
                 self.theirs, self.charlie.api_key.pk, others.pk, self.their_budget.pk, self.their_rate.pk,
-                self.charlie.project.pk,
+                self.charlie.project.pk, self.their_domain.pk,
             ),
-            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 5),
+            "unknown": ("gen_" + "0" * 32, *[999_999_999] * 6),
         }[of]  # fmt: skip
         delivery = {"acme": self.delivery, "others": self.their_delivery}.get(of)
         webhook = (delivery.endpoint_id, delivery.pk) if delivery else (999_999_999, 999_999_999)
@@ -158,8 +174,9 @@ class House:
             **of_member,
         }
         rows |= {"budget": budget, "remove_budget": budget, "rate_limit": rate, "remove_rate_limit": rate}
-        rows["project_settings"] = project
         rows |= {each: webhook[0] for each in TABLE if each.endswith("webhook") and each != "new_webhook"}
+        rows |= {"project_settings": project, "change_domain": domain, "remove_domain": domain}
+        rows["member_password"] = Member.objects.get(user=self.active.user).pk if of == "acme" else member
         args = months.get(name) or ((rows[name],) if name in rows else ())
         return reverse(f"console:{name}", args=[self.acme.pk, *args])
 
@@ -298,7 +315,12 @@ def test_pages_are_small_and_ask_little(house: House) -> None:
 
 def test_the_policy_allows_only_our_own_files(house: House) -> None:
     client = client_as(house, "owner")
-    paths = [house.path("overview"), "/console/sign-in", f"/console/{house.acme.pk}/no-such-page"]
+    paths = [
+        house.path("overview"),
+        "/console/sign-in",
+        "/console/account",
+        f"/console/{house.acme.pk}/no-such-page",
+    ]
     for path in paths:
         policy = client.get(path)["content-security-policy"]
         assert "default-src 'none'" in policy

@@ -50,7 +50,7 @@ def behind_https(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("behind_https")
-@pytest.mark.parametrize("path", ["/docs", "/admin/login/"])
+@pytest.mark.parametrize("path", ["/docs", "/console/sign-in"])
 @pytest.mark.parametrize(
     ("peer", "proto", "is_secure"),
     [("10.0.0.5", "https", True), ("10.0.0.5", "http", False), ("10.0.0.6", "https", False)],

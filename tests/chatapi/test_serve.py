@@ -53,7 +53,7 @@ def test_it_prints_a_python_snippet_that_works_when_pasted(first_start: Serve) -
 def test_it_makes_an_administrator_who_can_log_in(first_start: Serve) -> None:
     cookies = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(cookies))
-    url = f"http://127.0.0.1:{first_start.port}/admin/login/?next=/admin/"
+    url = f"http://127.0.0.1:{first_start.port}/console/sign-in?next=/admin/"
     browser.open(url).close()
     token = next(cookie.value for cookie in cookies if cookie.name == "csrftoken")
     found = re.search(r"user (\w+), password (\S+)", first_start.text)
@@ -369,7 +369,7 @@ def test_it_starts_on_any_address_and_under_any_name(
     url = re.search(r"(\S+)/admin/ +for operators", serve.text)
     assert url
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(url[1]).netloc)
-    connection.request("GET", "/admin/login/")
+    connection.request("GET", "/console/sign-in")
     assert connection.getresponse().status == (200 if opens else 400)
     connection.close()
     assert serve.stop() == 0

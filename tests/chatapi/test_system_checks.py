@@ -247,3 +247,19 @@ def test_links_in_mail_begin_with_an_origin(settings: Settings, url: str) -> Non
     assert ids() == []
     settings.PUBLIC_URL = url
     assert ids() == ["chatapi.E021"]
+
+
+@pytest.mark.parametrize("mode", ["open", "domain"])
+def test_nobody_signs_up_without_mail(settings: Settings, mode: str) -> None:
+    settings.SIGN_UP, settings.SIGN_UP_DOMAINS = mode, ["example.com"]
+    settings.SENDS_EMAIL, settings.DEFAULT_FROM_EMAIL = False, "chatapi@example.com"
+    assert ids() == ["chatapi.E022"]
+    settings.SENDS_EMAIL = True
+    assert ids() == []
+
+
+@pytest.mark.parametrize("domains", [[], ["@example.com"], ["example.com", "localhost"], ["*.example.com"]])
+def test_domains_of_addresses_are_domains(settings: Settings, domains: list[str]) -> None:
+    settings.SENDS_EMAIL, settings.DEFAULT_FROM_EMAIL = True, "chatapi@example.com"
+    settings.SIGN_UP, settings.SIGN_UP_DOMAINS = "domain", domains
+    assert ids() == ["chatapi.E022"]

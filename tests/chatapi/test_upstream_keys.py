@@ -11,12 +11,13 @@ from django.urls import reverse
 from pytest_django.fixtures import Settings
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts import encryption
 from accounts.audit.models import AuditEntry
-from chatapi import encryption, upstream_keys
+from accounts.encryption import Purpose
+from chatapi import upstream_keys
 from chatapi.catalog import file, loading, writing
 from chatapi.catalog.file import CatalogError
 from chatapi.doctor import models as doctor
-from chatapi.encryption import Purpose
 from chatapi.models import Deployment, ServedModel
 from chatapi.worker import deployments
 from tests.admin_pages import client_of, page, text

@@ -22,6 +22,8 @@ class Purpose(Enum):
     STORED_RESPONSES = b"chatapi stored responses"
     UPSTREAM_KEYS = b"chatapi upstream keys"
     WEBHOOK_SECRETS = b"chatapi webhook secrets"
+    SECOND_FACTORS = b"chatapi second factors"
+    IDENTITY_PROVIDERS = b"chatapi identity providers"
 
 
 def encrypt(purpose: Purpose, row: bytes, value: bytes) -> bytes:

@@ -1,0 +1,160 @@
+"""What django-allauth asks of us: the rules of every way to sign in, secrets of second factors, providers.
+
+Every way ends in `AccountAdapter.pre_login`: the password, a passkey, an identity provider, the link of an
+invitation.
+"""
+
+from base64 import b64decode, b64encode
+from typing import Any, NoReturn
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.internal.stagekit import clear_login
+from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.models import Authenticator
+from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
+from allauth.socialaccount.models import SocialApp, SocialLogin
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+
+from accounts import access
+from accounts.audit.middleware import ip_of
+from accounts.encryption import Purpose, decrypt, encrypt
+from accounts.sign_in import providers
+from accounts.sign_in.fetching import Session
+from accounts.sign_in.models import IdentityProvider
+
+PROVIDER = "openid_connect"
+_WAYS = {
+    "reauthenticate": "Use your password",
+    "mfa_reauthenticate": "Use a code of your app, or a recovery code",
+    "mfa_reauthenticate:webauthn": "Use a passkey",
+}
+_MAY_NOT_ENTER = "This account belongs to no organization, or is inactive."
+
+
+def provider_page(request: HttpRequest, provider: IdentityProvider, *, is_required: bool) -> HttpResponse:
+    """Return the page that leads to the provider.
+
+    It is no redirect: `form-action` of our policy also holds for redirects after a form.
+    """
+    context = {"provider": provider, "is_required": is_required, "next": request.POST.get("next", "")}
+    return render(request, "console/to_provider.html", context)
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    """The rules of signing in, whichever way it is done."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        """Return False: our own pages make accounts."""
+        return False
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        """Return the client's address, as trusted proxies name it."""
+        return ip_of(request) or "0.0.0.0"  # noqa: S104  no address, as on a UNIX socket
+
+    def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
+        """Return the ways to sign in again, named as on our pages."""
+        ways: list[dict[str, Any]] = super().get_reauthentication_methods(user)
+        return [each | {"description": _WAYS[each["id"]]} for each in ways]
+
+    def pre_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse | None:
+        """Refuse people who may not enter, and lead those to their provider who must sign in there."""
+        if not access.may_enter(user):
+            clear_login(request)
+            messages.error(request, _MAY_NOT_ENTER)
+            return redirect("account_login")
+        provider = providers.required_for(user)
+        # Taken out: the session would keep it, with all of the person's row, until the second factor.
+        used: SocialLogin | None = (login.get("signal_kwargs") or {}).pop("sociallogin", None)
+        if provider and (used is None or used.account.provider != str(provider.pk)):
+            clear_login(request)
+            return provider_page(request, provider, is_required=True)
+        return None
+
+
+class MFAAdapter(DefaultMFAAdapter):
+    """Secrets of second factors are encrypted in the database."""
+
+    def encrypt(self, text: str) -> str:
+        return b64encode(encrypt(Purpose.SECOND_FACTORS, b"", text.encode())).decode()
+
+    def decrypt(self, encrypted_text: str) -> str:
+        """Return the secret; a random one that no code fits, if `CHATAPI_SECRET_KEY` is another one now."""
+        text = decrypt(Purpose.SECOND_FACTORS, b"", b64decode(encrypted_text))
+        return text.decode() if text is not None else "A" * 32
+
+    def generate_authenticator_name(self, user: Any, type: Any) -> str:
+        count = Authenticator.objects.filter(user=user, type=type).count()
+        return f"Passkey {count + 1}"
+
+
+class SocialAccountAdapter(DefaultSocialAccountAdapter):
+    """The identity providers are those of organizations; `providers.admit` decides on their answers."""
+
+    def list_apps(
+        self, request: HttpRequest, provider: str | None = None, client_id: str | None = None
+    ) -> list[SocialApp]:
+        """Return the organization's provider with this number."""
+        if not (provider and provider.isdecimal() and len(provider) < 19):
+            return []
+        row = IdentityProvider.objects.filter(pk=int(provider)).select_related("organization").first()
+        secret = row.secret if row else None
+        if row is None or secret is None:
+            return []
+        return [
+            SocialApp(
+                provider=PROVIDER,
+                provider_id=str(row.pk),
+                name=str(row.organization),
+                client_id=row.client_id,
+                secret=secret,
+                settings={"server_url": row.issuer},
+            )
+        ]
+
+    def get_requests_session(self) -> Session:
+        return Session()
+
+    def is_open_for_signup(self, request: HttpRequest, sociallogin: SocialLogin) -> bool:
+        """Return False: `pre_social_login` makes accounts."""
+        return False
+
+    def pre_social_login(self, request: HttpRequest, sociallogin: SocialLogin) -> None:
+        """Find or make the person, and tie the provider's account to them."""
+        claims = _claims(sociallogin)
+        row = IdentityProvider.objects.select_related("organization").get(
+            pk=int(sociallogin.account.provider)
+        )
+        known = sociallogin.user if sociallogin.is_existing else None
+        try:
+            if sociallogin.state.get("process") != "login" or claims is None:
+                raise providers.Refused("The provider's answer does not fit together.")
+            person = providers.admit(row, known, claims)
+        except providers.Refused as refused:
+            _refuse(request, str(refused))
+        # What the provider says about a person is used now, and not kept.
+        sociallogin.account.extra_data = {}
+        if known is None:
+            sociallogin.connect(request, person)
+        else:
+            sociallogin.account.save()
+
+    def on_authentication_error(self, request: HttpRequest, provider: Any, **kwargs: Any) -> None:
+        """Show our own page for every failure."""
+        _refuse(
+            request, "The identity provider did not sign you in. Try again, or ask your organization's owner."
+        )
+
+
+def _claims(login: SocialLogin) -> dict[str, Any] | None:
+    """Return the claims of the id token and of the userinfo; None if they are about two people."""
+    token, info = (login.account.extra_data.get(name) or {} for name in ("id_token", "userinfo"))
+    return {**token, **info} if token.get("sub") and token.get("sub") == info.get("sub") else None
+
+
+def _refuse(request: HttpRequest, reason: str) -> NoReturn:
+    raise ImmediateHttpResponse(
+        render(request, "console/sign_in_refused.html", {"reason": reason}, status=403)
+    )

@@ -1,0 +1,64 @@
+"""Confirmed e-mail addresses, and the signed links that confirm them.
+
+A person has one address, `User.email`; it is confirmed if there is a row of it. A confirmed address belongs
+to one person. A row of another address than the person's counts for nothing: an operator has changed it.
+Links hold all that they do, so an address that nobody confirms leaves no row.
+"""
+
+from typing import Any
+
+from allauth.account.models import EmailAddress
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core import signing
+from django.db import transaction
+from django.db.models import Q
+
+_SALT = "accounts.sign_in.addresses"
+
+
+def owner_of(address: str) -> User | None:
+    """Return the person who has confirmed this address, and still has it."""
+    rows = EmailAddress.objects.filter(email=address.lower(), verified=True, user__email__iexact=address)
+    row = rows.select_related("user").first()
+    person: User | None = row.user if row else None
+    return person
+
+
+def is_taken(address: str, *, except_of: User | None = None) -> bool:
+    """Return whether the address is another person's, confirmed or not, or their user name."""
+    others = User.objects.exclude(pk=except_of.pk) if except_of else User.objects.all()
+    return others.filter(Q(username__iexact=address) | Q(email__iexact=address)).exists()
+
+
+def confirm(person: User, address: str) -> bool:
+    """Make this the person's confirmed address; return False if it is somebody else's."""
+    address = address.lower()
+    with transaction.atomic():
+        if owner_of(address) not in (None, person):
+            return False
+        mine, old = Q(user=person), Q(email=address)
+        EmailAddress.objects.filter((mine & ~old) | (old & ~mine)).delete()
+        EmailAddress.objects.update_or_create(
+            user=person, email=address, defaults={"verified": True, "primary": True}
+        )
+        if person.email != address:
+            person.email = address
+            person.save(update_fields=["email"])
+    return True
+
+
+def sign(purpose: str, content: dict[str, Any]) -> str:
+    """Return the content as a token that only this purpose reads."""
+    return signing.dumps(content, salt=f"{_SALT}.{purpose}")
+
+
+def read(purpose: str, token: str) -> dict[str, Any] | None:
+    """Return the content of a token that is not older than `PASSWORD_RESET_TIMEOUT`, or None."""
+    try:
+        content: dict[str, Any] = signing.loads(
+            token, salt=f"{_SALT}.{purpose}", max_age=settings.PASSWORD_RESET_TIMEOUT
+        )
+    except signing.BadSignature:
+        return None
+    return content

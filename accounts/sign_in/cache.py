@@ -1,0 +1,43 @@
+"""Django's cache, for what django-allauth counts: which codes of second factors were used, and wrong ones.
+
+These entries are in the Redis that all processes share. Others, such as the results of a search in the admin,
+stay in this process: they have rows of tenants, and need no Redis.
+"""
+
+from typing import Any
+
+from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
+from django.core.cache.backends.locmem import LocMemCache
+from django.core.cache.backends.redis import RedisCache
+
+from accounts.redis_urls import shared_url
+
+# What django-allauth's keys begin with.
+_SHARED = ("allauth", "jwt:")
+
+
+class SharedCache(BaseCache):
+    """A cache whose Redis is that of the settings of streams and broker, whatever its location says."""
+
+    def __init__(self, name: str, params: dict[str, Any]) -> None:
+        super().__init__(params)
+        self._local, self._shared = LocMemCache(name, params), RedisCache(shared_url(), params)
+
+    def get(self, key: str, default: Any = None, version: int | None = None) -> Any:
+        return self._of(key).get(key, default, version)
+
+    def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        return self._of(key).add(key, value, timeout, version)
+
+    def set(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> None:
+        self._of(key).set(key, value, timeout, version)
+
+    def delete(self, key: str, version: int | None = None) -> bool:
+        return self._of(key).delete(key, version)
+
+    def clear(self) -> None:
+        """Forget what this process keeps."""
+        self._local.clear()
+
+    def _of(self, key: str) -> BaseCache:
+        return self._shared if key.startswith(_SHARED) else self._local

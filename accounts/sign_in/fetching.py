@@ -1,0 +1,99 @@
+"""The HTTP client for identity providers, whose URLs people of organizations enter.
+
+A request ends after `TIME_LIMIT_S` and `MAX_BYTES`, follows no redirect, and goes to public addresses by
+HTTPS only, unless the operator allows private addresses.
+"""
+
+import ipaddress
+import ssl
+import time
+from typing import Any
+
+import requests
+from django.conf import settings
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPSConnection
+from urllib3.connectionpool import HTTPSConnectionPool
+
+TIME_LIMIT_S = 10.0
+_WAIT_S = 5.0
+MAX_BYTES = 1024 * 1024
+_PART = 16 * 1024
+
+
+class NotFetched(requests.RequestException):
+    """The URL may not be fetched, or its answer is too long or too late."""
+
+
+class _PublicConnection(HTTPSConnection):
+    """A connection that closes before its first byte if the peer's address is private.
+
+    The address is that of the connected socket, so no second answer of a name server can differ from it.
+    """
+
+    def _new_conn(self) -> Any:
+        connected = super()._new_conn()
+        address = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
+        if not (settings.OIDC_PRIVATE_ADDRESSES or address.is_global) or address.is_multicast:
+            connected.close()
+            raise NotFetched("The address of this server is private.")
+        return connected
+
+
+class _PublicPool(HTTPSConnectionPool):
+    ConnectionCls = _PublicConnection
+
+
+class _PublicAdapter(HTTPAdapter):
+    """Verifies certificates with the system's authorities, or those of SSL_CERT_FILE."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs, ssl_context=ssl.create_default_context())
+        self.poolmanager.pool_classes_by_scheme = {"https": _PublicPool}
+
+    def cert_verify(self, *args: Any, **kwargs: Any) -> None:
+        """Leave the authorities to the context: requests would add its own bundle."""
+
+
+class Session(requests.Session):
+    """A session of requests within these bounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+        self.adapters.clear()
+        self.mount("https://", _PublicAdapter())
+
+    def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
+        """Return the whole answer. Raises `RequestException`."""
+        ends_at = time.monotonic() + TIME_LIMIT_S
+        kwargs |= {"timeout": _WAIT_S, "allow_redirects": False, "stream": True}
+        response = super().request(method, url, *args, **kwargs)
+        with response:
+            parts = bytearray()
+            for part in response.iter_content(_PART):
+                parts += part
+                if len(parts) > MAX_BYTES or time.monotonic() > ends_at:
+                    raise NotFetched("The answer of this server is too long, or takes too long.")
+        response._content = bytes(parts)
+        return response
+
+
+def discovery(issuer: str) -> dict[str, Any]:
+    """Return the provider's own description (OpenID Connect Discovery 1.0). Raises `NotFetched`."""
+    try:
+        with Session() as session:
+            response = session.request("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            response.raise_for_status()
+            found = response.json()
+    except (requests.RequestException, ValueError) as error:
+        # One text for all failures: it must not tell an owner what answers in the operator's network.
+        raise NotFetched("There is no answer of an OpenID Connect provider at this URL.") from error
+    needed = ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint")
+    if not isinstance(found, dict) or not all(
+        str(found.get(each, "")).startswith("https://") for each in needed
+    ):
+        raise NotFetched("The provider does not name all its endpoints, or not by HTTPS.")
+    if found.get("issuer") != issuer:
+        raise NotFetched(f"The provider calls itself {str(found.get('issuer'))[:200]!r}: enter that URL.")
+    return found

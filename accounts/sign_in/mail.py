@@ -1,0 +1,25 @@
+"""Mail about accounts. Each template's first line is the subject."""
+
+import logging
+from smtplib import SMTPException
+from typing import Any
+
+from django.conf import settings
+from django.core.mail import EmailMessage
+from django.template.loader import render_to_string
+
+log = logging.getLogger(__name__)
+
+
+def send(template: str, to: str, **context: Any) -> bool:
+    """Send the mail of `mail/TEMPLATE.txt`; return False if there is no server, or none that takes it."""
+    if not settings.SENDS_EMAIL:
+        return False
+    days = settings.PASSWORD_RESET_TIMEOUT // 86_400
+    subject, _, body = render_to_string(f"mail/{template}.txt", context | {"days": days}).partition("\n")
+    try:
+        EmailMessage(subject.strip(), f"{body.strip()}\n", to=[to]).send()
+    except (SMTPException, OSError) as error:
+        log.warning("the mail %r was not sent: %r", template, error)
+        return False
+    return True

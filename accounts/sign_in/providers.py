@@ -1,0 +1,146 @@
+"""Who may sign in through an organization's identity provider, as whom, and with which role.
+
+A provider vouches for addresses of its organization's approved domains only, and only for accounts whose own
+address is one of them. So no organization can take over an account with an address of somebody else's domain.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import transaction
+from django.utils import timezone
+
+from accounts import memberships, roles
+from accounts.audit import recorder
+from accounts.models import Member, Role
+from accounts.sign_in import addresses
+from accounts.sign_in.models import EmailDomain, IdentityProvider, domain_of
+
+GOOGLE = "https://accounts.google.com"
+
+
+class Refused(Exception):
+    """The provider's answer lets nobody in. The text is for the person."""
+
+
+def of_address(address: str) -> IdentityProvider | None:
+    """Return the provider of the organization that has the address's domain."""
+    owned = EmailDomain.objects.filter(domain=domain_of(address), approved_at__isnull=False)
+    return (
+        IdentityProvider.objects.filter(organization__in=owned.values("organization"))
+        .select_related("organization")
+        .first()
+    )
+
+
+def required_for(person: Any) -> IdentityProvider | None:
+    """Return the provider at which the person has to sign in, if one of their organizations says so."""
+    if person.is_staff or person.is_superuser:
+        return None
+    provider = of_address(person.email)
+    if provider is None or not provider.is_required:
+        return None
+    is_member = Member.objects.filter(user=person, organization=provider.organization_id).exists()
+    return provider if is_member else None
+
+
+def admit(provider: IdentityProvider, known: User | None, claims: Mapping[str, Any]) -> User:
+    """Return the person of these claims, who has a place in the organization afterwards.
+
+    `known` is the person who used this account of the provider before. Raises `Refused`.
+    """
+    address = _address(provider, claims)
+    with transaction.atomic():
+        person = known or _person(provider, address)
+        own = {address} if person._state.adding else {person.email.lower()}
+        if person.is_staff or person.is_superuser:
+            raise Refused("Operators of this service do not sign in through an organization's provider.")
+        if {domain_of(each) for each in own} - _domains(provider):
+            raise Refused("Your account here has an address of another domain.")
+        _give_place(provider, person, _role(provider, claims), is_first=known is None)
+        if person.email.lower() == address:
+            addresses.confirm(person, address)
+        IdentityProvider.objects.filter(pk=provider.pk).update(used_at=timezone.now())
+    return person
+
+
+def _domains(provider: IdentityProvider) -> set[str]:
+    rows = EmailDomain.objects.filter(organization=provider.organization_id, approved_at__isnull=False)
+    return set(rows.values_list("domain", flat=True))
+
+
+def _address(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
+    """Return the address that the provider may vouch for, in small letters."""
+    address = str(claims.get("email") or "").lower()
+    try:
+        validate_email(address)
+    except ValidationError:
+        raise Refused("The provider named no e-mail address. It must send the claim “email”.") from None
+    if domain_of(address) not in _domains(provider):
+        raise Refused(f"{provider.organization} may not vouch for {address}: its domain is not approved.")
+    # Microsoft leaves this claim out; its provider belongs to the organization, as the domain does.
+    if claims.get("email_verified", True) not in (True, "true"):
+        raise Refused(f"The provider has not confirmed the address {address}.")
+    # Anyone can have a private Google account with an address of any domain; `hd` is of the domain's owner.
+    if provider.issuer == GOOGLE and str(claims.get("hd")).lower() != domain_of(address):
+        raise Refused(f"{address} is not an account of its domain's Google Workspace.")
+    return address
+
+
+def _person(provider: IdentityProvider, address: str) -> User:
+    """Return the person with this confirmed address, the invited one, or a new unsaved one."""
+    owner = addresses.owner_of(address)
+    if owner is not None:
+        return owner
+    people = list(User.objects.filter(email__iexact=address)[:2])
+    if len(people) == 1 and _is_invited_here(provider, people[0]):
+        return people[0]
+    # Somebody else may have entered this address in their account.
+    if people or User.objects.filter(username=address).exists():
+        raise Refused(
+            f"There is an account with the address {address}, which is not confirmed. Sign in to it with its "
+            "password and confirm the address, or ask an operator."
+        )
+    if settings.SIGN_UP == "closed":
+        raise Refused("Only an operator of this service adds new people.")
+    person = User(username=address, email=address)
+    person.set_unusable_password()
+    return person
+
+
+def _is_invited_here(provider: IdentityProvider, person: User) -> bool:
+    places = Member.objects.filter(user=person).values_list("organization", flat=True)
+    return memberships.is_invited(person) and list(places) == [provider.organization_id]
+
+
+def _role(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
+    """Return the highest role of the person's groups, or ""."""
+    if not provider.groups_claim:
+        return ""
+    named = claims.get(provider.groups_claim) or []
+    groups = {named} if isinstance(named, str) else {each for each in named if isinstance(each, str)}
+    given = [Role(role) for group, role in provider.group_roles.items() if group in groups]
+    return next((role for role in reversed(roles.givable(Role.OWNER)) if role in given), "")
+
+
+def _give_place(provider: IdentityProvider, person: User, role: str, *, is_first: bool) -> None:
+    """Make the person a member, or give them the role of their groups. Raises `Refused`."""
+    place = person.pk and Member.objects.filter(user=person, organization=provider.organization_id).first()
+    # A member that was removed comes back by a group only.
+    if not role and (provider.groups_claim if place else is_first):
+        role = provider.default_role
+    if not role and (provider.groups_claim or not place):
+        raise Refused(f"None of your groups has a place in {provider.organization}. Ask its owner.")
+    actor = recorder.Actor(None, str(provider)[:150])
+    with recorder.acting(lambda: actor):
+        if not place:
+            memberships.join(Member(organization=provider.organization, user=person, role=role))
+        elif role and role != place.role:
+            # The only owner stays one, whatever the groups say.
+            with suppress(ValidationError):
+                memberships.change_role(place, role)

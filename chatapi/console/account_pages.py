@@ -1,0 +1,149 @@
+"""A person's own account: password, address, second factors, sessions."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from allauth.account.internal.flows.reauthentication import raise_if_reauthentication_required
+from allauth.core.internal.ratelimit import consume_or_429
+from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.core.exceptions import ImproperlyConfigured
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_safe
+from redis.exceptions import RedisError
+from requests import RequestException
+
+from accounts.audit import recorder
+from accounts.sign_in import addresses, mail, providers
+from chatapi.console.password_pages import AddressForm
+
+View = Callable[..., HttpResponse]
+PURPOSE = "address"
+_UNAVAILABLE = {
+    "status": 503,
+    "title": "Not available now",
+    "sentence": "Redis, which counts attempts, does not respond. Try again in a minute.",
+}
+_NO_PROVIDER = (
+    "The identity provider does not answer as it should. Try again, or ask your organization's owner."
+)
+
+
+def guarded(view: View) -> View:
+    """Return the view of django-allauth with our page for a failure of Redis or of an identity provider."""
+
+    @never_cache
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            response = view(request, *args, **kwargs)
+            # Templates ask for forms' fields, and those ask Redis.
+            return response.render() if hasattr(response, "render") else response
+        except RedisError:
+            return render(request, "console/error.html", _UNAVAILABLE, status=503)
+
+    return wrapper
+
+
+def for_visitors(view: View) -> View:
+    """Return the guarded view for a bounded number of requests of an address.
+
+    Each one begins a session, and may ask an identity provider.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        limited = consume_or_429(request, app="allauth.account", action="login", limit_get=True)
+        return limited or view(request, *args, **kwargs)
+
+    return guarded(wrapper)
+
+
+def from_provider(view: View) -> View:
+    """Return the view with our page for answers that no identity provider should give."""
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return for_visitors(view)(request, *args, **kwargs)
+        except (RequestException, ImproperlyConfigured, KeyError, TypeError, ValueError, AttributeError):
+            return render(request, "console/sign_in_refused.html", {"reason": _NO_PROVIDER}, status=502)
+
+    return wrapper
+
+
+@require_safe
+@never_cache
+@login_required
+def account_page(request: HttpRequest) -> HttpResponse:
+    """Show what the person signs in with, and where they are signed in."""
+    person: Any = request.user
+    factors = list(Authenticator.objects.filter(user=person).order_by("pk"))
+    codes = next((each for each in factors if each.type == Authenticator.Type.RECOVERY_CODES), None)
+    context = {
+        "person": person,
+        "is_confirmed": addresses.owner_of(person.email) == person,
+        "sends_email": settings.SENDS_EMAIL,
+        "provider": providers.required_for(person),
+        "totp": next((each for each in factors if each.type == Authenticator.Type.TOTP), None),
+        "passkeys": [each for each in factors if each.type == Authenticator.Type.WEBAUTHN],
+        "codes_left": len(codes.wrap().get_unused_codes()) if codes else None,
+        "sessions": UserSession.objects.purge_and_list(person),
+    }
+    return render(request, "console/account.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@login_required
+def address_page(request: HttpRequest) -> HttpResponse:
+    """Mail a link that confirms the person's address, or makes another one theirs."""
+    person: Any = request.user
+    if not settings.SENDS_EMAIL or providers.required_for(person) is not None:
+        messages.error(request, "Your address can't be changed here.")
+        return redirect("console:account")
+    raise_if_reauthentication_required(request, app="accounts")
+    form = AddressForm(request)
+    if not form.is_valid():
+        form.initial = {"email": person.email}
+        return render(request, "console/address.html", {"form": form}, status=form.status)
+    address = form.cleaned_data["email"]
+    if addresses.is_taken(address, except_of=person):
+        url = request.build_absolute_uri(reverse("console:forgotten"))
+        mail.send("account_exists", address, url=url, host=request.get_host())
+    else:
+        content = {"person": person.pk, "from": person.email, "to": address}
+        path = reverse("console:confirm_address", args=[addresses.sign(PURPOSE, content)])
+        url = request.build_absolute_uri(path)
+        mail.send("address", address, url=url, name=person.get_username(), host=request.get_host())
+    return render(request, "console/mail_sent.html", {"address": address})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
+    """Confirm the address of the link, after a press of a button: programs open links in mail, too."""
+    content = addresses.read(PURPOSE, token) or {}
+    person = User.objects.filter(pk=content.get("person", 0), is_active=True).first()
+    if (
+        person is None
+        or person.email != content["from"]
+        or addresses.is_taken(content["to"], except_of=person)
+    ):
+        return render(request, "console/choose_password.html", {"validlink": False}, status=404)
+    if request.method != "POST":
+        return render(request, "console/confirm_address.html", {"address": content["to"], "person": person})
+    actor = recorder.Actor(person.pk, person.get_username())
+    with recorder.acting(lambda: actor):
+        addresses.confirm(person, content["to"])
+        recorder.record("confirmed an address", person)
+    messages.success(request, f"The address {content['to']} is confirmed.")
+    return redirect("console:account")

@@ -1,0 +1,135 @@
+"""Choosing a password: by the link of an invitation, or by a mailed one if it was forgotten."""
+
+from typing import Any
+
+from allauth.account.internal.flows.login import perform_password_login
+from allauth.account.models import Login
+from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.contrib.auth.tokens import default_token_generator
+from django.contrib.auth.views import INTERNAL_RESET_SESSION_TOKEN, PasswordResetConfirmView
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.encoding import force_bytes
+from django.utils.http import urlsafe_base64_encode
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
+
+from accounts import invitations, memberships
+from accounts.sign_in import addresses, attempts, mail, providers
+from accounts.sign_in.adapters import provider_page
+from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+
+MAX_ACCOUNTS = 3
+
+
+class AddressForm(forms.Form):
+    """An e-mail address to which mail is sent, so it can be sent a few times only."""
+
+    email = forms.EmailField(
+        label="E-mail address", max_length=150, widget=forms.EmailInput({"autocomplete": "email"})
+    )
+    status = 200
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request.POST or None)
+        self.request = request
+
+    def clean(self) -> dict[str, Any]:
+        """Count the mail; addresses differ by no case."""
+        data: dict[str, Any] = self.cleaned_data
+        if "email" in data:
+            data["email"] = data["email"].lower()
+            try:
+                with unless_unavailable():
+                    refuse_for(attempts.mail_wait_ms(data["email"], network_of(self.request)))
+            except TooMany as refusal:
+                self.status = refusal.status
+                raise
+        return data
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def forgotten(request: HttpRequest) -> HttpResponse:
+    """Mail a link for another password; whether there is an account is in the mail only."""
+    form = AddressForm(request)
+    if not settings.SENDS_EMAIL or not form.is_valid():
+        context = {"form": form, "sends_email": settings.SENDS_EMAIL}
+        return render(request, "console/forgotten.html", context, status=form.status)
+    address = form.cleaned_data["email"]
+    links = [_reset_link(request, person) for person in _people(address)]
+    mail.send("new_password", address, links=links, host=request.get_host())
+    return render(request, "console/mail_sent.html", {"address": address})
+
+
+def _people(address: str) -> list[User]:
+    """Return those with this confirmed address, or with this address that nobody has confirmed."""
+    owner = addresses.owner_of(address)
+    people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
+    return [person for person in people if person.is_active and providers.required_for(person) is None]
+
+
+def _reset_link(request: HttpRequest, person: User) -> dict[str, str]:
+    place = urlsafe_base64_encode(force_bytes(person.pk))
+    path = reverse("console:new_password", args=[place, default_token_generator.make_token(person)])
+    return {"name": person.get_username(), "url": request.build_absolute_uri(path)}
+
+
+class NewPassword(PasswordResetConfirmView):
+    """The page of a mailed link. The link works once, and only in the browser that opened it first."""
+
+    template_name = "console/choose_password.html"
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        """Save the password; the mail has confirmed the address."""
+        person = form.save()
+        addresses.confirm(person, person.email)
+        del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
+        messages.success(self.request, "Your password is set. Sign in with it.")
+        return redirect("console:sign_in")
+
+
+class Invitation(PasswordResetConfirmView):
+    """The page of an invitation's link: it names organization, role and sender, and signs the person in."""
+
+    template_name = "console/choose_password.html"
+    token_generator = invitations.AnySender()
+
+    @property
+    def token(self) -> str:
+        """Return the link's token, which Django keeps in the session instead of the URL."""
+        return str(self.request.session.get(INTERNAL_RESET_SESSION_TOKEN, ""))
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Lead to the identity provider if the organization requires it."""
+        provider = providers.required_for(self.user) if self.user and self.validlink else None
+        if provider is not None:
+            return provider_page(request, provider, is_required=True)
+        return super().get(request, *args, **kwargs)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """Add what the link is about."""
+        context = super().get_context_data(**kwargs)
+        if self.validlink and self.user is not None and memberships.is_invited(self.user):
+            context |= {
+                "place": self.user.memberships.select_related("organization").first(),
+                "sender": invitations.sender_named(self.token),
+            }
+        return context
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        """Save the password and sign in; the link no longer works."""
+        is_confirmed = invitations.confirms_address(self.token)
+        person = form.save()
+        if is_confirmed:
+            addresses.confirm(person, person.email)
+        del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
+        login = Login(user=person, redirect_url=reverse("console:home"))
+        response: HttpResponse = perform_password_login(
+            self.request, {"username": person.get_username()}, login
+        )
+        return response

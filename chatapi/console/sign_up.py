@@ -1,0 +1,171 @@
+"""Signing up: a mailed link confirms the address before there is an account, then its holder gets a place."""
+
+from typing import Any
+
+from allauth.account.internal.flows.login import perform_password_login
+from allauth.account.models import Login
+from django import forms
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_http_methods
+
+from accounts import memberships
+from accounts.audit import recorder
+from accounts.audit.middleware import ip_of
+from accounts.models import Member, Organization, Role
+from accounts.sign_in import addresses, attempts, mail, providers
+from accounts.sign_in.adapters import provider_page
+from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+from accounts.sign_in.models import EmailDomain, domain_of
+from chatapi.console.password_pages import AddressForm
+from usage.books import credit
+
+PURPOSE = "sign-up"
+JOIN, FOUND = "join", "found"
+
+
+class SignUpForm(AddressForm):
+    """The address of somebody new."""
+
+    def clean_email(self) -> str:
+        """Raise `ValidationError` for an address of a domain that may not sign up."""
+        address: str = self.cleaned_data["email"]
+        if not _may_sign_up(address):
+            raise ValidationError(
+                f"Only addresses of {', '.join(settings.SIGN_UP_DOMAINS)} can sign up. Others are invited."
+            )
+        return address
+
+
+def _may_sign_up(address: str) -> bool:
+    return settings.SIGN_UP == "open" or (
+        settings.SIGN_UP == "domain" and domain_of(address) in settings.SIGN_UP_DOMAINS
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def sign_up(request: HttpRequest) -> HttpResponse:
+    """Mail a link to an address; whether there is an account already is in the mail only."""
+    if settings.SIGN_UP not in ("open", "domain"):
+        raise Http404("Nobody signs up here.")
+    form = SignUpForm(request)
+    if not form.is_valid():
+        return render(request, "console/sign_up.html", {"form": form}, status=form.status)
+    address = form.cleaned_data["email"]
+    provider = providers.of_address(address)
+    if provider is not None and provider.is_required:
+        return provider_page(request, provider, is_required=True)
+    if addresses.is_taken(address):
+        url = request.build_absolute_uri(reverse("console:forgotten"))
+        mail.send("account_exists", address, url=url, host=request.get_host())
+    else:
+        path = reverse("console:confirm_sign_up", args=[addresses.sign(PURPOSE, {"email": address})])
+        mail.send("sign_up", address, url=request.build_absolute_uri(path), host=request.get_host())
+    return render(request, "console/mail_sent.html", {"address": address})
+
+
+class PlaceForm(forms.Form):
+    """A new person's password, and the organization that they found or join."""
+
+    place = forms.ChoiceField(label="Organization", widget=forms.RadioSelect, choices=[(FOUND, "A new one")])
+    name = Organization._meta.get_field("name").formfield(
+        label="Name of your organization", required=False, help_text="Such as your company's name."
+    )
+    password = forms.CharField(
+        strip=False, max_length=256, widget=forms.PasswordInput({"autocomplete": "new-password"})
+    )
+    status = 200
+
+    def __init__(self, request: HttpRequest, person: User, domain: EmailDomain | None) -> None:
+        super().__init__(request.POST or None, initial={"place": JOIN if domain else FOUND})
+        self.request, self.person = request, person
+        if domain is None:
+            del self.fields["place"]
+        else:
+            choice = (JOIN, f"{domain.organization}, as {domain.joins_as}")
+            field: Any = self.fields["place"]
+            field.choices = [choice, (FOUND, "A new one")]
+
+    def clean(self) -> dict[str, Any]:
+        """Check the password and the name; names of organizations could be tried out, so that is counted."""
+        data: dict[str, Any] = self.cleaned_data
+        try:
+            with unless_unavailable():
+                refuse_for(attempts.wait_ms(self.person.email, network_of(self.request)))
+        except TooMany as refusal:
+            self.status = refusal.status
+            raise
+        try:
+            validate_password(data.get("password", ""), self.person)
+        except ValidationError as error:
+            self.add_error("password", error)
+        if self.founds and "name" in data:
+            if not data["name"]:
+                self.add_error("name", "Enter a name.")
+            elif Organization.objects.filter(name__iexact=data["name"]).exists():
+                self.add_error("name", "This name is taken. To join an organization, ask its owner.")
+        return data
+
+    @property
+    def founds(self) -> bool:
+        """Return whether the person makes a new organization."""
+        return bool(self.cleaned_data.get("place", FOUND) == FOUND)
+
+
+@sensitive_post_parameters("password")
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+def confirm(request: HttpRequest, token: str) -> HttpResponse:
+    """Make the account of a confirmed address, give it a place, and sign in."""
+    content = addresses.read(PURPOSE, token)
+    address = content["email"] if content else ""
+    if not content or not _may_sign_up(address) or addresses.is_taken(address):
+        return render(request, "console/choose_password.html", {"validlink": False}, status=404)
+    person = User(username=address, email=address)
+    domain = _joinable(address)
+    form = PlaceForm(request, person, domain)
+    if not form.is_valid():
+        context = {"form": form, "address": address}
+        return render(request, "console/confirm_sign_up.html", context, status=form.status)
+    try:
+        _give_place(request, form, domain)
+    except IntegrityError:
+        # A second press, or the name was taken meanwhile.
+        form.add_error(None, "This was done just now, or the name was taken. Try to sign in.")
+        return render(request, "console/confirm_sign_up.html", {"form": form, "address": address})
+    login = Login(user=person, redirect_url=reverse("console:home"))
+    response: HttpResponse = perform_password_login(request, {"username": address}, login)
+    return response
+
+
+def _joinable(address: str) -> EmailDomain | None:
+    """Return the domain whose organization lets people with an address of it join."""
+    rows = EmailDomain.objects.filter(domain=domain_of(address), approved_at__isnull=False)
+    return rows.exclude(joins_as="").select_related("organization").first()
+
+
+@transaction.atomic
+def _give_place(request: HttpRequest, form: PlaceForm, domain: EmailDomain | None) -> None:
+    """Save the person and their place. A founded organization spends nothing before it has credit."""
+    person = form.person
+    person.set_password(form.cleaned_data["password"])
+    person.save()
+    addresses.confirm(person, person.email)
+    actor = recorder.Actor(person.pk, person.get_username(), ip_of(request))
+    with recorder.acting(lambda: actor):
+        if form.founds or domain is None:
+            organization = Organization.objects.create(name=form.cleaned_data["name"])
+            credit.require(organization)
+            role = Role.OWNER
+        else:
+            organization, role = domain.organization, Role(domain.joins_as)
+        memberships.join(Member(organization=organization, user=person, role=role))

@@ -1,0 +1,100 @@
+"""A real OpenID Connect provider behind TLS, in a process of its own, and a browser that signs in there."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from django.utils import timezone
+
+from accounts.models import Organization
+from accounts.sign_in.models import EmailDomain, IdentityProvider
+from tests.installation import free_port, wait_for
+
+SECRET = "the-clients-secret"
+SERVE = """
+import sys
+import oidc_provider_mock
+from werkzeug.serving import run_simple
+port, certificate, key = sys.argv[1:]
+run_simple("localhost", int(port), oidc_provider_mock.app(), threaded=True, ssl_context=(certificate, key))
+"""
+
+
+class Provider:
+    """The provider's issuer, its certificate and its people."""
+
+    def __init__(self, folder: Path) -> None:
+        self.certificate, self.key, self.log = (folder / f"provider.{end}" for end in ("pem", "key", "log"))
+        words = [
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+        ]
+        words += [
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-keyout",
+            str(self.key),
+        ]
+        subprocess.run(["openssl", *words, "-out", str(self.certificate)], check=True, capture_output=True)
+        self.port = free_port()
+        self.issuer = f"https://localhost:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator["Provider"]:
+        """Serve until the end of the block."""
+        command = [sys.executable, "-W", "ignore", "-c", SERVE, str(self.port)]
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [*command, str(self.certificate), str(self.key)], stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            wait_for(self._answers, "the identity provider")
+            yield self
+        finally:
+            process.kill()
+            process.wait()
+
+    def _answers(self) -> bool:
+        try:
+            return requests.get(self.issuer, verify=str(self.certificate), timeout=5).ok
+        except requests.ConnectionError:
+            return False
+
+    def knows(self, sub: str, **claims: Any) -> None:
+        """Give the provider a person."""
+        answer = requests.put(
+            f"{self.issuer}/users/{sub}", json=claims, verify=str(self.certificate), timeout=10
+        )
+        answer.raise_for_status()
+
+    def authorize(self, url: str, sub: str) -> str:
+        """Sign in at the provider as a browser does; return the path and query to which it sends us back."""
+        answer = requests.post(
+            url, data={"sub": sub}, verify=str(self.certificate), timeout=10, allow_redirects=False
+        )
+        assert answer.status_code == 302, answer.text
+        back = urlsplit(answer.headers["location"])
+        return f"{back.path}?{back.query}"
+
+
+def offer(organization: Organization, provider: Provider, domain: str, **changes: Any) -> IdentityProvider:
+    """Let the organization's people of an approved domain sign in at the provider."""
+    EmailDomain.objects.create(organization=organization, domain=domain, approved_at=timezone.now())
+    row = IdentityProvider(organization=organization, issuer=provider.issuer, client_id="chatapi", **changes)
+    row.enter_secret(SECRET)
+    row.save()
+    return row

@@ -1,0 +1,170 @@
+"""An owner's settings of an identity provider: what is checked and stored, who approves a domain, and what is
+fetched.
+"""
+
+import pytest
+from allauth.socialaccount.models import SocialAccount
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Organization
+from accounts.sign_in import attempts, fetching
+from accounts.sign_in.models import EmailDomain, IdentityProvider
+from tests.admin_pages import client_of
+from tests.cast import Person
+from tests.chatapi.identity_provider import SECRET, Provider, offer
+
+pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
+
+
+def settings_of(acme: Organization) -> str:
+    return f"/console/{acme.pk}/settings/sign-in"
+
+
+def test_an_owner_enters_the_provider(provider: Provider, acme: Organization, alice: Person) -> None:
+    client, path = client_of(alice.user), settings_of(acme)
+    sent = {
+        "issuer": provider.issuer,
+        "client_id": "chatapi",
+        "secret": SECRET,
+        "groups_claim": "groups",
+        "group_roles": "llm-admins = admin\n\nCN=a,OU=b = viewer",
+    }
+    assert (
+        f"http://testserver/console/sign-in/provider/{acme.pk}/callback" in client.get(path).content.decode()
+    )
+    assert client.post(path, sent).status_code == 302
+    row = IdentityProvider.objects.get()
+    assert (row.secret, row.group_roles) == (SECRET, {"llm-admins": "admin", "CN=a,OU=b": "viewer"})
+    assert SECRET.encode() not in bytes(row.encrypted_secret)
+    assert SECRET not in client.get(path).content.decode()
+    assert not AuditEntry.objects.filter(changes__icontains=SECRET).exists()
+    assert AuditEntry.objects.filter(object_type="sign_in.identityprovider", organization_id=acme.pk).exists()
+    assert client.post(path, sent | {"secret": "", "default_role": "viewer"}).status_code == 302
+    assert IdentityProvider.objects.get().secret == SECRET
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"issuer": "http://localhost"}, "begins with https://"),
+        ({"issuer": "https://localhost:1"}, "no answer of an OpenID Connect provider"),
+        ({"issuer": "PROVIDER/"}, "The provider calls itself"),
+        ({"secret": ""}, "This field is required"),
+        ({"is_required": "on"}, "First sign in through the provider"),
+        ({"group_roles": "admins = king"}, "needs one of owner, admin, member, viewer"),
+        ({"group_roles": "admins"}, "needs one of"),
+        ({"default_role": "owner"}, "Select a valid choice"),
+    ],
+)
+def test_a_provider_that_can_not_work_is_not_saved(
+    provider: Provider, acme: Organization, alice: Person, changes: dict[str, str], words: str
+) -> None:
+    sent = {"issuer": provider.issuer, "client_id": "chatapi", "secret": SECRET} | changes
+    sent["issuer"] = sent["issuer"].replace("PROVIDER", provider.issuer)
+    answer = client_of(alice.user).post(settings_of(acme), sent)
+    assert answer.status_code == 400
+    assert words in answer.content.decode()
+    assert not IdentityProvider.objects.exists()
+
+
+def test_it_is_required_after_somebody_used_it_and_not_after_it_was_changed(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", used_at=timezone.now())
+    SocialAccount.objects.create(provider=str(row.pk), uid="18", user=alice.user)
+    client, path = client_of(alice.user), settings_of(acme)
+    sent = {"issuer": provider.issuer, "client_id": "chatapi", "is_required": "on"}
+    assert client.post(path, sent).status_code == 302
+    assert IdentityProvider.objects.get().is_required
+    assert client.post(path, sent | {"client_id": "other"}).status_code == 400
+    del sent["is_required"]
+    assert client.post(path, sent | {"client_id": "other"}).status_code == 302
+    assert IdentityProvider.objects.get().used_at is None
+    assert not SocialAccount.objects.exists()
+
+
+def test_an_operator_approves_a_domain_for_one_organization(
+    acme: Organization, alice: Person, charlie: Person, root: Client
+) -> None:
+    for person in (alice, charlie):
+        organization = person.project.organization
+        answer = client_of(person.user).post(
+            f"{settings_of(organization)}/domains", {"domain": " Acme.example ", "joins_as": "viewer"}
+        )
+        assert answer.status_code == 302
+    first, second = EmailDomain.objects.order_by("pk")
+    assert (first.domain, first.approved_at) == ("acme.example", None)
+    for row, status in ((first, 302), (second, 200)):
+        sent = {
+            "organization": row.organization_id,
+            "domain": row.domain,
+            "joins_as": row.joins_as,
+            "is_approved": "on",
+        }
+        answer = root.post(f"/admin/sign_in/emaildomain/{row.pk}/change/", sent)
+        assert answer.status_code == status
+    assert "This domain belongs to another organization" in answer.content.decode()
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert first.approved_at is not None
+    assert second.approved_at is None
+
+
+def test_an_owner_approves_no_domain(acme: Organization, alice: Person) -> None:
+    row = EmailDomain.objects.create(organization=acme, domain="google.example")
+    client = client_of(alice.user)
+    assert client.get(f"/admin/sign_in/emaildomain/{row.pk}/change/").status_code == 403
+    client.post(f"{settings_of(acme)}/domains/{row.pk}", {"joins_as": "viewer", "is_approved": "on"})
+    row.refresh_from_db()
+    assert (row.joins_as, row.approved_at) == ("viewer", None)
+
+
+# ---- what is fetched
+
+
+def test_private_addresses_are_not_asked_unless_the_operator_allows_it(
+    provider: Provider, settings: Settings
+) -> None:
+    fetching.discovery(provider.issuer)
+    settings.OIDC_PRIVATE_ADDRESSES = False
+    with pytest.raises(fetching.NotFetched, match="no answer of an OpenID Connect provider"):
+        fetching.discovery(provider.issuer)
+
+
+def test_no_certificate_is_taken_on_trust(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(fetching.NotFetched):
+        fetching.discovery(provider.issuer)
+
+
+def test_a_long_answer_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "MAX_BYTES", 100)
+    with pytest.raises(fetching.NotFetched):
+        fetching.discovery(provider.issuer)
+
+
+def test_a_slow_answer_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "TIME_LIMIT_S", -1.0)
+    with pytest.raises(fetching.NotFetched):
+        fetching.discovery(provider.issuer)
+
+
+def test_a_provider_that_is_away_is_a_page(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example")
+    IdentityProvider.objects.update(issuer="https://localhost:1")
+    answer = Client().get(f"/console/sign-in/provider/{row.pk}/")
+    assert answer.status_code == 502
+    assert "does not answer as it should" in answer.content.decode()
+    assert Client().get("/console/sign-in/provider/999999/").status_code == 404
+
+
+def test_an_owner_tries_few_urls(provider: Provider, acme: Organization, alice: Person) -> None:
+    client, sent = client_of(alice.user), {"client_id": "chatapi", "secret": SECRET}
+    statuses = [
+        client.post(settings_of(acme), sent | {"issuer": "https://localhost:1"}).status_code
+        for _ in range(attempts.MAX_PER_NAME_AND_IP + 1)
+    ]
+    assert statuses == [400] * attempts.MAX_PER_NAME_AND_IP + [429]

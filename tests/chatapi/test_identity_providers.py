@@ -1,0 +1,301 @@
+"""Signing in at an organization's own identity provider: a real one, over TLS.
+
+Whom it lets in, as whom, with which role; and that no organization reaches into another one with it.
+"""
+
+import re
+from typing import Any
+
+import pytest
+from allauth.account.models import EmailAddress
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
+from allauth.socialaccount.models import SocialAccount
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Organization, Role
+from accounts.sign_in.models import EmailDomain, IdentityProvider
+from tests.admin_pages import client_of
+from tests.cast import Person, join
+from tests.chatapi.identity_provider import Provider, offer
+from tests.chatapi.signing_in import SIGN_IN, sign_in, who, with_password
+
+pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords", "trusting")
+
+
+def path_of(row: IdentityProvider) -> str:
+    return f"/console/sign-in/provider/{row.pk}/"
+
+
+def come(
+    provider: Provider, row: IdentityProvider, sub: str, client: Client | None = None, query: str = ""
+) -> Any:
+    """Sign in at the provider; return the answer to what it says, and the client."""
+    client = client or Client()
+    away = client.get(path_of(row) + query)
+    assert away.status_code == 302, away.content
+    assert away.headers["location"].startswith(provider.issuer)
+    return client.get(provider.authorize(away.headers["location"], sub)), client
+
+
+# ---- who comes in
+
+
+def test_someone_new_comes_with_the_role_of_new_people(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="member")
+    provider.knows("1", email="Erin@acme.example", email_verified=True)
+    answer, client = come(provider, row, "1", query="?next=/console/account")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/console/account")
+    erin = User.objects.get(username="erin@acme.example")
+    assert who(client) == erin.username
+    assert (erin.has_usable_password(), erin.is_staff) == (False, False)
+    assert Member.objects.get(user=erin).role == Role.MEMBER
+    assert EmailAddress.objects.get(user=erin).verified
+    assert SocialAccount.objects.get().extra_data == {}
+    entry = AuditEntry.objects.get(action="created", object_type="accounts.member")
+    assert (entry.actor, entry.organization_id) == ("identity provider of Acme", acme.pk)
+    assert AuditEntry.objects.get(action="signed in").reason == "socialaccount"
+    row.refresh_from_db()
+    assert row.used_at is not None
+
+
+def test_someone_comes_again_as_the_same_person(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("2", email="erin@acme.example")
+    come(provider, row, "2")
+    provider.knows("2", email="erin.smith@acme.example")
+    assert who(come(provider, row, "2")[1]) == "erin@acme.example"
+
+
+def test_an_invited_person_comes_in_their_place(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example")
+    client_of(alice.user).post(
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "admin"}
+    )
+    provider.knows("3", email="erin@acme.example")
+    assert who(come(provider, row, "3")[1]) == "erin@acme.example"
+    assert Member.objects.get(user__username="erin@acme.example").role == Role.ADMIN
+
+
+def test_a_person_with_the_confirmed_address_comes_as_themselves(
+    provider: Provider, acme: Organization, bob: Person
+) -> None:
+    row = offer(acme, provider, "acme.example")
+    with_password(bob.user, email="bob@acme.example")
+    EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+    provider.knows("4", email="bob@acme.example")
+    assert who(come(provider, row, "4")[1]) == "bob"
+
+
+def test_the_second_factor_is_asked_for_after_the_provider(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("5", email="erin@acme.example")
+    come(provider, row, "5")
+    TOTP.activate(User.objects.get(username="erin@acme.example"), generate_totp_secret())
+    answer, client = come(provider, row, "5")
+    assert (answer.headers["location"], who(client)) == ("/console/sign-in/second-factor", "")
+    assert "sociallogin" not in str(dict(client.session))
+
+
+# ---- who does not
+
+
+def refused(provider: Provider, row: IdentityProvider, sub: str, **claims: Any) -> str:
+    """Return why nobody is signed in."""
+    provider.knows(sub, **claims)
+    answer, client = come(provider, row, sub)
+    assert (answer.status_code, who(client)) == (403, "")
+    (reason,) = re.findall(r'role="alert">([^<]*)<', answer.content.decode())
+    return str(reason)
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({}, "no e-mail address"),
+        ({"email": "no address"}, "no e-mail address"),
+        ({"email": "bob@umbrella.example"}, "may not vouch for bob@umbrella.example"),
+        ({"email": "bob@sub.acme.example"}, "may not vouch"),
+        ({"email": "bob@acme.example", "email_verified": False}, "has not confirmed"),
+        ({"email": "bob@acme.example"}, "None of your groups has a place"),
+    ],
+)
+def test_a_provider_vouches_for_its_domain_only(
+    provider: Provider, acme: Organization, claims: dict[str, Any], reason: str
+) -> None:
+    row = offer(acme, provider, "acme.example")
+    assert reason in refused(provider, row, f"6-{len(reason)}-{len(claims)}", **claims)
+    assert not User.objects.exists()
+    assert not SocialAccount.objects.exists()
+
+
+def test_a_domain_counts_only_after_its_approval(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    EmailDomain.objects.update(approved_at=None)
+    assert "domain is not approved" in refused(provider, row, "7", email="erin@acme.example")
+    assert Client().post(SIGN_IN, {"username": "erin@acme.example"}).context["provider"] is None
+
+
+@pytest.mark.parametrize("rights", ["is_staff", "is_superuser"])
+def test_no_provider_signs_an_operator_in(provider: Provider, acme: Organization, rights: str) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    root = User.objects.create(username="root", email="root@acme.example", **{rights: True})
+    EmailAddress.objects.create(user=root, email="root@acme.example", verified=True)
+    assert "Operators" in refused(provider, row, f"8-{rights}", email="root@acme.example")
+
+
+def test_nobody_gets_an_account_in_which_somebody_else_wrote_their_address(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    """Charlie could otherwise wait in that account, whose password he knows, for its place in Acme."""
+    row = offer(acme, provider, "acme.example", default_role="admin")
+    with_password(charlie.user, email="erin@acme.example")
+    assert "not confirmed" in refused(provider, row, "9", email="erin@acme.example")
+    assert not Member.objects.filter(user=charlie.user, organization=acme).exists()
+
+
+def test_a_provider_does_not_keep_people_whose_address_left_its_domain(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    SocialAccount.objects.create(provider=str(row.pk), uid="10", user=charlie.user)
+    User.objects.filter(pk=charlie.user.pk).update(email="charlie@umbrella.example")
+    assert "address of another domain" in refused(provider, row, "10", email="erin@acme.example")
+
+
+def test_nobody_is_tied_to_the_provider_by_a_link(
+    provider: Provider, acme: Organization, charlie: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("11", email="erin@acme.example")
+    answer, client = come(provider, row, "11", client_of(charlie.user), "?process=connect")
+    assert answer.status_code == 403
+    assert not SocialAccount.objects.exists()
+    assert who(client) == "charlie"
+
+
+def test_a_stolen_answer_opens_nothing_in_another_browser(provider: Provider, acme: Organization) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    provider.knows("12", email="erin@acme.example")
+    away = Client().get(path_of(row))
+    answer = Client().get(provider.authorize(away.headers["location"], "12"))
+    assert answer.status_code == 403
+    assert not User.objects.exists()
+
+
+def test_where_sign_up_is_closed_nobody_new_comes(
+    provider: Provider, acme: Organization, settings: Settings
+) -> None:
+    settings.SIGN_UP = "closed"
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    assert "Only an operator" in refused(provider, row, "13", email="erin@acme.example")
+
+
+# ---- roles
+
+
+@pytest.mark.parametrize(
+    ("groups", "role"),
+    [(["users"], "viewer"), (["users", "admins"], "admin"), ("admins", "admin"), (["none", 7], "member")],
+)
+def test_the_highest_role_of_the_groups_counts_at_each_sign_in(
+    provider: Provider, acme: Organization, groups: Any, role: str
+) -> None:
+    mapping = {"users": "viewer", "admins": "admin"}
+    row = offer(
+        acme, provider, "acme.example", groups_claim="groups", group_roles=mapping, default_role="member"
+    )
+    erin = join("erin", Role.OWNER, acme, "default").user
+    User.objects.filter(pk=erin.pk).update(email="erin@acme.example")
+    EmailAddress.objects.create(user=erin, email="erin@acme.example", verified=True)
+    join("alice", Role.OWNER, acme, "default")
+    sub = f"14-{role}-{len(groups)}"
+    provider.knows(sub, email="erin@acme.example", groups=groups)
+    assert who(come(provider, row, sub)[1]) == "erin"
+    assert Member.objects.get(user=erin).role == role
+    entry = AuditEntry.objects.get(action="changed", object_type="accounts.member")
+    assert (entry.actor, entry.changes["role"]) == ("identity provider of Acme", ["owner", role])
+
+
+def test_the_only_owner_stays_one(provider: Provider, acme: Organization, alice: Person) -> None:
+    row = offer(acme, provider, "acme.example", groups_claim="groups", group_roles={"users": "viewer"})
+    with_password(alice.user, email="alice@acme.example")
+    EmailAddress.objects.create(user=alice.user, email="alice@acme.example", verified=True)
+    provider.knows("15", email="alice@acme.example", groups=["users"])
+    assert who(come(provider, row, "15")[1]) == "alice"
+    assert Member.objects.get(user=alice.user).role == Role.OWNER
+
+
+def test_a_removed_member_comes_back_by_a_group_only(
+    provider: Provider, acme: Organization, alice: Person
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="member")
+    provider.knows("16", email="erin@acme.example")
+    come(provider, row, "16")
+    Member.objects.filter(user__username="erin@acme.example").delete()
+    assert "None of your groups" in refused(provider, row, "16", email="erin@acme.example")
+
+
+# ---- required
+
+
+@pytest.fixture
+def required(provider: Provider, acme: Organization, bob: Person) -> IdentityProvider:
+    """Acme requires its provider; Bob has a password, too."""
+    with_password(bob.user, email="bob@acme.example")
+    EmailAddress.objects.create(user=bob.user, email="bob@acme.example", verified=True)
+    return offer(acme, provider, "acme.example", is_required=True, used_at=timezone.now())
+
+
+def test_an_address_of_the_domain_leads_to_the_provider(required: IdentityProvider) -> None:
+    for address in ("bob@acme.example", "Nobody@Acme.example"):
+        answer = Client().post(SIGN_IN, {"username": address})
+        assert f'href="{path_of(required)}"' in answer.content.decode()
+    assert 'type="password"' in Client().post(SIGN_IN, {"username": "bob@umbrella.example"}).content.decode()
+
+
+def test_a_password_is_not_enough(required: IdentityProvider, provider: Provider, mailing: None) -> None:
+    client = Client()
+    for name in ("bob", "bob@acme.example"):
+        answer = sign_in(client, name)
+        assert "requires that you sign in there" in answer.content.decode()
+        assert who(client) == ""
+    assert client.get("/console/").status_code == 302
+    provider.knows("17", email="bob@acme.example")
+    assert who(come(provider, required, "17")[1]) == "bob"
+
+
+def test_no_mail_sets_a_password_that_is_not_enough(
+    required: IdentityProvider, mailing: None, mailoutbox: list[Any]
+) -> None:
+    Client().post("/console/password/forgotten", {"email": "bob@acme.example"})
+    assert mailoutbox[0].subject == "There is no account with your address"
+
+
+def test_guests_and_operators_sign_in_as_before(
+    required: IdentityProvider, acme: Organization, charlie: Person
+) -> None:
+    with_password(charlie.user, email="charlie@umbrella.example")
+    Member.objects.create(organization=acme, user=charlie.user, role=Role.VIEWER)
+    with_password(User.objects.create_superuser("root", email="root@acme.example"))
+    for name in ("charlie", "root"):
+        client = Client()
+        sign_in(client, name)
+        assert who(client) == name
+
+
+def test_a_provider_that_is_not_required_is_offered(required: IdentityProvider) -> None:
+    IdentityProvider.objects.update(is_required=False)
+    shown = (
+        Client().post(SIGN_IN, {"username": "bob@acme.example", "next": "/console/account"}).content.decode()
+    )
+    assert 'type="password"' in shown
+    assert f'href="{path_of(required)}?next=/console/account"' in shown
+    client = Client()
+    sign_in(client, "bob")
+    assert who(client) == "bob"

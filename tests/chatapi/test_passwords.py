@@ -1,0 +1,261 @@
+"""Forgotten passwords, and changes of one's own address and password: by mail, or without any."""
+
+import re
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.contrib.auth.models import User
+from django.core.mail import EmailMessage
+from django.test import Client
+from pytest_django import Settings
+
+from accounts.audit.models import AuditEntry
+from accounts.models import Member, Organization, Role
+from accounts.sign_in import attempts
+from tests.admin_pages import client_of
+from tests.cast import Person, join
+from tests.chatapi.signing_in import PASSWORD, link_in, sign_in, who, with_password
+
+FORGOTTEN = "/console/password/forgotten"
+ANOTHER = {"new_password1": "another horse battery", "new_password2": "another horse battery"}
+pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords")
+
+
+def confirmed(person: Person, address: str) -> User:
+    EmailAddress.objects.create(user=person.user, email=address, verified=True, primary=True)
+    return with_password(person.user, email=address)
+
+
+def choose(client: Client, link: str) -> None:
+    """Choose another password at a link."""
+    client.post(client.get(link, follow=True).redirect_chain[-1][0], ANOTHER)
+
+
+# ---- by mail
+
+
+@pytest.mark.usefixtures("mailing")
+def test_a_mailed_link_sets_another_password_once(mailoutbox: list[EmailMessage], alice: Person) -> None:
+    with_password(alice.user, email="alice@acme.example")
+    Client().post(FORGOTTEN, {"email": "Alice@Acme.example"})
+    (mail,) = mailoutbox
+    assert "User alice chooses it here" in str(mail.body)
+    visitor, link = Client(), link_in(mail)
+    choose(visitor, link)
+    assert who(visitor) == ""
+    assert sign_in(visitor, "alice@acme.example", ANOTHER["new_password1"]).status_code == 302
+    assert EmailAddress.objects.get(user=alice.user).verified
+    assert "This link does not work" in Client().get(link, follow=True).content.decode()
+
+
+@pytest.mark.usefixtures("mailing")
+def test_a_stranger_does_not_learn_whose_addresses_are_known(
+    mailoutbox: list[EmailMessage], alice: Person
+) -> None:
+    with_password(alice.user, email="alice@acme.example")
+    pages = [
+        Client().post(FORGOTTEN, {"email": address}).content.decode().replace(address, "?")
+        for address in ("alice@acme.example", "nobody@acme.example")
+    ]
+    assert pages[0] == pages[1]
+    assert [mail.subject for mail in mailoutbox] == [
+        "Choose another password",
+        "There is no account with your address",
+    ]
+
+
+@pytest.mark.usefixtures("mailing")
+def test_a_confirmed_address_is_its_owners_alone(
+    mailoutbox: list[EmailMessage], alice: Person, charlie: Person
+) -> None:
+    confirmed(alice, "alice@acme.example")
+    with_password(charlie.user, email="alice@acme.example")
+    Client().post(FORGOTTEN, {"email": "alice@acme.example"})
+    assert re.findall(r"User (\S+) chooses", str(mailoutbox[0].body)) == ["alice"]
+    assert sign_in(Client(), "alice@acme.example").status_code == 302
+
+
+@pytest.mark.usefixtures("mailing")
+def test_an_address_that_an_operator_has_changed_opens_nothing(
+    mailoutbox: list[EmailMessage], alice: Person, charlie: Person, root: Client
+) -> None:
+    confirmed(alice, "alice@acme.example")
+    User.objects.filter(pk=alice.user.pk).update(email="alice@new.example")
+    Client().post(FORGOTTEN, {"email": "alice@acme.example"})
+    assert mailoutbox[0].subject == "There is no account with your address"
+    client = Client()
+    sign_in(client, "alice@acme.example")
+    assert who(client) == ""
+    with_password(charlie.user, email="alice@acme.example")
+    Client().post(FORGOTTEN, {"email": "alice@acme.example"})
+    choose(Client(), link_in(mailoutbox[1]))
+    assert EmailAddress.objects.get(email="alice@acme.example").user == charlie.user
+
+
+@pytest.mark.usefixtures("mailing")
+def test_mail_from_one_address_of_the_network_is_bounded(mailoutbox: list[EmailMessage]) -> None:
+    answers = [
+        Client().post(FORGOTTEN, {"email": f"{number}@acme.example"})
+        for number in range(attempts.MAX_MAILS_PER_IP + 1)
+    ]
+    assert [answer.status_code for answer in answers] == [200] * attempts.MAX_MAILS_PER_IP + [429]
+    assert len(mailoutbox) == attempts.MAX_MAILS_PER_IP
+
+
+@pytest.mark.usefixtures("mailing")
+def test_an_invitation_is_mailed_and_confirms_the_address(
+    mailoutbox: list[EmailMessage], alice: Person, acme: Organization
+) -> None:
+    User.objects.filter(pk=alice.user.pk).update(first_name="Alice", last_name="Adams")
+    client = client_of(User.objects.get(pk=alice.user.pk))
+    shown = client.post(
+        f"/console/{acme.pk}/members/invite", {"email": "Erin@Acme.example", "role": "viewer"}, follow=True
+    )
+    assert "The invitation was mailed to erin@acme.example" in shown.content.decode()
+    (mail,) = mailoutbox
+    assert "Alice Adams invites you to Acme as viewer." in str(mail.body)
+    (copied,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
+    assert copied != link_in(mail)
+    visitor = Client()
+    choose(visitor, link_in(mail))
+    assert who(visitor) == "erin@acme.example"
+    assert EmailAddress.objects.get(user__username="erin@acme.example").verified
+
+
+@pytest.mark.usefixtures("mailing")
+def test_mail_of_invitations_is_bounded_and_the_link_is_not(
+    mailoutbox: list[EmailMessage], alice: Person, acme: Organization
+) -> None:
+    client, path = client_of(alice.user), f"/console/{acme.pk}/members/invite"
+    pages = [
+        client.post(path, {"email": f"{number}@acme.example", "role": "viewer"}, follow=True).content.decode()
+        for number in range(attempts.MAX_MAILS_PER_IP + 1)
+    ]
+    assert len(mailoutbox) == attempts.MAX_MAILS_PER_IP
+    assert "Too many mails were sent. Copy the link instead." in pages[-1]
+    assert "/console/invitation/" in pages[-1]
+
+
+def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
+    shown = client_of(alice.user).post(
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
+    )
+    (copied,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
+    visitor = Client()
+    choose(visitor, copied)
+    assert who(visitor) == "erin@acme.example"
+    assert not EmailAddress.objects.exists()
+
+
+def test_where_sign_up_is_closed_only_operators_add_people(
+    alice: Person, acme: Organization, root: Client, settings: Settings
+) -> None:
+    settings.SIGN_UP = "closed"
+    path, sent = f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}
+    refused = client_of(alice.user).post(path, sent)
+    assert "Only an operator of this service adds new people" in refused.content.decode()
+    assert root.post(path, sent).status_code == 302
+
+
+# ---- without mail
+
+
+def test_without_mail_no_public_page_gives_a_link(alice: Person, mailoutbox: list[EmailMessage]) -> None:
+    with_password(alice.user, email="alice@acme.example")
+    for answer in (Client().get(FORGOTTEN), Client().post(FORGOTTEN, {"email": "alice@acme.example"})):
+        shown = answer.content.decode()
+        assert "This service sends no mail" in shown
+        assert "/console/password/M" not in shown
+    assert mailoutbox == []
+
+
+def test_without_mail_an_owner_gives_a_member_a_link(alice: Person, bob: Person, acme: Organization) -> None:
+    with_password(bob.user)
+    member = Member.objects.get(user=bob.user)
+    shown = client_of(alice.user).post(f"/console/{acme.pk}/members/{member.pk}/new-password")
+    (link,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
+    visitor = Client()
+    choose(visitor, link)
+    assert who(visitor) == "bob"
+    assert User.objects.get(pk=bob.user.pk).check_password(ANOTHER["new_password1"])
+    assert AuditEntry.objects.filter(actor="alice", action="made a link for a new password").exists()
+
+
+@pytest.mark.parametrize("case", ["elsewhere", "operator", "sends mail", "admin asks", "own"])
+def test_an_owner_gets_no_link_to_what_is_not_theirs(
+    alice: Person, bob: Person, charlie: Person, acme: Organization, settings: Settings, case: str
+) -> None:
+    with_password(bob.user)
+    asks, about = alice.user, bob.user
+    if case == "elsewhere":
+        Member.objects.create(organization=charlie.project.organization, user=bob.user, role=Role.VIEWER)
+    elif case == "operator":
+        User.objects.filter(pk=bob.user.pk).update(is_staff=True)
+    elif case == "sends mail":
+        settings.SENDS_EMAIL = True
+    elif case == "admin asks":
+        asks = join("dora", Role.ADMIN, acme, "default").user
+    else:
+        about = with_password(alice.user)
+    member = Member.objects.get(user=about, organization=acme)
+    answer = client_of(asks).post(f"/console/{acme.pk}/members/{member.pk}/new-password")
+    assert answer.status_code == 403
+
+
+# ---- one's own
+
+
+@pytest.mark.usefixtures("mailing")
+def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMessage], alice: Person) -> None:
+    confirmed(alice, "alice@acme.example")
+    client = Client()
+    sign_in(client, "alice")
+    asked = client.get("/console/account/address", follow=True)
+    assert asked.redirect_chain[-1][0].startswith("/console/account/again/password")
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "alice@home.example"})
+    link = link_in(mailoutbox[0])
+    assert "alice@home.example becomes the confirmed address of alice" in Client().get(link).content.decode()
+    alice.user.refresh_from_db()
+    assert alice.user.email == "alice@acme.example"
+    Client().post(link)
+    alice.user.refresh_from_db()
+    assert alice.user.email == "alice@home.example"
+    assert list(EmailAddress.objects.values_list("email", "verified")) == [("alice@home.example", True)]
+    assert Client().post(link).status_code == 404
+
+
+@pytest.mark.usefixtures("mailing")
+def test_somebody_elses_address_is_not_taken(
+    mailoutbox: list[EmailMessage], alice: Person, bob: Person
+) -> None:
+    confirmed(bob, "bob@acme.example")
+    client = Client()
+    sign_in(client, with_password(alice.user).username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "bob@acme.example"})
+    assert mailoutbox[0].subject == "You have an account already"
+
+
+def test_a_password_is_changed_with_the_one_before_and_ends_other_sessions(alice: Person) -> None:
+    with_password(alice.user)
+    here, elsewhere = Client(), Client()
+    for client in (here, elsewhere):
+        sign_in(client, "alice")
+    new = {"password1": ANOTHER["new_password1"], "password2": ANOTHER["new_password2"]}
+    here.post("/console/account/password", {"oldpassword": "wrong", **new})
+    assert elsewhere.get("/console/account").status_code == 200
+    here.post("/console/account/password", {"oldpassword": PASSWORD, **new})
+    assert here.get("/console/account").status_code == 200
+    assert elsewhere.get("/console/account").status_code == 302
+
+
+def test_other_sessions_are_listed_and_ended(alice: Person) -> None:
+    with_password(alice.user)
+    here, elsewhere = Client(HTTP_USER_AGENT="here"), Client(HTTP_USER_AGENT="elsewhere")
+    for client in (here, elsewhere):
+        sign_in(client, "alice")
+    assert "elsewhere" in here.get("/console/account").content.decode()
+    here.post("/console/account/sessions/end")
+    assert elsewhere.get("/console/account").status_code == 302
+    assert here.get("/console/account").status_code == 200
