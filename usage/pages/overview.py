@@ -14,7 +14,7 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.models import APIKey
 from usage import formatting, insights
-from usage.insights import BudgetUse, Health, Point
+from usage.insights import BudgetUse, Health, Point, Totals
 from usage.insights.range import DAY, HOUR, MAX_DAYS
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
@@ -63,11 +63,14 @@ def page(
 
 def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
     now = insights.totals(form.over, form.filters)
-    before = insights.totals(form.over.before, form.filters)
+    # The newest requests of two times can't be compared: there may be more of them in one of the times.
+    before = Totals() if form.is_of_requests else insights.totals(form.over.before, form.filters)
     form.offer_choices()
     return {
         "form": form,
-        "before": form.over.before,
+        "before": None if form.is_of_requests else form.over.before,
+        "newest_since": form.newest_since(),
+        "searched": insights.SEARCHED,
         "cards": cards(form, now, before),
         "chart": draw_chart(form),
         "spenders": spenders(form, now),
@@ -159,7 +162,7 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
     values = [sum(values[at : at + step]) for at in range(0, len(values), step)]
     if group_id is None:
         return Group(label, values, is_rest=True)
-    url = form.rows_url(**{form.group_by: group_id})
+    url = form.group_url(form.group_by, group_id)
     if form.group_by == "outcome":
         return Group(words(group_id), values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)
