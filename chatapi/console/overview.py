@@ -13,6 +13,7 @@ from usage.formatting import change, count, money, share, usd
 from usage.insights import Point, Totals
 from usage.pages.overview import chart_of
 from usage.pages.overview_cards import Card, Spender
+from usage.pages.refusals import refusals
 from usage.rollups import closed_days
 
 # So that the page stays below 150 kB.
@@ -46,6 +47,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
+        "refusals": refusals(form, lambda *_: "") if is_part else None,
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "chips": chips,

@@ -14,6 +14,8 @@ from usage import insights
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, generation_list
 from usage.models import Generation, Outcome
+from usage.rollups import refused_requests
+from usage.rollups.refused_requests import Refusal
 
 
 @pytest.fixture
@@ -110,6 +112,22 @@ def test_the_overview_groups_by_error_and_leads_to_the_requests(root: Client, al
     assert [each.pk for each in root.get(line.url).context["page"].rows] == [row.pk]
     assert "Error" in [each.text for each in page.context["form"].group_links() if each.is_chosen]
     assert "upstream_timeout" in downloaded(root, "/admin/overview.csv?group=error")
+
+
+def test_errors_are_beside_what_was_refused_and_why(root: Client, alice: Person, charlie: Person) -> None:
+    counts = {Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 3}
+    counts |= {Refusal(charlie.api_key.pk, 402, "insufficient_quota"): 7}
+    refused_requests.add(database_now(), [counts])
+    page = root.get("/admin/?days=1&group=error")
+    found = [(each.key, each.row.status, each.row.requests) for each in page.context["refusals"]]
+    assert found == [("charlie", 402, 7), ("alice", 429, 3)]
+    listed = root.get(page.context["refusals"][0].url).content.decode()
+    assert "insufficient_quota" in listed
+    rows = listed.partition('id="result_list"')[2].partition("</table>")[0]
+    assert "rate_limit_exceeded" not in rows
+    own = client_of(alice.user).get("/admin/?days=1&group=error")
+    assert [each.key for each in own.context["refusals"]] == ["alice"]
+    assert root.get("/admin/?group=error&model=small").context["refusals"] is None
 
 
 def test_the_overview_offers_the_keys_of_metadata(root: Client, of_teams: Callable[..., Generation]) -> None:

@@ -23,6 +23,7 @@ from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
+from usage.pages.refusals import list_url, refusals
 from usage.pages.tenant_scope import own_limits, scoped_form
 
 # Completed is green and failed is red, independent of which is larger.
@@ -74,6 +75,7 @@ def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
         "cards": cards(form, now, before),
         "chart": draw_chart(form),
         "spenders": spenders(form, now),
+        "refusals": refusals(form, list_url) if form.group_by == "error" else None,
         "has_usage": now.requests > 0,
         "chips": form.chips(),
         "budgets": [Meter.of(use) for use in insights.budgets_near_limit(limits=own_limits(user))],
