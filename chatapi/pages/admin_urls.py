@@ -6,9 +6,10 @@ from django.urls import URLPattern, path
 
 from chatapi.models import ModelKind, ServedModel
 from chatapi.pages import catalog_pages, deployment_pages, price_timeline, stopping, stored_response_pages
+from chatapi.pages.organization_page import organization_page
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
-from usage.pages import audit, booking, exports, live, overview, request_list, statement_pages
+from usage.pages import audit, booking, budget_pages, exports, live, overview, request_list, statement_pages
 
 
 def urls() -> list[URLPattern]:
@@ -25,6 +26,9 @@ def urls() -> list[URLPattern]:
         path("ledger/<int:entry_id>/correct", view(booking.correct_page), name="ledger_correct"),
         path("credit/grant", view(booking.grant_page), name="credit_grant"),
         path("credit/refund", view(booking.refund_page), name="credit_refund"),
+        path("organizations/<int:organization_id>", view(organization_page), name="organization"),
+        path("budgets/", view(budget_pages.list_page), name="budgets"),
+        path("budgets/<int:limit_id>", view(budget_pages.budget_page), name="budget"),
         path("statements/", view(statement_pages.list_page), name="statements"),
         path(
             "statements/<int:organization_id>/<str:period>.<str:file_format>",

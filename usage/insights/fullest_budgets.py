@@ -32,6 +32,7 @@ class BudgetUse:
     posted_nanodollars: int
     pending_nanodollars: int
     limit_nanodollars: int
+    limit_id: int
 
     @property
     def last_day(self) -> date | None:
@@ -72,9 +73,10 @@ class _Candidate(NamedTuple):
     posted_nanodollars: int
     pending_nanodollars: int
     limit_nanodollars: int
+    limit_id: int
 
     def named(self, label: str, time_zone: str) -> BudgetUse:
-        amounts = (self.posted_nanodollars, self.pending_nanodollars, self.limit_nanodollars)
+        amounts = (self.posted_nanodollars, self.pending_nanodollars, self.limit_nanodollars, self.limit_id)
         return BudgetUse(
             self.scope, self.scope_id, label, self.period, self.period_start, time_zone, *amounts
         )
@@ -93,7 +95,7 @@ def _fullest(limits: Collection[int] | None) -> list[_Candidate]:
     periods = ", ".join(["(%s, %s)"] * len(current))
     rows = fetch_all(
         f"""SELECT b.scope, b.scope_id, b.period, b.period_start,
-            b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars
+            b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id
         FROM usage_budgetlimit AS l
         JOIN usage_budget AS b ON {budget_limits.IS_OWN}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})

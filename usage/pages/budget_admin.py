@@ -96,6 +96,13 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["subject", "kind", "period"] if obj else []
 
+    def response_post_save_add(self, request: HttpRequest, obj: BudgetLimit) -> HttpResponse:
+        """Show the limit beside what is spent of it."""
+        return redirect("admin:budget", obj.pk)
+
+    def response_post_save_change(self, request: HttpRequest, obj: BudgetLimit) -> HttpResponse:
+        return redirect("admin:budget", obj.pk)
+
     operators_fields = ("organization",)
 
     def is_operators(self, row: BudgetLimit) -> bool:
@@ -122,7 +129,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     """The amounts spent and reserved in each period."""
 
-    nothing_yet = "Nothing spent yet. Set limits under Budget limits."
+    nothing_yet = "Nothing spent yet."
     list_before_template = "usage/budgets_before.html"
     export_name = "budgets"
     export_columns = (
