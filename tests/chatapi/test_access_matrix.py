@@ -79,6 +79,7 @@ PAGES = {
     "live": ("viewer", None),
     "live_feed": (ANYONE, ANYONE),  # only says that it is a WebSocket
     "live_stop": (None, "admin"),
+    "live_stop_key": (None, "admin"),
     "requests": ("viewer", None),
     "request": ("viewer", None),
     "requests_export": ("viewer", None),
