@@ -24,7 +24,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin  # noqa: F401  registers its pages
-from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm, ListPage
 from accounts.pages.tenant_admin import TenantAdmin
 
 admin.site.unregister(User)
@@ -32,7 +32,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
+class UserAdmin(ListPage, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = UserChangeForm
@@ -57,7 +57,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
 
 
 @admin.register(Group)
-class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
+class GroupAdmin(ListPage, DjangoGroupAdmin, ModelAdmin):
     """Permissions of groups of operators."""
 
     nothing_yet = "No groups yet. A group gives several operators the same permissions."
@@ -140,6 +140,10 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         own = ["name", "time_zone", "is_active"]
         return own if obj else [*own, "project"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Let only operators activate and deactivate an organization."""
+        return [] if access.is_operator(request.user) else ["is_active"]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         own = {} if obj else {"form": NewOrganizationForm}

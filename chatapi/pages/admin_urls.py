@@ -54,6 +54,7 @@ def urls() -> list[URLPattern]:
             name="stored_response_content",
         ),
         path("prices/", view(price_timeline.prices_page), name="prices"),
+        path("prices/<int:price_id>/withdraw", view(price_timeline.withdraw), name="price_withdraw"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),
         path(

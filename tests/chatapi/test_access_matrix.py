@@ -52,7 +52,7 @@ OUTSIDE = ["nobody's member", "visitor", "API key"]
 
 MODELS = {
     # Of each: the list, the form of a new one, one's page, its form, and its deletion.
-    "accounts_organization": ("viewer", OPERATOR, "viewer", OPERATOR, NOBODY),
+    "accounts_organization": ("viewer", OPERATOR, "viewer", "owner", NOBODY),
     "accounts_project": ("viewer", "admin", "viewer", "admin", NOBODY),
     "accounts_member": ("viewer", "admin", "viewer", "admin", "admin"),
     "accounts_apikey": ("viewer", "member", "viewer", "member", NOBODY),
@@ -112,6 +112,7 @@ PAGES = {
     "usage_credit_refund": (OPERATOR, OPERATOR),
     "usage_ledgerentry_correct": (OPERATOR, OPERATOR),
     "prices": (OPERATOR, None),
+    "price_withdraw": (None, OPERATOR),
     "catalog_import": (OPERATOR, OPERATOR),
     "catalog_export": (OPERATOR, None),
     "deployment_test": (OPERATOR, OPERATOR),
@@ -234,6 +235,7 @@ class House:
             "object_id": row_id,
             "id": row_id,
             "entry_id": str(self.of["usage_ledgerentry"].pk),
+            "price_id": str(self.of["usage_price"].pk),
             "limit_id": str(self.of["usage_budgetlimit"].pk),
             "deployment_id": str(self.of["chatapi_deployment"].pk),
             "content_type_id": "1",

@@ -65,7 +65,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "change_role": (NOBODY, "admin"),
     "remove_member": (NOBODY, "admin"),
     "audit": ("owner", NOBODY),
-    "settings": ("viewer", "operator"),
+    "settings": ("viewer", "owner"),
     "project_settings": ("admin", "admin"),
 }
 OF_A_ROW = (
