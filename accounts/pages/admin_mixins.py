@@ -17,6 +17,7 @@ class ListPage:
     """A mixin before a ModelAdmin: its list has short pages, and is called as what it lists."""
 
     list_per_page = 25
+    list_max_show_all = 0
     opts: Any
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:

@@ -123,7 +123,7 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def usual_fields(self) -> list[BoundField]:
-        return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end", "time")]
+        return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end")]
 
     @property
     def rare_fields(self) -> list[BoundField]:
