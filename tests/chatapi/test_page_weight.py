@@ -23,9 +23,10 @@ from usage.rollups.refused_requests import Refusal
 
 MAX_BYTES, MAX_QUERIES = 150_000, 12
 # Pages that may ask more. A preview is added up when it is asked for, in one snapshot; the Overview has the
-# sums of two ranges by several dimensions, and the state of the service beside them.
-MAY_ASK = {"statement": 20}
-# Files, redirects, and pages of a step in between.
+# sums of two ranges by several dimensions, and the state of the service beside them; a key's page has its
+# activity, limits and budgets, and the theme asks for the key again for each of its buttons.
+MAY_ASK = {"statement": 20, "index": 36, "accounts_apikey_change": 17}
+# Files, feeds, and dialogs, which are a part of a page.
 _NO_PAGES = re.compile(
     "_export$|_file$|_export_file$|import_file|^live_feed$|^autocomplete$|^jsi18n$|^search$"
 )

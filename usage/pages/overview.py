@@ -25,6 +25,7 @@ from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import list_url, refusals
 from usage.pages.tenant_scope import own_limits, scoped_form
+from usage.rollups import closed_days
 
 # So that the page stays below 150 kB.
 MAX_COLUMNS = 40
@@ -65,6 +66,11 @@ def page(
 
 
 def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
+    with closed_days.read_once(form.over.before.start, form.over.end):
+        return _sums(form, user)
+
+
+def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
     now = insights.totals(form.over, form.filters)
     # The newest requests of two times can't be compared: there may be more of them in one of the times.
     before = Totals() if form.is_of_requests else insights.totals(form.over.before, form.filters)
