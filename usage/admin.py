@@ -138,7 +138,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
         ("Timings", {"fields": [
             "admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms",
         ]}),
-        ("Tokens and hold", {"fields": [
+        ("Tokens and reserved amount", {"fields": [
             "usage_source", "usage_note", "prompt_tokens", "cached_tokens", "cache_write_tokens",
             "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "max_output_tokens", "hold",
             "budget_day",
@@ -188,7 +188,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     def error(self, row: Generation) -> str | None:
         return f"{row.error_code}: {row.error_message}" if row.error_code else None
 
-    @display(description="Held")
+    @display(description="Reserved")
     def hold(self, row: Generation) -> str:
         return usd(row.reserved_nanodollars)
 

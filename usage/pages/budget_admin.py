@@ -269,9 +269,9 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return redirect(reverse("admin:credit_refund") + f"?organization={object_id}")
 
-    @display(description="Prepaid only", ordering="is_required", boolean=True)
-    def prepaid_only(self, row: Credit) -> bool:
-        return row.is_required
+    @display(description="Prepaid only", ordering="is_required")
+    def prepaid_only(self, row: Credit) -> str:
+        return "Yes" if row.is_required else "No"
 
     @display(description="Granted (net)", ordering="credited_nanodollars")
     def credited(self, row: Credit) -> str:
