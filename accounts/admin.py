@@ -27,8 +27,8 @@ from accounts.pages import member_admin  # noqa: F401  registers its pages
 from accounts.pages.admin_mixins import ConstrainedForm, ListPage
 from accounts.pages.tenant_admin import TenantAdmin
 
-# The most projects that the form of an organization shows.
-_MAX_PROJECTS = 20
+# The most projects, and members, that the form of an organization shows.
+_MAX_INLINE_ROWS = 20
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
@@ -137,13 +137,13 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     actions_detail = ["invite", "grant_credit"]
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
-        """Return none for a new organization, whose form has its first project, and leave out projects that
-        are too many for a form: the organization's page leads to their list.
+        """Return none for a new organization, whose form has its first project, and leave out rows that are
+        too many for a form: the organization's page leads to their list.
         """
         if obj is None:
             return []
-        is_small = not obj.projects.all()[_MAX_PROJECTS:].exists()
-        return self.inlines if is_small else [MemberInline]
+        rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}
+        return [inline for inline in self.inlines if not rows[inline][_MAX_INLINE_ROWS:].exists()]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         own = ["name", "time_zone", "is_active"]

@@ -2,6 +2,7 @@
 lets them change.
 """
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -117,8 +118,9 @@ def test_no_list_names_another_organization(house: None, alice: Person) -> None:
         response = client.get(reverse(f"admin:{name}_changelist") + query)
         assert response.status_code in {200, 302}
         shown = response.content.decode().partition("<main")[2]
-        assert "Umbrella" not in shown.replace('value="Umbrella"', "").replace("?q=Umbrella", "")
-        assert "charlie" not in shown.replace('value="charlie"', "").replace("?q=charlie", "")
+        # The search term itself is in its field and in the links of the filters.
+        shown = re.sub(r'(value="|[?;]q=)(Umbrella|charlie)\b', "", shown)
+        assert not re.search("Umbrella|charlie", shown)
 
 
 @pytest.mark.parametrize(
