@@ -28,7 +28,7 @@ MAX_BYTES, MAX_QUERIES = 150_000, 12
 MAY_ASK = {"statement": 20, "index": 36, "accounts_apikey_change": 17}
 # Files, feeds, and dialogs, which are a part of a page.
 _NO_PAGES = re.compile(
-    "_export$|_file$|_export_file$|import_file|^live_feed$|^autocomplete$|^jsi18n$|^search$"
+    "_export$|_file$|^live_feed$|^autocomplete$|^jsi18n$|^search$|_end_previous$|_disable$|_enable$|_revoke_one$"
 )
 
 
