@@ -5,6 +5,7 @@ The pages of API keys and rate limits also need the catalog, so they are in `cha
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -13,22 +14,28 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, TabularInline
 from unfold.decorators import action, display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
-from accounts.pages.admin_mixins import ConstrainedForm
+from accounts.pages.admin_mixins import ConstrainedForm, ListPage
 from accounts.pages.tenant_admin import TenantAdmin
+
+# The most projects, and members, that the form of an organization shows.
+_MAX_INLINE_ROWS = 20
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
+class UserAdmin(ListPage, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = UserChangeForm
@@ -53,7 +60,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not g
 
 
 @admin.register(Group)
-class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
+class GroupAdmin(ListPage, DjangoGroupAdmin, ModelAdmin):
     """Permissions of groups of operators."""
 
     nothing_yet = "No groups yet. A group gives several operators the same permissions."
@@ -61,6 +68,23 @@ class GroupAdmin(DjangoGroupAdmin, ModelAdmin):
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Let only superusers change groups: staff could give their own group every right."""
         return bool(request.user.is_superuser)
+
+
+class NewOrganizationForm(ConstrainedForm):
+    """A new organization with its first project, which its API keys need."""
+
+    project = forms.CharField(
+        label="First project",
+        max_length=100,
+        initial="default",
+        validators=Project._meta.get_field("name").validators,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="API keys belong to a project. More can be added later.",
+    )
+
+    class Meta:
+        model = Organization
+        fields = ["name", "time_zone", "is_active"]
 
 
 class MemberInline(TenantAdmin, TabularInline):
@@ -103,7 +127,8 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     """Organizations."""
 
     nothing_yet = "No organizations yet. An organization pays for its projects, which have the API keys."
-    list_display = ["name", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
+    list_display_links = None
+    list_display = ["page_link", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
     list_filter = ["is_active"]
     search_fields = ["name"]
     show_full_result_count = False
@@ -112,8 +137,46 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     actions_detail = ["invite", "grant_credit"]
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
-        """Leave members out of the form of a new organization."""
-        return self.inlines if obj else [ProjectInline]
+        """Return none for a new organization, whose form has its first project, and leave out rows that are
+        too many for a form: the organization's page leads to their list.
+        """
+        if obj is None:
+            return []
+        rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}
+        return [inline for inline in self.inlines if not rows[inline][_MAX_INLINE_ROWS:].exists()]
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        own = ["name", "time_zone", "is_active"]
+        return own if obj else [*own, "project"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Let only operators activate and deactivate an organization."""
+        return [] if access.is_operator(request.user) else ["is_active"]
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
+        own = {} if obj else {"form": NewOrganizationForm}
+        return super().get_form(request, obj, change, **own, **kwargs)
+
+    def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if not change:
+            Project.objects.create(organization=obj, name=form.cleaned_data["project"])
+
+    def response_post_save_add(self, request: HttpRequest, obj: Organization) -> HttpResponse:
+        """Show the organization's page, which has the next step."""
+        return redirect("admin:organization", obj.pk)
+
+    def response_post_save_change(self, request: HttpRequest, obj: Organization) -> HttpResponse:
+        return redirect("admin:organization", obj.pk)
+
+    @display(description="Name", ordering="name")
+    def page_link(self, row: Organization) -> SafeString:
+        """Return a link to the page with the organization's usage, which links to its settings."""
+        return format_html(
+            '<a class="font-medium text-primary-600 dark:text-primary-500" href="{}">{}</a>',
+            reverse("admin:organization", args=[row.pk]),
+            row.name,
+        )
 
     def has_invite_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         row = self.get_object(request, str(object_id))

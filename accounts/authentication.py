@@ -163,7 +163,8 @@ class _Row(NamedTuple):
 # SQL, because the ORM takes several times as long. The last condition reads from the few limits to their end
 # users: a project may have a million others.
 _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previous_digest, k.is_test,
-    k.is_admin, k.manages_as, k.default_dialect, k.scopes, k.allowed_models, k.project_id, p.organization_id,
+    k.is_admin, k.manages_as, COALESCE(NULLIF(k.default_dialect, ''), o.default_dialect),
+    k.scopes, k.allowed_models, k.project_id, p.organization_id,
     p.models_mode, p.listed_models, p.model_aliases, p.model_fallbacks, p.hashes_end_users,
     p.stores_metadata, p.stores_responses_days, p.counts_end_users, o.time_zone, k.previous_expires_at > %s,
     EXISTS (SELECT 1 FROM accounts_ratelimit AS r

@@ -34,6 +34,13 @@ class Organization(models.Model):
 
     name = models.CharField(max_length=100, unique=True, validators=[identifier])
     time_zone = models.CharField(max_length=64, default="UTC", validators=[validate_time_zone])
+    default_dialect = models.CharField(
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of keys without one of their own. It overrides the server's default dialect.",
+    )
     is_active = models.BooleanField(default=True, help_text="An inactive organization's keys are refused.")
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -238,7 +245,7 @@ class APIKey(models.Model):
         help_text="The models it may use. None chosen: all.",
     )
     default_dialect = models.CharField(
-        max_length=16, blank=True, help_text="Overrides the server's default dialect."
+        max_length=16, blank=True, help_text="Overrides the organization's default dialect."
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     is_active = models.BooleanField(

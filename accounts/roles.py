@@ -7,8 +7,7 @@ from accounts.models import Role
 # Each role has the permissions of the one before it.
 #
 # What concerns the whole installation is in none of them: models, deployments, prices, discounts, credit,
-# corrections, people's passwords, groups, and an organization's name, state and time zone (which says when a
-# day's budget ends).
+# corrections, people's passwords, groups, and an organization's state.
 _VIEWER = frozenset(
     {
         "accounts.view_organization",
@@ -59,9 +58,10 @@ _ADMIN = _MEMBER | {
 }
 # Only owners may give and take the role of an owner: `givable` decides that, not a permission.
 _OWNER = _ADMIN | {
+    "accounts.change_organization",  # its name, time zone and default dialect
+    ADMINISTER_SIGN_IN,
     "audit.view_auditentry",
     "chatapi.read_storedresponse",
-    ADMINISTER_SIGN_IN,
 }
 
 PERMISSIONS: Mapping[str, frozenset[str]] = {

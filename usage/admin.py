@@ -66,7 +66,7 @@ class Records:
     paginator = InfinitePaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
-    list_per_page = 50
+    list_per_page = 40
     list_select_related = ["organization", "project", "api_key"]
     ordering: Sequence[str]
     time: ClassVar[str]
@@ -145,7 +145,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
         ("Timings", {"fields": [
             "admitted", "claimed", "settled", "queue_ms", "first_token_ms", "last_token_ms", "total_ms",
         ]}),
-        ("Tokens and hold", {"fields": [
+        ("Tokens and reserved amount", {"fields": [
             "usage_source", "usage_note", "prompt_tokens", "cached_tokens", "cache_write_tokens",
             "cache_write_1h_tokens", "completion_tokens", "reasoning_tokens", "max_output_tokens", "hold",
             "budget_day",
@@ -195,7 +195,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     def error(self, row: Generation) -> str | None:
         return f"{row.error_code}: {row.error_message}" if row.error_code else None
 
-    @display(description="Held")
+    @display(description="Reserved")
     def hold(self, row: Generation) -> str:
         return usd(row.reserved_nanodollars)
 

@@ -13,7 +13,21 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 
-class ReadOnlyAdmin(ModelAdmin):
+class ListPage:
+    """A mixin before a ModelAdmin: its list has short pages, and is called as what it lists."""
+
+    list_per_page = 25
+    list_max_show_all = 0
+    opts: Any
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Set the title; Django's is "Select budget to change"."""
+        title = str(self.opts.verbose_name_plural)
+        context = {"title": title[:1].upper() + title[1:], **(extra_context or {})}
+        return super().changelist_view(request, context)  # type: ignore[misc]
+
+
+class ReadOnlyAdmin(ListPage, ModelAdmin):
     """A page of rows that the service writes: nobody adds, changes or deletes them, not even superusers."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -18,6 +18,7 @@ from django.http import Http404, HttpRequest
 from django.urls import reverse
 
 from accounts import access
+from accounts.pages.admin_mixins import ListPage
 
 
 class SeenRelatedFilter(admin.RelatedFieldListFilter):
@@ -80,7 +81,7 @@ def name_lookup(field_path: str) -> str:
     return f"{field_path}__name__exact"
 
 
-class TenantAdmin:
+class TenantAdmin(ListPage):
     """A mixin before a ModelAdmin or an inline: nothing in it reaches another organization.
 
     A person does what Django's permissions and their role in the row's organization both allow.

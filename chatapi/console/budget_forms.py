@@ -9,12 +9,11 @@ from accounts import access
 from accounts.models import APIKey, Project
 from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.console.tenancy import Console
-from usage.models import BudgetLimit, Period, Scope
+from usage.models import BudgetLimit, Scope
 from usage.models.budget_keys import LimitKey
+from usage.pages.budget_lines import PERIODS
 from usage.pages.filters import is_id
 from usage.pages.forms import SOFT, USDField, check_is_new, check_some_limit
-
-PERIODS = {Period.MONTH: "each month", Period.DAY: "each day", Period.EVER: "in total"}
 
 
 def _limit_field() -> USDField:

@@ -1,34 +1,25 @@
 """The admin's filter forms, bound to the organization of a console's URL, with the console's links."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, TypeVar
-from zoneinfo import ZoneInfo
 
 from django import forms
 from django.db.models import Model, QuerySet
 from django.forms import BoundField
 from django.http import Http404, HttpRequest
-from django.utils import timezone
 
 from accounts import access
-from accounts.models import APIKey, Organization
+from accounts.models import APIKey, Organization, Project
 from chatapi.console.tenancy import Console
 from usage.insights import GroupBy, Range
 from usage.models.generations import ANY_ERROR
-from usage.pages.filters import NO_HELP, RANGE, TIME, RowField, UsageFilterForm
-from usage.pages.overview_form import Choice, OverviewForm
+from usage.pages.filters import NO_HELP, TIME, RowField, UsageFilterForm
+from usage.pages.overview_form import OverviewForm
 from usage.pages.requests_form import RequestsForm
 
 # The console's page for each name that the forms link to.
 _PAGES = {"index": "overview", "usage_ledgerentry_changelist": "requests"}
-_GROUPS: Mapping[GroupBy, str] = {
-    "project": "Project",
-    "model": "Model",
-    "key": "Key",
-    "outcome": "Outcome",
-    "end_user": "End user",
-}
 
 
 class OfConsole(UsageFilterForm):
@@ -41,15 +32,9 @@ class OfConsole(UsageFilterForm):
         zone = query["time_zone"] or self.console.organization.time_zone
         return super().read_range({**query, "time_zone": zone}, now)
 
-    def range_links(self) -> list[Choice]:
-        """Return the links to the usual ranges of time."""
-        now = timezone.now().astimezone(ZoneInfo(self.console.organization.time_zone))
-        own = {name: self.query.get(name, "") for name in RANGE}
-        found = []
-        for text, chosen in _ranges(now).items():
-            query = {**dict.fromkeys(RANGE, ""), **chosen}
-            found.append(Choice(text, self.link(self.page, self.query | query), query == own))
-        return found
+    @property
+    def reader_time_zone(self) -> str:
+        return self.query.get("time_zone") or self.console.organization.time_zone
 
     @property
     def is_of_one_organization(self) -> bool:
@@ -61,40 +46,30 @@ class OfConsole(UsageFilterForm):
         return self.console.url(_PAGES.get(name, name), **parameters)
 
 
-def _ranges(now: datetime) -> Mapping[str, Mapping[str, str]]:
-    """Return the parameters of the usual ranges. One that ends now has no end, so its URL stays current."""
-    hour = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    yesterday, month = now.date() - timedelta(days=1), now.date().replace(day=1)
-    last = month - timedelta(days=1)
-    return {
-        "Last hour": {"start": f"{hour:%Y-%m-%dT%H:%M}"},
-        "Today": {"days": "1"},
-        "Yesterday": {"start": str(yesterday), "end": str(yesterday)},
-        "7 days": {"days": "7"},
-        "30 days": {"days": "30"},
-        "This month": {"start": str(month)},
-        "Last month": {"start": str(last.replace(day=1)), "end": str(last)},
-    }
-
-
 class ConsoleOverviewForm(OfConsole, OverviewForm):
     """What the Overview of an organization shows."""
 
     def own_organizations(self) -> "QuerySet[Organization]":
         return Organization.objects.none()
 
-    def group_links(self) -> list[Choice]:
-        """Return the links to what the chart can be grouped by."""
-        groups = dict(_GROUPS)
-        if not self._counts_end_users:
-            del groups["end_user"]
-        return [self._choice(text, name == self.group_by, group=name) for name, text in groups.items()]
+    def offers_group(self, group: GroupBy) -> bool:
+        """Return whether the page links to this grouping."""
+        if group == "end_user":
+            return self._counts_end_users
+        if group == "metadata":
+            return self.group_by == group or any(row.stores_metadata for row in self._own_projects)
+        return group != "organization"
+
+    @property
+    def _own_projects(self) -> Sequence[Project]:
+        """Return the project of the page, or all of the organization's."""
+        return [self.console.project] if self.console.project else self.console.projects
 
     @property
     def _counts_end_users(self) -> bool:
         """Return whether the page is about a project, and no key or outcome, with end users."""
         field: Any = self.fields["project"]
-        is_narrower = self.cleaned_data["key"] or self.cleaned_data["outcome"]
+        is_narrower = any(self.cleaned_data[name] for name in ("key", "outcome", "error", "metadata"))
         return self.is_by_end_user or bool(field.known and field.known.counts_end_users and not is_narrower)
 
     def label(self, group: GroupBy, name: str) -> str:
@@ -143,18 +118,6 @@ class ConsoleRequestsForm(OfConsole, RequestsForm):
     @property
     def usual_fields(self) -> list[BoundField]:
         return [self[name] for name in ("id", "project", "key", "model", "outcome", "start", "end")]
-
-    @property
-    def kept(self) -> dict[str, str]:
-        return super().kept | self.parameters("sort")
-
-    def sort_links(self) -> list[Choice]:
-        """Return the links to the orders of the list."""
-        chosen = self.filters.sort
-        return [
-            Choice(text, self.link(self.page, self.query | {"sort": name}), name == chosen)
-            for name, text in {"newest": "Newest", "cost": "Most expensive", "duration": "Slowest"}.items()
-        ]
 
     @property
     def rare_fields(self) -> list[BoundField]:

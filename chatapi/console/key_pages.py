@@ -14,7 +14,6 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from accounts import access, keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
-from chatapi.console.budget_forms import PERIODS
 from chatapi.console.offers import offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
@@ -22,6 +21,7 @@ from chatapi.snippets import base_url
 from chatapi.wire.dialects import DIALECTS
 from usage.insights.keys import key_activity
 from usage.models import BudgetLimit, Scope
+from usage.pages.budget_lines import PERIODS
 from usage.pages.filters import is_id
 from usage.pages.forms import USDField
 

@@ -13,6 +13,7 @@ from usage.formatting import change, count, money, share, usd
 from usage.insights import Point, Totals
 from usage.pages.overview import chart_of
 from usage.pages.overview_cards import Card, Spender
+from usage.pages.refusals import refusals
 from usage.rollups import closed_days
 
 # So that the page stays below 150 kB.
@@ -30,11 +31,14 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     with closed_days.read_once(form.over.before.start, form.over.end):
         points = insights.series(form.over, form.group_by, form.filters)
         # An organization that did not exist for all of the time before has nothing to compare with.
-        was_there = console.organization.created_at <= form.over.before.start
-        before = insights.totals(form.over.before, form.filters) if was_there else Totals()
+        can_compare = not form.is_of_requests and console.organization.created_at <= form.over.before.start
+        before = insights.totals(form.over.before, form.filters) if can_compare else Totals()
     chips = form.chips()
     form.offer_choices()
-    now = sum((point.totals for point in points), Totals())
+    # The chart by error has only the requests with one.
+    is_part = form.group_by == "error"
+    parts = (point.totals for point in points)
+    now = insights.totals(form.over, form.filters) if is_part else sum(parts, Totals())
     context |= {
         "form": form,
         "before": form.over.before,
@@ -43,6 +47,9 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
+        "refusals": refusals(form, lambda *_: "") if is_part else None,
+        "newest_since": form.newest_since(),
+        "searched": insights.SEARCHED,
         "chips": chips,
         "view_url": request.build_absolute_uri(),
     }
@@ -89,7 +96,7 @@ def _groups(form: ConsoleOverviewForm, points: Sequence[Point], all_of: Totals) 
     return [
         Spender(
             form.label(form.group_by, label),
-            form.rows_url(**{form.group_by: group_id}) if group_id is not None else "",
+            form.group_url(form.group_by, group_id) if group_id is not None else "",
             totals,
             f"{max(100 * totals.amount_nanodollars / whole, 0):.2f}%",
         )

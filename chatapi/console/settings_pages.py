@@ -1,4 +1,4 @@
-"""Settings: the organization's name and time zone, and what each project keeps and calls its models."""
+"""Settings: the organization's own, and what each project keeps and calls its models."""
 
 from typing import Any
 
@@ -15,16 +15,25 @@ from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.roles import ADMINISTER_SIGN_IN
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectForm
+from chatapi.wire.dialects import DIALECTS
 
 _CHANGE_ORGANIZATION = "accounts.change_organization"
 
 
 class OrganizationForm(ConstrainedForm):
-    """The organization's name and time zone."""
+    """The organization's name, time zone and default dialect."""
+
+    default_dialect = forms.ChoiceField(
+        label="Default dialect",
+        required=False,
+        choices=[("", "the server's default"), *((name, name) for name in DIALECTS)],
+        help_text="The form of the answers to keys without a dialect of their own. The URL's prefix and the "
+        "header X-ChatAPI-Dialect override it.",
+    )
 
     class Meta:
         model = Organization
-        fields = ["name", "time_zone"]
+        fields = ["name", "time_zone", "default_dialect"]
         help_texts = {"time_zone": "An IANA time zone, such as Europe/Berlin. Budgets and pages follow it."}
 
 
@@ -62,7 +71,7 @@ class ProjectSettingsForm(ProjectForm):
 @require_http_methods(["GET", "HEAD", "POST"])
 @page("accounts.view_organization")
 def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the organization's settings and its projects; change the name and the time zone."""
+    """Show the organization's settings and its projects; change the name, the time zone and the dialect."""
     may_change = console.may(_CHANGE_ORGANIZATION)
     if request.method == "POST" and not may_change:
         raise PermissionDenied

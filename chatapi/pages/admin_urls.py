@@ -13,9 +13,10 @@ from chatapi.pages import (
     stopping,
     stored_response_pages,
 )
+from chatapi.pages.organization_page import organization_page
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
-from usage.pages import audit, booking, exports, live, overview, request_list, statement_pages
+from usage.pages import audit, booking, budget_pages, exports, live, overview, request_list, statement_pages
 
 
 def urls() -> list[URLPattern]:
@@ -25,6 +26,7 @@ def urls() -> list[URLPattern]:
         path("", view(overview_page), name="index"),
         path("live/", view(live.page), name="live"),
         path("live/feed", view(no_feed), name="live_feed"),
+        path("live/stop-key", view(stopping.stop_all_of_key), name="live_stop_key"),
         path("live/<str:generation_id>/stop", view(stopping.stop), name="live_stop"),
         path("requests/", view(requests_page), name="requests"),
         path("requests/export.<str:file_format>", view(exports.requests), name="requests_export"),
@@ -32,6 +34,9 @@ def urls() -> list[URLPattern]:
         path("ledger/<int:entry_id>/correct", view(booking.correct_page), name="ledger_correct"),
         path("credit/grant", view(booking.grant_page), name="credit_grant"),
         path("credit/refund", view(booking.refund_page), name="credit_refund"),
+        path("organizations/<int:organization_id>", view(organization_page), name="organization"),
+        path("budgets/", view(budget_pages.list_page), name="budgets"),
+        path("budgets/<int:limit_id>", view(budget_pages.budget_page), name="budget"),
         path("statements/", view(statement_pages.list_page), name="statements"),
         path(
             "statements/<int:organization_id>/<str:period>.<str:file_format>",
@@ -57,6 +62,7 @@ def urls() -> list[URLPattern]:
         ),
         path("mail/", view(event_pages.mail_page), name="mail"),
         path("prices/", view(price_timeline.prices_page), name="prices"),
+        path("prices/<int:price_id>/withdraw", view(price_timeline.withdraw), name="price_withdraw"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),
         path("catalog/export", view(catalog_pages.export), name="catalog_export"),
         path(

@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from unfold.admin import ModelAdmin, StackedInline
 from unfold.decorators import action, display
 
-from accounts.pages.admin_mixins import ChoosesRows
+from accounts.pages.admin_mixins import ChoosesRows, ListPage
 from chatapi import upstream_keys
 from chatapi.models import Deployment, ModelKind, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm, ServedModelForm
@@ -59,7 +59,7 @@ class DeploymentInline(StackedInline):
 
 
 @admin.register(ServedModel)
-class ServedModelAdmin(ModelAdmin):
+class ServedModelAdmin(ListPage, ModelAdmin):
     """The models that clients can name."""
 
     change_list_template = "chatapi/models_list.html"
@@ -161,7 +161,7 @@ class ServedModelAdmin(ModelAdmin):
 
 
 @admin.register(Deployment)
-class DeploymentAdmin(ChoosesRows, ModelAdmin):
+class DeploymentAdmin(ChoosesRows, ListPage, ModelAdmin):
     """All deployments of all models."""
 
     change_list_template = "chatapi/deployments_list.html"

@@ -35,6 +35,7 @@ from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
 from usage.pages.gauges import draw_sparkline
+from usage.templatetags import figures
 
 _STATUSES = {
     "active": "success",
@@ -84,8 +85,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     change_form_outer_before_template = "chatapi/key_activity.html"
     change_form_outer_after_template = "chatapi/key_limits.html"
     list_display = [
-        "name", "redacted", "organization", "project_name", "kind", "status", "requests", "last_request",
-        "created",
+        "name", "redacted", "organization", "project_name", "kind", "status", "requests", "spent",
+        "last_request", "created",
     ]  # fmt: skip
     list_filter = [
         "is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter),
@@ -169,6 +170,10 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         return render_to_string(
             "chatapi/key_requests.html", {"sparkline": bars, "count": formatting.count(row.activity.requests)}
         )
+
+    @display(description="Spent, 30 days")
+    def spent(self, row: Any) -> SafeString | str:
+        return figures.money(row.activity.amount_nanodollars)
 
     @display(description="Last request", empty_value="–")
     def last_request(self, row: Any) -> str | None:

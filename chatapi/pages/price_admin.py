@@ -14,6 +14,7 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
+from accounts.pages.admin_mixins import ListPage
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import percent, written
 from chatapi.pages.serving_gaps import tell
@@ -69,14 +70,23 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         data = self.cleaned_data
         # None means left out; a missing key means that the amount could not be read and has its own error.
         if data.get(AMOUNTS[1], 0) is None:
+            self._check_cached(data)
             data[AMOUNTS[1]] = data.get(AMOUNTS[0])
         if not self.errors and not prices.is_change(Price(**data)):
             raise forms.ValidationError("The model has this price at that time already.")
         return data
 
+    def _check_cached(self, data: dict[str, Any]) -> None:
+        """Refuse to charge cached input as input where it is cheaper now: that would be a silent rise."""
+        now = prices.current().get(data.get("model") or "")
+        if now is not None and now.cached_input_per_mtok_nanodollars < now.input_per_mtok_nanodollars:
+            shown = usd(now.cached_input_per_mtok_nanodollars)
+            text = f"It is {shown} now. Enter a price: empty would charge cached input as input."
+            self.add_error(AMOUNTS[1], text)
+
 
 @admin.register(Price)
-class PriceAdmin(ModelAdmin):
+class PriceAdmin(ListPage, ModelAdmin):
     """Prices by start time. A change is a new row, so that old charges stay explicable."""
 
     change_list_template = "chatapi/prices_list.html"

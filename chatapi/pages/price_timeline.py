@@ -8,18 +8,20 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import get_object_or_404, redirect
 from django.template.response import TemplateResponse
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
 from chatapi.models import ServedModel
 from usage import pricing
+from usage.books import prices
 from usage.database.clock import database_now
-from usage.formatting import money, usd
+from usage.formatting import moment, money, usd
 from usage.models import Price
+from usage.pages.filters import page_url
 
 MAX_PRICES = 100
 # The parts of a price.
@@ -61,6 +63,19 @@ def prices_page(request: HttpRequest) -> HttpResponse:
         "hidden_count": max(known.count() - MAX_PRICES, 0),
     }
     return TemplateResponse(request, "chatapi/prices.html", admin.site.each_context(request) | context)
+
+
+@require_POST
+def withdraw(request: HttpRequest, price_id: int) -> HttpResponse:
+    """Delete a price that has not begun; one that has is part of the books."""
+    if not request.user.has_perm("usage.delete_price"):
+        raise PermissionDenied
+    row = get_object_or_404(Price, pk=price_id)
+    if prices.withdraw(price_id) is None:
+        messages.error(request, "This price has begun, so it stays. Set a new one instead.")
+    else:
+        messages.success(request, f"The price from {moment(row.effective_from)} (UTC) is withdrawn.")
+    return redirect(page_url("prices", {"model": row.model}))
 
 
 # ---- the timeline

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from django.conf import settings
 from django.contrib import messages
@@ -14,11 +14,16 @@ from django.views.decorators.http import require_POST
 
 from accounts import access
 from accounts.audit import recorder
+from accounts.models import Organization
 from accounts.redis_urls import stream_urls
 from chatapi import identity
 from chatapi.delta_stream import ByServer, Cancellation, StreamUnavailable
 from chatapi.redis_servers import stream_at
 from usage.models import Generation, State
+from usage.pages.filters import is_id, page_url
+from usage.pages.live import running_of
+
+PERMISSION = "usage.change_generation"
 
 log = logging.getLogger(__name__)
 
@@ -29,13 +34,13 @@ def stop(request: HttpRequest, generation_id: str) -> HttpResponse:
 
     The response is 204 or 503 for scripts, which accept JSON, and a redirect to Live for forms.
     """
-    if not request.user.has_perm("usage.change_generation"):
+    if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
     parsed = identity.parse_id(generation_id)
     row = access.seen_by(request.user, Generation.objects.filter(pk=parsed)).first() if parsed else None
     if row is None:
         raise Http404("There is no such request.")
-    if not access.may(request.user, "usage.change_generation", row):
+    if not access.may(request.user, PERMISSION, row):
         raise PermissionDenied
     return answer(request, row, reverse("admin:live"))
 
@@ -52,6 +57,34 @@ def answer(request: HttpRequest, row: Generation, live_url: str) -> HttpResponse
     else:
         messages.error(request, f"{row} could not be stopped: Redis does not respond.")
     return redirect(live_url)
+
+
+@require_POST
+def stop_all_of_key(request: HttpRequest) -> HttpResponse:
+    """Ask the workers to stop all running requests of a key that the person sees, and may stop."""
+    if not request.user.has_perm(PERMISSION):
+        raise PermissionDenied
+    organizations = access.organizations_of(request.user)
+    if organizations is not None:
+        allowed = access.where_may(request.user, PERMISSION, Organization.objects.all())
+        organizations = tuple(allowed.values_list("pk", flat=True))
+    key_id = stop_key(request, organizations)
+    return redirect(page_url("live", {"key": key_id}))
+
+
+def stop_key(request: HttpRequest, organizations: Collection[int] | None) -> str:
+    """Stop the running requests of the form's key in these organizations, or in all, as many as the page
+    shows; return the key's id.
+    """
+    key_id = request.POST.get("key", "")
+    running = [each.id for each in running_of(organizations) if str(each.api_key_id) == key_id]
+    if not running:
+        messages.success(request, "No request of this key is running.")
+    elif ask_to_stop(list(Generation.objects.filter(pk__in=running))):
+        messages.success(request, f"Asked to stop {len(running):,} request{'s' * (len(running) > 1)}.")
+    else:
+        messages.error(request, "The requests could not be stopped: Redis does not respond. Try again.")
+    return key_id if is_id(key_id) else ""
 
 
 def ask_to_stop(rows: Sequence[Generation]) -> bool:

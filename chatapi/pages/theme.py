@@ -77,8 +77,7 @@ THEME: dict[str, Any] = {
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
                     _page("Refused requests", "block", "usage.refusedrequests"),
                     _page("Credit", "wallet", "usage.credit"),
-                    _page("Budgets", "savings", "usage.budget"),
-                    _page("Budget limits", "speed", "usage.budgetlimit"),
+                    _overall("Budgets", "savings", "budgets", "usage.budgetlimit"),
                 ],
             },
             {

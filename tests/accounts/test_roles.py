@@ -2,6 +2,7 @@
 lets them change.
 """
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -117,8 +118,9 @@ def test_no_list_names_another_organization(house: None, alice: Person) -> None:
         response = client.get(reverse(f"admin:{name}_changelist") + query)
         assert response.status_code in {200, 302}
         shown = response.content.decode().partition("<main")[2]
-        assert "Umbrella" not in shown.replace('value="Umbrella"', "").replace("?q=Umbrella", "")
-        assert "charlie" not in shown.replace('value="charlie"', "").replace("?q=charlie", "")
+        # The search term itself is in its field and in the links of the filters.
+        shown = re.sub(r'(value="|[?;]q=|q%3D)(Umbrella|charlie)\b', "", shown)
+        assert not re.search("Umbrella|charlie", shown)
 
 
 @pytest.mark.parametrize(
@@ -323,10 +325,11 @@ def test_a_project_stays_in_its_organization(house: None, alice: Person, charlie
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_organization_itself_is_the_operators(house: None, acme: Organization, role: Role) -> None:
+def test_what_bounds_the_organization_is_the_operators(house: None, acme: Organization, role: Role) -> None:
     client = colleague(acme, role)
     assert client.get(page(acme)).status_code == 200
-    assert client.post(page(acme), {"name": "Acme", "time_zone": "Pacific/Kiritimati"}).status_code == 403
+    renamed = client.post(page(acme), {"name": "Acme", "time_zone": "Pacific/Kiritimati"})
+    assert (renamed.status_code == 403) == (role != Role.OWNER)
     assert (
         client.post("/admin/accounts/organization/add/", {"name": "Mine", "time_zone": "UTC"}).status_code
         == 403

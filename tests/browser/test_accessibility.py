@@ -12,7 +12,8 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
 
 PAGES = [
-    "", "live/", "requests/", "requests/{id}", "audit/", "prices/?model=sandbox",
+    "", "?group=error", "?group=metadata", "live/", "live/?key=1", "requests/", "requests/?sort=cost",
+    "requests/{id}", "audit/", "organizations/1", "budgets/", "budgets/{budget}", "prices/?model=sandbox",
     "catalog/import", "credit/grant", "credit/refund", "mail/", "usage/event/",
     *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
     *(f"accounts/{model}/add/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
@@ -24,6 +25,11 @@ PAGES = [
     "chatapi/deployment/", "chatapi/deployment/add/",
     "deployments/1/test", "auth/user/", "auth/user/1/change/",
 ]  # fmt: skip
+LIMIT = """
+from usage.models import BudgetLimit
+owner = {"scope": "project", "scope_id": 1, "period": "month"}
+print(BudgetLimit.objects.get_or_create({"limit_nanodollars": 10**9}, **owner)[0].pk)
+"""
 SERIOUS = ("serious", "critical")
 # What is outside of landmarks is slow to find, and of moderate impact.
 EVERYTHING = {"resultTypes": ["violations"], "rules": {"region": {"enabled": False}}}
@@ -48,8 +54,19 @@ def generation_id(installation: Installation) -> str:
     return answer.id
 
 
-def test_axe_finds_nothing_serious(page: Page, installation: Installation, generation_id: str) -> None:
-    found = {path: _look(page, f"{installation.url}/admin/{path.format(id=generation_id)}") for path in PAGES}
+@pytest.fixture(scope="module")
+def budget_id(installation: Installation) -> str:
+    """Set a limit, so that there is a budget beside it; return its id."""
+    made = installation.manage("shell", "--no-imports", "-c", LIMIT)
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+def test_axe_finds_nothing_serious(
+    page: Page, installation: Installation, generation_id: str, budget_id: str
+) -> None:
+    paths = [path.format(id=generation_id, budget=budget_id) for path in PAGES]
+    found = {path: _look(page, f"{installation.url}/admin/{path}") for path in paths}
     assert {path: complaints for path, complaints in found.items() if complaints} == {}
 
 
@@ -71,12 +88,28 @@ def test_axe_finds_nothing_serious_in_the_documentation(
 
 
 def test_axe_finds_nothing_serious_on_a_phone(
-    page: Page, installation: Installation, generation_id: str
+    page: Page, installation: Installation, generation_id: str, budget_id: str
 ) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    paths = ("", "requests/", f"requests/{generation_id}", "usage/ledgerentry/", "chatapi/deployment/")
+    rest = (
+        "usage/ledgerentry/",
+        "chatapi/deployment/",
+        "organizations/1",
+        "budgets/",
+        f"budgets/{budget_id}",
+    )
+    paths = ("", "?group=error", "live/", "requests/", f"requests/{generation_id}", *rest)
     found = {path: _look(page, f"{installation.url}/admin/{path}") for path in paths}
     assert {path: complaints for path, complaints in found.items() if complaints} == {}
+
+
+def test_the_first_tab_leads_to_the_content(page: Page, installation: Installation) -> None:
+    for path in ("", "accounts/apikey/", "organizations/1"):
+        page.goto(f"{installation.url}/admin/{path}")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("main")).to_be_focused()
 
 
 def test_axe_finds_nothing_serious_before_one_is_in(browser: Browser, installation: Installation) -> None:

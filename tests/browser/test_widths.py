@@ -14,7 +14,7 @@ from tests.installation import Installation
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
 LISTS = [
-    "", "live/", "requests/", "requests/{id}", "audit/",
+    "", "organizations/1", "budgets/", "live/", "requests/", "requests/{id}", "audit/",
     *(f"accounts/{model}/" for model in ("organization", "project", "member", "apikey", "ratelimit")),
     "usage/generation/", "usage/ledgerentry/", "usage/hourlyusage/", "usage/budget/", "usage/budgetlimit/",
     "usage/credit/", "usage/price/", "usage/discount/", "usage/event/",

@@ -56,7 +56,7 @@ OUTSIDE = ["nobody's member", "visitor", "API key"]
 
 MODELS = {
     # Of each: the list, the form of a new one, one's page, its form, and its deletion.
-    "accounts_organization": ("viewer", OPERATOR, "viewer", OPERATOR, NOBODY),
+    "accounts_organization": ("viewer", OPERATOR, "viewer", "owner", NOBODY),
     "accounts_project": ("viewer", "admin", "viewer", "admin", NOBODY),
     "accounts_member": ("viewer", "admin", "viewer", "admin", "admin"),
     "accounts_apikey": ("viewer", "member", "viewer", "member", NOBODY),
@@ -87,12 +87,16 @@ PAGES = {
     "live": ("viewer", None),
     "live_feed": (ANYONE, ANYONE),  # only says that it is a WebSocket
     "live_stop": (None, "admin"),
+    "live_stop_key": (None, "admin"),
     "requests": ("viewer", None),
     "request": ("viewer", None),
     "requests_export": ("viewer", None),
     "overview_export": ("viewer", None),
     "usage_budget_export": ("viewer", "viewer"),
     "usage_ledgerentry_export": ("viewer", "viewer"),
+    "organization": ("viewer", None),
+    "budgets": ("viewer", None),
+    "budget": ("viewer", None),
     "statements": ("viewer", None),
     "statement": ("viewer", None),
     "statement_file": ("viewer", None),
@@ -117,6 +121,7 @@ PAGES = {
     "usage_ledgerentry_correct": (OPERATOR, OPERATOR),
     "prices": (OPERATOR, None),
     "mail": (OPERATOR, OPERATOR),
+    "price_withdraw": (None, OPERATOR),
     "catalog_import": (OPERATOR, OPERATOR),
     "catalog_export": (OPERATOR, None),
     "deployment_test": (OPERATOR, OPERATOR),
@@ -255,6 +260,8 @@ class House:
             "object_id": row_id,
             "id": row_id,
             "entry_id": str(self.of["usage_ledgerentry"].pk),
+            "price_id": str(self.of["usage_price"].pk),
+            "limit_id": str(self.of["usage_budgetlimit"].pk),
             "deployment_id": str(self.of["chatapi_deployment"].pk),
             "content_type_id": "1",
             "organization_id": str(self.of["accounts_organization"].pk),

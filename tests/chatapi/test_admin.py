@@ -322,8 +322,9 @@ def test_a_price_is_typed_in_dollars(root: Client, small: ServedModel) -> None:
 
 
 def test_a_price_without_one_for_cached_input_is_as_input(root: Client, small: ServedModel) -> None:
+    ServedModel.objects.create(id="unpriced", context_window=1, max_output_tokens=1)
     form = {
-        "model": "small",
+        "model": "unpriced",
         "effective_from_0": "2027-01-01",
         "effective_from_1": "00:00:00",
         "output_per_mtok_nanodollars": "1",

@@ -9,6 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
+from accounts.audit.models import AuditEntry
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import MAX_PRICES, draw_chart, entries, percent
 from tests.admin_pages import text
@@ -194,3 +195,29 @@ def test_the_timeline_needs_the_permission_and_a_model(root: Client, small: Serv
     assert root.get("/admin/prices/").headers["location"] == "/admin/usage/price/"
     assert root.get("/admin/prices/", {"model": "\x00<b>"}).status_code == 200
     assert Client().get(PAGE).status_code == 302
+
+
+def test_a_price_that_has_not_begun_can_be_withdrawn(root: Client, history: None) -> None:
+    upcoming, _ = Price.objects.filter(model="small", effective_from__gt=timezone.now()).order_by(
+        "effective_from"
+    )
+    page = root.post(f"/admin/prices/{upcoming.pk}/withdraw", follow=True)
+    assert "is withdrawn." in page.content.decode()
+    assert not Price.objects.filter(pk=upcoming.pk).exists()
+    assert AuditEntry.objects.filter(action="deleted", object_type="usage.price").count() == 1
+    for row in Price.objects.filter(model="small", effective_from__lte=timezone.now()):
+        page = root.post(f"/admin/prices/{row.pk}/withdraw", follow=True)
+        assert "This price has begun" in page.content.decode()
+        assert Price.objects.filter(pk=row.pk).exists()
+    assert root.post(f"/admin/prices/{upcoming.pk}/withdraw").status_code == 404
+
+
+def test_an_empty_price_of_cached_input_is_no_silent_rise(root: Client, small: ServedModel) -> None:
+    sent = {"model": "small", "effective_from_0": "2099-01-01", "effective_from_1": "00:00:00"}
+    sent |= {"input_per_mtok_nanodollars": "0.2", "output_per_mtok_nanodollars": "0.6"}
+    page = root.post("/admin/usage/price/add/", sent)
+    assert "It is $0.075 now." in page.content.decode()
+    assert (
+        root.post("/admin/usage/price/add/", sent | {"cached_input_per_mtok_nanodollars": "0.2"}).status_code
+        == 302
+    )

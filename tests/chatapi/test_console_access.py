@@ -83,7 +83,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "remove_webhook": (NOBODY, "admin"),
     "replay_webhook": (NOBODY, "admin"),
     "audit": ("owner", NOBODY),
-    "settings": ("viewer", "operator"),
+    "settings": ("viewer", "owner"),
     "project_settings": ("admin", "admin"),
     "sign_in_settings": ("owner", "owner"),
     "remove_provider": (NOBODY, "owner"),

@@ -6,6 +6,7 @@ import pytest
 from django.test import Client
 
 from accounts.audit.models import AuditEntry
+from accounts.authentication import look_up
 from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
@@ -83,15 +84,39 @@ def test_wrong_settings_change_nothing(alice: Person, wrong: dict[str, str]) -> 
     assert Project.objects.get(pk=alice.project.pk).name == alice.project.name
 
 
-def test_the_organizations_name_and_time_zone_are_the_operators(alice: Person, root: Client) -> None:
-    page, sent = url(alice, "settings"), {"name": "Acme Inc", "time_zone": "Europe/Berlin"}
-    owner = as_role(alice, Role.OWNER)
-    assert "The operator of this service changes the name and the time zone." in text(owner.get(page))
-    assert owner.post(page, sent).status_code == 403
-    assert root.post(page, sent | {"time_zone": "Mars/Olympus"}).status_code == 400
-    assert Organization.objects.get(pk=alice.project.organization_id).name == "Acme"
-    assert root.post(page, sent).status_code == 302
-    assert "Europe/Berlin" in text(owner.get(page))
+def test_owners_change_their_organizations_settings_and_the_log_says_so(alice: Person) -> None:
+    page = url(alice, "settings")
+    sent = {"name": "Acme Inc", "time_zone": "Europe/Berlin", "default_dialect": "llama"}
+    admin, owner = as_role(alice, Role.ADMIN), alice.project.organization_id
+    assert "An owner can change" in text(admin.get(page))
+    assert admin.post(page, sent).status_code == 403
+    client = as_role(alice, Role.OWNER)
+    for wrong in ({"time_zone": "Mars/Olympus"}, {"default_dialect": "klingon"}, {"name": "a/b"}):
+        assert client.post(page, sent | wrong).status_code == 400, wrong
+    assert Organization.objects.get(pk=owner).name == "Acme"
+    assert client.post(page, sent | {"is_active": ""}).status_code == 302
+    row = Organization.objects.get(pk=owner)
+    assert (row.name, row.time_zone, row.default_dialect, row.is_active) == (*sent.values(), True)
+    changes = AuditEntry.objects.filter(actor=alice.user.username).latest("id").changes
+    assert changes["default_dialect"] == ["", "llama"]
+
+
+def test_an_owner_does_not_deactivate_the_organization_in_the_admin(alice: Person) -> None:
+    client, pk = as_role(alice, Role.OWNER), alice.project.organization_id
+    inlines = {
+        f"{name}-{part}": "0" for name in ("projects", "members") for part in ("TOTAL_FORMS", "INITIAL_FORMS")
+    }
+    sent = inlines | {"name": "Acme Inc", "time_zone": "UTC"}
+    assert client.post(f"/admin/accounts/organization/{pk}/change/", sent).status_code == 302
+    row = Organization.objects.get(pk=pk)
+    assert (row.name, row.is_active) == ("Acme Inc", True)
+
+
+def test_the_organizations_dialect_is_that_of_keys_without_one(alice: Person) -> None:
+    Organization.objects.update(default_dialect="llama")
+    assert look_up(alice.key).default_dialect == "llama"
+    APIKey.objects.update(default_dialect="openai")
+    assert look_up(alice.key).default_dialect == "openai"
 
 
 def test_a_new_key_has_the_dialect_that_was_chosen(alice: Person) -> None:

@@ -158,8 +158,8 @@ def test_end_users_of_hashed_names_are_found_by_name(alice: Person) -> None:
 @pytest.mark.parametrize(
     ("query", "problem"),
     [
-        ({"group": "end_user", "outcome": "completed"}, "not counted by key or by outcome"),
-        ({"group": "key", "end_user": "ann"}, "not counted by key or by outcome"),
+        ({"group": "end_user", "outcome": "completed"}, "not counted by key, outcome, error and metadata"),
+        ({"group": "key", "end_user": "ann"}, "not counted by key, outcome, error and metadata"),
     ],
 )
 def test_what_is_not_counted_is_refused(counted: Client, query: dict[str, str], problem: str) -> None:

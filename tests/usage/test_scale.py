@@ -98,13 +98,19 @@ def pages(row: Generation) -> list[str]:
         reverse("admin:live"),
         reverse("admin:requests"),
         reverse("admin:request", args=[str(row)]),
+        reverse("admin:budgets"),
+        reverse("admin:organization", args=[row.organization_id]),
     ]
     for name, value in own.items():
         found += [
             f"{reverse(page)}?{urlencode({'days': 30, name: value})}"
             for page in ("admin:index", "admin:requests")
         ]
-    found += [f"{reverse('admin:index')}?days=30&group={name}" for name in own]
+    found += [f"{reverse('admin:index')}?days=30&group={name}" for name in (*own, "error", "metadata")]
+    of_requests = ("error=upstream_error", "metadata=team=red", "group=metadata&metadata_key=team")
+    found += [
+        f"{reverse('admin:index')}?days=30&organization={row.organization_id}&{each}" for each in of_requests
+    ]
     found += [
         f"{reverse('admin:requests')}?{query}"
         for query in (

@@ -5,6 +5,7 @@ from collections import defaultdict
 from datetime import datetime
 from typing import TypeVar
 
+from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from accounts.models import Organization
@@ -60,6 +61,16 @@ def change(model: str, price: pricing.Price, effective_from: datetime | None = N
         return False
     row.save()
     return True
+
+
+def withdraw(price_id: int) -> Price | None:
+    """Delete a price that has not begun, and return it; None if it has begun, or was withdrawn already."""
+    with transaction.atomic():
+        # Its row is locked, so that of two people only one withdraws it.
+        row = Price.objects.select_for_update().filter(pk=price_id, effective_from__gt=database_now()).first()
+        if row is not None:
+            row.delete()
+        return row
 
 
 def is_change(row: Price) -> bool:

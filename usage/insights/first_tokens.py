@@ -8,6 +8,7 @@ from django.db.models import Sum
 
 from usage.database.replica import report
 from usage.database.time_limit import time_limit
+from usage.insights import request_sums
 from usage.insights.generation_list import newest_first_token_ms
 from usage.insights.range import Range
 from usage.insights.sources import Filters, single_dimension
@@ -37,7 +38,7 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     all of them.
     """
     filters = filters or Filters()
-    dimension = single_dimension(None, filters)
+    dimension = None if request_sums.are_needed(None, filters) else single_dimension(None, filters)
     spans = closed_days.spans(over.start, over.end) if dimension else Spans([], [(over.start, over.end)])
     parts = [(_counted(first, last, dimension, filters), 1.0) for first, last in spans.closed if dimension]
     # A sample with nothing to weigh it against needs no weight, which costs a read.

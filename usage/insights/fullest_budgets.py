@@ -29,6 +29,7 @@ class BudgetUse:
     posted_nanodollars: int
     pending_nanodollars: int
     limit_nanodollars: int
+    limit_id: int
 
     @property
     def last_day(self) -> date | None:
@@ -57,9 +58,9 @@ def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> lis
     return found[:n]
 
 
-def _fullest(limits: Collection[int] | None) -> list[tuple[BudgetKey, int, int, int]]:
+def _fullest(limits: Collection[int] | None) -> list[tuple[BudgetKey, int, int, int, int]]:
     """Return budgets whose period is the current one in any organization's time zone, the fullest first,
-    with their posted and pending amounts and their limits.
+    with their posted and pending amounts, their limits and the ids of these.
     """
     now = database_now()
     zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
@@ -71,7 +72,7 @@ def _fullest(limits: Collection[int] | None) -> list[tuple[BudgetKey, int, int, 
     only = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
     periods = ", ".join(["(%s, %s)"] * len(current))
     rows = fetch_all(
-        f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars,
+        f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id,
             {", ".join(f"b.{name}" for name in BudgetKey._fields)}
         FROM usage_budgetlimit AS l
         JOIN usage_budget AS b ON {budget_limits.IS_OWN}
@@ -81,8 +82,8 @@ def _fullest(limits: Collection[int] | None) -> list[tuple[BudgetKey, int, int, 
         [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
     )
     return [
-        (BudgetKey(*key)._replace(period_start=to_date(key[-1])), posted, pending, limit)
-        for posted, pending, limit, *key in rows
+        (BudgetKey(*key)._replace(period_start=to_date(key[-1])), posted, pending, limit, limit_id)
+        for posted, pending, limit, limit_id, *key in rows
     ]
 
 

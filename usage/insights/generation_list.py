@@ -59,9 +59,6 @@ class RequestFilters(Filters):
     min_nanodollars: int | None = None
     max_nanodollars: int | None = None
     id: UUID | None = None
-    metadata: tuple[str, str] | None = None
-    """A key and the value that it has."""
-    error: str | None = None
     sort: Sort = "newest"
     """Sorted by cost or duration, the list has the newest `SEARCHED` settled requests."""
 
@@ -163,12 +160,33 @@ def error_codes(over: Range, filters: Filters) -> list[tuple[str, int]]:
     """Return the error codes of the failed ones among the newest `SEARCHED` requests of the range, with their
     numbers, the most first.
     """
-    asked = RequestFilters(**filters.by_column(), since=over.start, until=over.end)
-    resolved = _with_one_owner(asked)
+    resolved = _with_one_owner(_asked(over, filters))
     if resolved is None:
         return []
     rows = _matching(_newest(resolved)[0].filter(outcome__in=FAILED), resolved).order_by()
     return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
+
+
+def newest_settled(over: Range, filters: Filters) -> "tuple[QuerySet[Generation], datetime | None]":
+    """Return the matching ones among the newest `SEARCHED` requests of the range, in which they finished; and
+    how far back those reach if there are more.
+    """
+    resolved = _with_one_owner(replace(_asked(over, filters), time="settled"))
+    if resolved is None:
+        return Generation.objects.none(), None
+    rows, floor = _newest(resolved)
+    return _matching(rows, resolved), floor.admitted_at if floor else None
+
+
+def _asked(over: Range, filters: Filters) -> RequestFilters:
+    """Return the filters of the requests that were admitted in the range."""
+    return RequestFilters(
+        **filters.by_column(),
+        error=filters.error,
+        metadata=filters.metadata,
+        since=over.start,
+        until=over.end,
+    )
 
 
 def _newest(filters: RequestFilters) -> "tuple[QuerySet[Generation], _Cursor | None]":
@@ -180,7 +198,7 @@ def _newest(filters: RequestFilters) -> "tuple[QuerySet[Generation], _Cursor | N
 
 def newest_first_token_ms(over: Range, filters: Filters) -> list[int]:
     """Return the times from claim to first token, in ms, of the newest `SAMPLE` requests in the range."""
-    resolved = _with_one_owner(RequestFilters(**filters.by_column(), since=over.start, until=over.end))
+    resolved = _with_one_owner(_asked(over, filters))
     if resolved is None:
         return []
     scan = _Scan.of(resolved)

@@ -1,4 +1,4 @@
-"""The budget limits of one organization, each with what its budget of the current period has spent."""
+"""Budget limits, each with what its budget of the current period has spent."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from django.db.models import (
     Case,
     CharField,
     F,
+    FloatField,
     IntegerField,
+    Max,
     Model,
     OuterRef,
     Q,
@@ -18,7 +20,7 @@ from django.db.models import (
     Value,
     When,
 )
-from django.db.models.functions import Concat
+from django.db.models.functions import Coalesce, Concat
 
 from accounts import access
 from accounts.models import EndUser, Organization, Project
@@ -26,7 +28,7 @@ from usage.database.clock import database_now, local_day
 from usage.database.time_limit import time_limit
 from usage.insights.sources import Filters
 from usage.models import Budget, BudgetLimit, Period, Scope
-from usage.models.budget_keys import BudgetKey
+from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.models.budgets import OWNERS
 
 Rows = TypeVar("Rows", bound=Model)
@@ -37,6 +39,15 @@ _ORDER = (
     Scope.END_USER,
 )  # fmt: skip
 _PERIODS = (Period.DAY, Period.MONTH, Period.EVER)
+# The lookup of a limit's organization by the id of its owner.
+_TO_ORGANIZATION = {
+    Scope.ORGANIZATION: "pk",
+    Scope.ORGANIZATION_END_USERS: "pk",
+    Scope.PROJECT: "projects",
+    Scope.PROJECT_END_USERS: "projects",
+    Scope.API_KEY: "projects__api_keys",
+    Scope.END_USER: "projects__end_users",
+}
 _EACH_END_USER = (Scope.ORGANIZATION_END_USERS, Scope.PROJECT_END_USERS)
 
 
@@ -46,9 +57,17 @@ class LimitUse:
 
     limit: BudgetLimit
     key: BudgetKey
+    time_zone: str
     posted_nanodollars: int
     pending_nanodollars: int
     soft_limit_reached_at: datetime | None
+
+    @property
+    def share(self) -> float:
+        """Return the share of the limit, else of the soft one, that is spent or held; 1 of a limit of 0."""
+        limit = self.limit.limit_nanodollars
+        ceiling = self.limit.soft_limit_nanodollars if limit is None else limit
+        return (self.posted_nanodollars + self.pending_nanodollars) / ceiling if ceiling else 1.0
 
     @property
     def is_of_each_end_user(self) -> bool:
@@ -95,27 +114,56 @@ def limits_page(
     if last is not None:
         same = Q(rank=last.rank, scope_id=last.scope_id, turn__gt=last.turn)
         rows = rows.filter(Q(rank__gt=last.rank) | Q(rank=last.rank, scope_id__gt=last.scope_id) | same)
-    return uses(organization, with_subject(rows)[:size])
+    return uses(with_subject(rows)[:size], organization.time_zone)
 
 
 def limit_use(organization: Organization, limit_id: int) -> LimitUse | None:
     """Return one limit of the organization; None if it has none with this id."""
     rows = access.belonging_to(organization.pk, BudgetLimit.objects.filter(pk=limit_id))
-    return next(iter(uses(organization, with_subject(rows))), None)
+    return next(iter(uses(with_subject(rows), organization.time_zone)), None)
 
 
-def uses(organization: Organization, limits: Iterable[BudgetLimit]) -> list[LimitUse]:
-    """Return the limits with the amounts of their current budgets."""
-    day = local_day(database_now(), organization.time_zone)
-    shown = list(limits)
-    keys = [BudgetKey(*limit.key, Period(limit.period).start(day)) for limit in shown]
+@time_limit()
+def fullest(rows: "QuerySet[BudgetLimit]", skip: int, size: int) -> list[LimitUse]:
+    """Return a page of these limits, those that are nearest to be reached first.
+
+    Where time zones have different days, the page is chosen by the fuller of a limit's two budgets.
+    """
+    now = database_now()
+    zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
+    days = {local_day(now, zone) for zone in zones}
+    current = Q()
+    for period in Period:
+        current |= Q(period=period, period_start__in={period.start(day) for day in days})
+    own = Budget.objects.filter(current, **{name: OuterRef(name) for name in LimitKey._fields}).order_by()
+    used = own.values("scope_id").annotate(most=Max(F("posted_nanodollars") + F("pending_nanodollars")))
+    ceiling = Coalesce("limit_nanodollars", "soft_limit_nanodollars")
+    share = Coalesce(Subquery(used.values("most")), 0) * 1.0 / F("ceiling")
+    by_share = rows.annotate(ceiling=ceiling).annotate(
+        share=Case(When(ceiling__gt=0, then=share), default=1.0, output_field=FloatField())
+    )
+    named: Any = with_subject(_with_time_zone(by_share))
+    page = named.order_by("-share", "id")[skip : skip + size]
+    return sorted(uses(page), key=lambda use: -use.share)
+
+
+def uses(
+    limits: Iterable[BudgetLimit], time_zone: str | None = None, now: datetime | None = None
+) -> list[LimitUse]:
+    """Return the limits with the amounts of their current budgets; without a time zone, rows have theirs."""
+    now, shown = now or database_now(), list(limits)
+    zones: list[str] = [time_zone or limit.time_zone for limit in shown]  # type: ignore[attr-defined]
+    keys = [
+        BudgetKey(*limit.key, Period(limit.period).start(local_day(now, zone)))
+        for limit, zone in zip(shown, zones, strict=True)
+    ]
     # A budget has a row from its first request on; without a row it is at zero.
     known = Budget.objects.in_bulk([str(key) for key in keys])
     nothing = Budget()
     found = [known.get(str(key), nothing) for key in keys]
     return [
-        LimitUse(limit, key, row.posted_nanodollars, row.pending_nanodollars, row.soft_limit_reached_at)
-        for limit, key, row in zip(shown, keys, found, strict=True)
+        LimitUse(limit, key, zone, row.posted_nanodollars, row.pending_nanodollars, row.soft_limit_reached_at)
+        for limit, key, zone, row in zip(shown, keys, zones, found, strict=True)
     ]
 
 
@@ -123,6 +171,22 @@ def unlimited(scope: Scope, ids: Collection[int]) -> set[int]:
     """Return those of the owners that have no hard limit of their own."""
     limited = BudgetLimit.objects.filter(scope=scope, scope_id__in=ids, limit_nanodollars__isnull=False)
     return set(ids) - set(limited.values_list("scope_id", flat=True))
+
+
+def organization_of(limit: BudgetLimit) -> Organization:
+    """Return the organization that a limit belongs to."""
+    return Organization.objects.get(**{_TO_ORGANIZATION[Scope(limit.scope)]: limit.scope_id})
+
+
+def _with_time_zone(rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
+    """Return limits with the `time_zone` of their organization."""
+    zones = {
+        path: Subquery(Organization.objects.filter(**{path: OuterRef("scope_id")}).values("time_zone"))
+        for path in set(_TO_ORGANIZATION.values())
+    }
+    cases = (When(scope=scope, then=zones[path]) for scope, path in _TO_ORGANIZATION.items())
+    named: Any = rows.annotate(time_zone=Case(*cases, output_field=CharField()))
+    return named  # type: ignore[no-any-return]  # the stubs know no annotated class
 
 
 def _in_order(rows: QuerySet[BudgetLimit]) -> Any:

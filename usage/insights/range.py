@@ -90,17 +90,16 @@ def parse_range(query: Mapping[str, str], now: datetime) -> Range:
 
     `days=7` (the default) is the last days including today. `start=` and `end=` are dates (`end` is included)
     or times such as `2026-11-21T13:00` (`end` is not). `bucket=hour|day` and `time_zone=Europe/Berlin` go
-    with both.
+    with both. A range that has begun ends with this hour at the latest.
     """
     zone, bucket = _time_zone(query.get("time_zone") or "UTC"), _bucket(query.get("bucket") or None)
     if query.get("start") or query.get("end"):
         start = _moment("start", query.get("start", ""), zone)
-        end = (
-            _moment("end", query["end"], zone, is_end=True)
-            if query.get("end")
-            else _end_of_hour(now.astimezone(zone))
-        )
-        return Range.between(start, end, bucket)
+        this_hour = _end_of_hour(now.astimezone(zone))
+        end = _moment("end", query["end"], zone, is_end=True) if query.get("end") else this_hour
+        # What is still to come has no usage, and would be compared with a time that has.
+        goes_on = start.astimezone(UTC) < this_hour.astimezone(UTC) < end.astimezone(UTC)
+        return Range.between(start, this_hour if goes_on else end, bucket)
     return Range.last(_days(query.get("days") or str(USUAL_DAYS)), now, zone.key, bucket)
 
 

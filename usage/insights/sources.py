@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import Any, Literal, TypeVar
 
-from django.db.models import F, Model, Q, QuerySet, Sum, Value
+from django.db.models import Aggregate, F, Model, Q, QuerySet, Sum, Value
 from django.db.models.expressions import Combinable
 
 from accounts import end_users
@@ -23,10 +23,13 @@ from usage.models.generations import FAILED
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 
-GroupBy = Literal["organization", "project", "key", "model", "outcome", "end_user"]
+GroupBy = Literal["organization", "project", "key", "model", "outcome", "error", "end_user", "metadata"]
 _NUMERIC = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
 _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
+
+# Filters of columns that only requests have.
+_OF_REQUESTS = ("error", "metadata", "metadata_key")
 
 Rows = TypeVar("Rows", bound=Model)
 
@@ -35,7 +38,8 @@ Rows = TypeVar("Rows", bound=Model)
 class Filters:
     """Restricts a report to the requests that match every field that is not None.
 
-    An end user needs the project. Reports by end user, or about one, have no keys and outcomes.
+    An end user needs the project. Reports by end user, or about one, have no keys and outcomes. No rollup has
+    errors and metadata: reports by them, or about one, are those of the newest requests.
     """
 
     organization_id: int | None = None
@@ -45,6 +49,11 @@ class Filters:
     outcome: str | None = None
     end_user: str | None = None
     """A name as clients send it, or as rows have it."""
+    error: str | None = None
+    metadata: tuple[str, str] | None = None
+    """A key and the value that it has."""
+    metadata_key: str | None = None
+    """The key by whose values a report is grouped."""
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
         """Return the rows that match; their model must have these columns."""
@@ -52,7 +61,8 @@ class Filters:
 
     def by_column(self) -> dict[str, Any]:
         """Return the values that are set, by their column in the rollups."""
-        values = {each.name: getattr(self, each.name) for each in fields(Filters)}
+        columns = [each.name for each in fields(Filters) if each.name not in _OF_REQUESTS]
+        values = {name: getattr(self, name) for name in columns}
         return {name: value for name, value in values.items() if value is not None}
 
 
@@ -65,7 +75,7 @@ class Source:
     """The start of the bucket that a row counts in."""
     group: str
     """The column of the group."""
-    sums: Mapping[str, Sum]
+    sums: Mapping[str, Aggregate]
     """The failed requests, then `closed_days.SUMS`, always in this order."""
     is_text: bool = False
     """Whether the group is a number that is stored as text."""

@@ -1,7 +1,7 @@
 """Sums of the rollups: of a range, of its hours or days, and of the groups that spent most."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from operator import add
@@ -13,6 +13,7 @@ from django.db.models.expressions import Combinable
 from accounts.models import APIKey, Organization, Project
 from usage.database.replica import report
 from usage.database.time_limit import time_limit
+from usage.insights import request_sums
 from usage.insights.range import DAY, Range
 from usage.insights.sources import Filters, GroupBy, Source, sources
 from usage.models import Outcome
@@ -68,7 +69,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The sums of one organization, project, key, model, outcome or end user."""
+    """The sums of one group, such as a project, a model or an error code."""
 
     group_id: str
     label: str
@@ -89,7 +90,7 @@ class Point:
 @time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
     """Return the sums of the whole range."""
-    parts = (source.rows.aggregate(**source.sums) for source in sources(over, None, filters or Filters()))
+    parts = (source.rows.aggregate(**source.sums) for source in _sources(over, None, filters or Filters()))
     return sum((Totals.of(list(part.values())) for part in parts), Totals())
 
 
@@ -131,12 +132,22 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
 def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> dict[Any, Totals]:
     """Return the sums of all groups (of end users: of the most expensive), by their ids or names."""
     found: dict[Any, Totals] = {}
-    for source in sources(over, group_by, filters or Filters()):
+    for source in _sources(over, group_by, filters or Filters()):
         rows = source.rows.order_by().values_list(source.group).annotate(**source.sums)
         for key, *numbers in rows:
             group = int(key) if source.is_text else key
             found[group] = found.get(group, Totals()) + Totals.of(numbers)
     return found
+
+
+def _sources(
+    over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
+) -> Iterator[Source]:
+    """Yield the rollups that cover the range, or its newest requests where the rollups know too little."""
+    if request_sums.are_needed(group_by, filters):
+        yield request_sums.source(over, group_by, filters)
+        return
+    yield from sources(over, group_by, filters, by_start=by_start)
 
 
 def _by_amount(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
@@ -154,7 +165,7 @@ def _sums_by_bucket(
     """
     starts = [start.astimezone(UTC) for start in over.starts()]
     sums: dict[tuple[int, Any], list[int]] = {}
-    for source in sources(over, group_by, filters, by_start=True):
+    for source in _sources(over, group_by, filters, by_start=True):
         rows = source.rows.annotate(start=source.start)
         groups = ["start"]
         if group_by is not None:
@@ -207,7 +218,9 @@ def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:
             }
         case "key":
             return {row.pk: str(row) for row in APIKey.objects.filter(pk__in=ids)}
-        case "model" | "end_user":
+        case "model" | "end_user" | "error":
             return {name: name for name in ids}
+        case "metadata":
+            return {value: value or "none" for value in ids}
         case "outcome":
             return dict(Outcome.choices)

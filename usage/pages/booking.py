@@ -31,6 +31,7 @@ from usage.models import CHARGED, Credit, Generation, Kind, LedgerEntry
 from usage.pages.booking_forms import BookingForm, CorrectionForm, CreditForm, is_used
 
 PERMISSION = "usage.add_ledgerentry"
+_ABOUT_CREDIT = "Credit limits nobody, unless “Prepaid only” is on: the page of the credit has the switch."
 # The amounts that a booking changes, by name, in nanodollars.
 Amounts = dict[str, int]
 
@@ -72,13 +73,11 @@ def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
     charges = LedgerEntry.objects.filter(kind__in=CHARGED)
     seen = access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
     entry = get_object_or_404(seen, pk=entry_id)
-    form = CorrectionForm(request.POST or None)
     assert entry.generation_id is not None, "what is charged names its request"
-    context = {
-        "title": "Correct a charge",
-        "entry": entry,
-        "charged": corrections.charged(entry.generation_id),
-    }
+    charged = corrections.charged(entry.generation_id)
+    # The whole amount: most corrections give it back.
+    form = CorrectionForm(request.POST or None, initial={"amount": charged or None})
+    context = {"title": "Correct a charge", "entry": entry, "charged": charged}
     return _page(request, form, context, lambda: _correcting(entry, form, request.user.get_username()))
 
 
@@ -100,7 +99,7 @@ def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[...
     return _page(
         request,
         form,
-        {"title": title, "submit": title.partition(" ")[0]},
+        {"title": title, "submit": title.partition(" ")[0], "about": _ABOUT_CREDIT},
         lambda: _crediting(verb, book, form, request.user.get_username()),
     )
 

@@ -55,6 +55,10 @@ class CorrectionForm(BookingForm):
     )
     field_order = ["direction", "amount", "reason", "token"]
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["amount"].help_text = "US dollars. What is filled in is the whole amount."
+
     @property
     def amount_nanodollars(self) -> int:
         """Return the amount that the organization owes because of it."""

@@ -96,6 +96,13 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["subject", "kind", "period"] if obj else []
 
+    def response_post_save_add(self, request: HttpRequest, obj: BudgetLimit) -> HttpResponse:
+        """Show the limit beside what is spent of it."""
+        return redirect("admin:budget", obj.pk)
+
+    def response_post_save_change(self, request: HttpRequest, obj: BudgetLimit) -> HttpResponse:
+        return redirect("admin:budget", obj.pk)
+
     operators_fields = ("organization",)
 
     def is_operators(self, row: BudgetLimit) -> bool:
@@ -122,7 +129,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     """The amounts spent and reserved in each period."""
 
-    nothing_yet = "Nothing spent yet. Set limits under Budget limits."
+    nothing_yet = "Nothing spent yet."
     list_before_template = "usage/budgets_before.html"
     export_name = "budgets"
     export_columns = (
@@ -262,9 +269,9 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return redirect(reverse("admin:credit_refund") + f"?organization={object_id}")
 
-    @display(description="Prepaid only", ordering="is_required", boolean=True)
-    def prepaid_only(self, row: Credit) -> bool:
-        return row.is_required
+    @display(description="Prepaid only", ordering="is_required")
+    def prepaid_only(self, row: Credit) -> str:
+        return "Yes" if row.is_required else "No"
 
     @display(description="Granted (net)", ordering="credited_nanodollars")
     def credited(self, row: Credit) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import ValidationError
@@ -24,6 +25,7 @@ from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
 from usage.models.generations import ANY_ERROR
+from usage.pages.range_links import Choice, usual_ranges
 
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 200
@@ -85,6 +87,34 @@ def choice_field(label: str, options: Mapping[str, str], blank: str | None = "an
         choices=[*([] if blank is None else [("", blank)]), *options.items()],
         error_messages={"invalid_choice": f"%(value).40r is none of {', '.join(options)}."},
     )
+
+
+class PairField(forms.CharField):
+    """A key and a value, as `key=value`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        widget = forms.TextInput(NO_HELP | {"placeholder": "key=value"})
+        super().__init__(required=False, max_length=1_000, widget=widget, **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        """Return the pair; raises `ValidationError` for a text without an equals sign."""
+        key, separator, rest = (super().to_python(value) or "").partition("=")
+        if key and not separator:
+            raise ValidationError(f"{key[:40]!r} is no pair such as team=research.")
+        return (key, rest) if separator else None
+
+    def run_validators(self, value: Any) -> None:
+        """Validate the text's length."""
+        # Django calls this with the pair that `to_python` returned, and would take its length for the
+        # text's.
+        super().run_validators("=".join(value or ()))
+
+
+def name_field(pattern: str = r"^[a-z._]{1,32}\Z") -> forms.RegexField:
+    """Return an optional name of an endpoint, a dialect or an error."""
+    mistakes = {"invalid": "%(value).40r is not the name of one."}
+    # Not a choice: endpoints and dialects of requests from earlier releases can be asked for too.
+    return forms.RegexField(pattern, required=False, error_messages=mistakes)
 
 
 def offer(field: forms.Field, options: Sequence[tuple[str, str]], source: tuple[str, str, str]) -> None:
@@ -173,6 +203,8 @@ class UsageFilterForm(forms.Form):
     key = RowField(APIKey, "api_key")
     model = text_field("Model")
     outcome = choice_field("Outcome", {name: words(name) for name in (ANY_ERROR, *Outcome.values)})
+    error = name_field(r"^[a-z0-9_.-]{1,64}\Z")
+    metadata = PairField(label="Metadata pair")
     start = text_field("From", placeholder="2026-11-21", inputmode="numeric")
     end = text_field("To", placeholder="2026-11-21", inputmode="numeric")
     days = text_field("Days")
@@ -241,6 +273,24 @@ class UsageFilterForm(forms.Form):
         return page_url(name, query)
 
     @property
+    def reader_time_zone(self) -> str:
+        """Return the time zone whose hours and days the reader means."""
+        return self.query.get("time_zone") or "UTC"
+
+    def range_links(self) -> list[Choice]:
+        """Return the links to the usual ranges of time."""
+        now = timezone.now().astimezone(ZoneInfo(self.reader_time_zone))
+        own = {name: self.query.get(name, "") for name in RANGE}
+        found = []
+        for text, chosen in usual_ranges(now).items():
+            query = {**dict.fromkeys(RANGE, ""), **chosen}
+            found.append(self._choice(text, query == own, **query))
+        return found
+
+    def _choice(self, text: str, is_chosen: bool, **parameters: object) -> Choice:
+        return Choice(text, self.link(self.page, self.query | parameters), is_chosen)
+
+    @property
     def is_of_one_organization(self) -> bool:
         """Return whether the organization bounds the person, who can't remove it."""
         return not access.is_operator(self.person)
@@ -263,6 +313,8 @@ class UsageFilterForm(forms.Form):
             "api_key_id": data["key"],
             "model": data["model"] or None,
             "outcome": data["outcome"] or None,
+            "error": data["error"] or None,
+            "metadata": data["metadata"],
         }
 
     def chips(self) -> list[Chip]:
@@ -275,4 +327,8 @@ class UsageFilterForm(forms.Form):
             if isinstance(field, RowField):
                 value = field.row(value) or value
             found.append(Chip(f"{name}: {words(value) if name == 'outcome' else value}", self.without(name)))
-        return found
+        return found + [
+            Chip(f"{name}: {self.query[name]}", self.without(name))
+            for name in ("error", "metadata")
+            if name in self.query
+        ]

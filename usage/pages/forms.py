@@ -117,7 +117,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     )
     end_user = end_user_field()
     period = forms.ChoiceField(
-        choices=[("day", "Day"), ("month", "Month"), ("ever", "Total, no period")],
+        choices=[("month", "Month"), ("day", "Day"), ("ever", "Total, no period")],
         widget=UnfoldAdminSelectWidget,
     )
     limit_nanodollars = USDField(label="Limit (USD)", required=False)

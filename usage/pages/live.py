@@ -1,8 +1,9 @@
 """The Live page of open generations: its table, and the JSON of the feed that keeps it up to date."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
@@ -15,7 +16,7 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
-from usage.formatting import duration, usd
+from usage.formatting import count, duration, money, usd
 from usage.insights import RunningGeneration
 
 PERMISSION = "usage.view_generation"
@@ -101,6 +102,76 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
     return f'{{"now_ms":{now_ms},"rows":[{rows}],"gone":{gone}}}'
 
 
+# ---- filters
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFilters:
+    """The project, the key and the model that a page of running requests is about; empty: all."""
+
+    project: str
+    key: str
+    model: str
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "LiveFilters":
+        return cls(*(query.get(name, "") for name in ("project", "key", "model")))
+
+    @property
+    def are_set(self) -> bool:
+        return bool(self.project or self.key or self.model)
+
+    def matching(self, running: Iterable[RunningGeneration]) -> list[RunningGeneration]:
+        """Return those that match."""
+        return [
+            each
+            for each in running
+            if self.project in ("", str(each.project_id))
+            and self.key in ("", str(each.api_key_id))
+            and self.model in ("", each.model)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter of the page: its options are what runs now, and what is chosen."""
+
+    name: str
+    title: str
+    chosen: str
+    options: Sequence[tuple[str, str]]
+
+
+def offered(
+    running: Iterable[RunningGeneration],
+    chosen: LiveFilters,
+    project_name: Callable[[RunningGeneration], str] = lambda each: each.project,
+) -> list[Filter]:
+    """Return the filters of the page."""
+    options: dict[str, dict[str, str]] = {"project": {}, "key": {}, "model": {}}
+    for each in running:
+        options["project"][str(each.project_id)] = project_name(each)
+        options["key"][str(each.api_key_id)] = each.key
+        options["model"][each.model] = each.model
+    found = []
+    for name, own in options.items():
+        value = str(getattr(chosen, name))[:100]
+        if value:
+            own.setdefault(value, value if name == "model" else f"number {value}")
+        listed = [("", "any"), *sorted(own.items(), key=lambda option: option[1])]
+        found.append(Filter(name, name.capitalize(), value, listed))
+    return found
+
+
+def sums(running: Sequence[RunningGeneration]) -> dict[str, Any]:
+    """Return the numbers above the table."""
+    return {
+        "count": len(running),
+        "tokens": count(sum(each.completion_tokens for each in running)),
+        "cost": money(sum(each.cost_nanodollars for each in running)),
+    }
+
+
 # The organizations whose requests each sign-in sees; None: all.
 Seen = Mapping[SignIn, tuple[int, ...] | None]
 
@@ -110,21 +181,28 @@ def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
     return {each: access.organizations_of(person) for each, person in permitted(PERMISSION, sign_ins).items()}
 
 
+def running_of(organizations: Collection[int] | None) -> list[RunningGeneration]:
+    """Return the oldest running requests of these organizations, or of all, in the order of the page."""
+    return sorted(insights.running(MAX_ROWS, organizations), key=lambda each: each.id)
+
+
 @require_safe
 @never_cache
 def page(request: HttpRequest) -> HttpResponse:
     """Show the table. A script keeps it up to date; without a script the page reloads itself."""
     if not request.user.has_perm(PERMISSION):
         raise PermissionDenied
-    running = sorted(
-        insights.running(MAX_ROWS, access.organizations_of(request.user)), key=lambda each: each.id
-    )
+    running = running_of(access.organizations_of(request.user))
+    chosen = LiveFilters.of(request.GET)
+    shown = chosen.matching(running)
     context = {
         "title": "Live",
-        "count": len(running),
-        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in running[:PAGE_ROWS]],
+        **sums(shown),
+        "rows": [(LiveRow.of(each), duration(1_000 * round(each.age_s))) for each in shown[:PAGE_ROWS]],
         "feed": reverse("admin:live_feed"),
         "max_rows": MAX_ROWS,
+        "chosen": chosen,
+        "filters": offered(running, chosen, lambda each: f"{each.organization} / {each.project}"),
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
     return TemplateResponse(request, "usage/live.html", admin.site.each_context(request) | context)

@@ -14,9 +14,9 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.models import APIKey
 from usage import formatting, insights
-from usage.insights import BudgetUse, Health, Point
+from usage.insights import BudgetUse, Health, Point, Totals
 from usage.insights.limit_list import filters_of
-from usage.insights.range import DAY, HOUR, MAX_DAYS
+from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
 from usage.pages.filters import page_url, parameters_of, words
@@ -24,8 +24,12 @@ from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
+from usage.pages.refusals import list_url, refusals
 from usage.pages.tenant_scope import own_limits, scoped_form
+from usage.rollups import closed_days
 
+# So that the page stays below 150 kB.
+MAX_COLUMNS = 40
 # Completed is green and failed is red, independent of which is larger.
 _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.COMPLETED: "colour-2",
@@ -66,15 +70,24 @@ def page(
 
 
 def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
+    with closed_days.read_once(form.over.before.start, form.over.end):
+        return _sums(form, user)
+
+
+def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
     now = insights.totals(form.over, form.filters)
-    before = insights.totals(form.over.before, form.filters)
+    # The newest requests of two times can't be compared: there may be more of them in one of the times.
+    before = Totals() if form.is_of_requests else insights.totals(form.over.before, form.filters)
     form.offer_choices()
     return {
         "form": form,
-        "before": form.over.before,
+        "before": None if form.is_of_requests else form.over.before,
+        "newest_since": form.newest_since(),
+        "searched": insights.SEARCHED,
         "cards": cards(form, now, before),
         "chart": draw_chart(form),
         "spenders": spenders(form, now),
+        "refusals": refusals(form, list_url) if form.group_by == "error" else None,
         "has_usage": now.requests > 0,
         "chips": form.chips(),
         "budgets": [Meter.of(use) for use in insights.budgets_near_limit(limits=own_limits(user))],
@@ -138,10 +151,10 @@ class Meter:
 
 def draw_chart(form: OverviewForm) -> Chart:
     """Return the chart of what a valid form asks for."""
-    return chart_of(form, insights.series(form.over, form.group_by, form.filters))
+    return chart_of(form, insights.series(form.over, form.group_by, form.filters), MAX_COLUMNS)
 
 
-def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int = MAX_DAYS["hour"] * 24) -> Chart:
+def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int) -> Chart:
     """Return the chart of these points, which are the form's. If its hours or days are more than it may have
     columns, each column has several.
     """
@@ -164,7 +177,7 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
     values = [sum(values[at : at + step]) for at in range(0, len(values), step)]
     if group_id is None:
         return Group(label, values, is_rest=True)
-    url = form.rows_url(**{form.group_by: group_id})
+    url = form.group_url(form.group_by, group_id)
     if form.group_by == "outcome":
         return Group(words(group_id), values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)

@@ -62,7 +62,7 @@ def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
         usd(now.amount_nanodollars),
         url,
         change(now.amount_nanodollars, before.amount_nanodollars),
-        lines=[] if is_about_end_user else [_overage(form)],
+        lines=[] if is_about_end_user or form.is_of_requests else [_overage(form)],
     )
     requests = change(now.requests, before.requests)
     tokens = Card(
@@ -92,7 +92,13 @@ def _overage(form: OverviewForm) -> Line:
 def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender]]]:
     """Return the titles and lines of the tables of top spenders."""
     tables: list[tuple[str, GroupBy]] = [("Top models", "model")]
-    if form.filters.end_user is None:
+    if form.group_by == "error":
+        tables = [("Errors", "error")]
+    elif form.group_by == "metadata":
+        tables = [(f"By {form.shown_key}", "metadata")]
+    elif form.is_of_requests:
+        tables = [(f"Top {form.group_by}s", form.group_by)]
+    elif form.filters.end_user is None:
         is_about_one = form.filters.organization_id is not None
         owners: tuple[str, GroupBy] = (
             ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
@@ -106,12 +112,10 @@ def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender
 def _top(form: OverviewForm, group: GroupBy, all_of: Totals) -> list[Spender]:
     """Return the groups that spent most, and what the others spent together."""
     rows = insights.top(form.over, group, form.filters, _MANY if group == form.group_by else _FEW)
-    lines = [
-        (form.label(group, row.label), form.rows_url(**{group: row.group_id}), row.totals) for row in rows
-    ]
+    lines = [(form.label(group, row.label), form.group_url(group, row.group_id), row.totals) for row in rows]
     rest = all_of - sum((row.totals for row in rows), Totals())
     # Days of end users are full UTC days: they may have more than a part of a day that is compared.
-    if rows and rest.requests > 0 and rest.amount_nanodollars >= 0:
+    if group != "error" and rows and rest.requests > 0 and rest.amount_nanodollars >= 0:
         lines.append(("others", "", rest))
     whole = max(all_of.amount_nanodollars, 1)
     return [
@@ -140,7 +144,7 @@ def _errors(form: OverviewForm, now: Totals, before: Totals) -> Card:
 
 def _speed(form: OverviewForm) -> Card:
     now = insights.first_token_ms(form.over, form.filters)
-    before = insights.first_token_ms(form.over.before, form.filters)
+    before = None if form.is_of_requests else insights.first_token_ms(form.over.before, form.filters)
     title, url = "First token, p50", form.rows_url()
     if now is None:
         return Card(title, "–", "No request has begun to answer.", url, None)

@@ -1,33 +1,47 @@
 """The GET form of the Overview: a range of time, filters, a grouping and a measure, with the page's links."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any, get_args
 
 from django import forms
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from accounts import access
 from accounts.models import Organization, Project
 from usage import formatting, insights
-from usage.insights import Bucket, Filters, GroupBy, Range, Totals
+from usage.insights import Bucket, Filters, GroupBy, Range, Totals, request_sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import (
     NO_HELP,
-    RANGE,
     TIME,
     Chip,
     UsageFilterForm,
     choice_field,
     words,
 )
+from usage.pages.range_links import Choice
 
-_DAYS = ((1, "Today"), (7, "7 days"), (30, "30 days"), (90, "90 days"))
 # The parameters of the list of ledger entries for those of our filters that it has.
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
+
+
+# Keys of metadata that are offered; a URL may name any.
+_MAX_KEYS = 12
+# The links to what the chart can be grouped by.
+_GROUPS: Mapping[GroupBy, str] = {
+    "organization": "Organization",
+    "project": "Project",
+    "model": "Model",
+    "key": "Key",
+    "outcome": "Outcome",
+    "error": "Error",
+    "metadata": "Metadata",
+    "end_user": "End user",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +64,6 @@ MEASURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few links to choose from."""
-
-    text: str
-    url: str
-    is_chosen: bool
-
-
 class OverviewForm(UsageFilterForm):
     """What the Overview shows."""
 
@@ -78,18 +83,26 @@ class OverviewForm(UsageFilterForm):
         widget=forms.TextInput(NO_HELP | {"placeholder": "full name", "type": "search"}),
     )
 
+    metadata_key = forms.CharField(
+        required=False, label="Metadata key", max_length=64, widget=forms.HiddenInput
+    )
+
     def clean(self) -> dict[str, Any]:
         """Read the range of time; group by model and measure spend unless the URL says otherwise."""
         data = super().clean()
-        data |= {"group": data.get("group") or "model", "measure": data.get("measure") or "spend"}
+        data["group"] = data.get("group") or "model"
+        data["measure"] = data.get("measure") or ("requests" if data["group"] == "error" else "spend")
         if self.is_by_end_user:
             self._check_end_users(data)
         return data
 
     def _check_end_users(self, data: dict[str, Any]) -> None:
         """Choose a project that counts its end users, unless one is chosen; refuse what they don't have."""
-        if data.get("key") or data.get("outcome") or data["group"] in ("key", "outcome"):
-            self.add_error("end_user", "Usage of end users is not counted by key or by outcome.")
+        others = ("key", "outcome", "error", "metadata")
+        if data["group"] in others or any(data.get(name) for name in others):
+            self.add_error(
+                "end_user", "Usage of end users is not counted by key, outcome, error and metadata."
+            )
         projects = self._counting_projects(data.get("organization"))
         chosen = {"pk": data["project"]} if data.get("project") else {}
         found = projects.filter(**chosen).first()
@@ -129,7 +142,8 @@ class OverviewForm(UsageFilterForm):
     def has_end_users(self) -> bool:
         """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
-        if data["project"] is None or data["key"] or data["outcome"]:
+        others = ("key", "outcome", "error", "metadata")
+        if data["project"] is None or any(data[name] for name in others):
             return False
         if self.is_by_end_user:
             return True
@@ -138,7 +152,39 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def filters(self) -> Filters:
-        return replace(super().filters, end_user=self.cleaned_data["end_user"] or None)
+        data = self.cleaned_data
+        return replace(
+            super().filters,
+            end_user=data.get("end_user") or None,
+            metadata_key=self.shown_key if self.group_by == "metadata" else None,
+        )
+
+    @cached_property
+    def metadata_keys(self) -> Sequence[str]:
+        """Return the keys of the newest requests' metadata, if the page groups by one."""
+        # Not while the form is validated: its organization may be chosen for the person afterwards.
+        return insights.metadata_keys(self.over, super().filters) if self.group_by == "metadata" else []
+
+    @property
+    def shown_key(self) -> str:
+        """Return the key by whose values the page groups: the most frequent one, unless the URL names one."""
+        return self.cleaned_data["metadata_key"] or next(iter(self.metadata_keys), "metadata")
+
+    @property
+    def group_title(self) -> str:
+        """Return what the groups are: of metadata the key."""
+        return self.shown_key if self.group_by == "metadata" else words(self.group_by)
+
+    @property
+    def is_of_requests(self) -> bool:
+        """Return whether the filters are of columns that only requests have."""
+        return request_sums.are_needed(None, self.filters)
+
+    def newest_since(self) -> datetime | None:
+        """Return how far back the chart reaches if it has the newest requests of the range only."""
+        if not request_sums.are_needed(self.group_by, self.filters):
+            return None
+        return insights.newest_settled(self.over, self.filters)[1]
 
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
@@ -165,7 +211,7 @@ class OverviewForm(UsageFilterForm):
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
         self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
-        shown = {"group", *(("project", "end_user") if self.is_by_end_user else ())}
+        shown = {"project", "end_user"} if self.is_by_end_user else set()
         for name, field in self.fields.items():
             if name in dates:
                 field.widget = forms.TextInput({"type": "date", "required": True})
@@ -191,26 +237,24 @@ class OverviewForm(UsageFilterForm):
 
     # ---- links
 
-    def _choice(self, text: str, is_chosen: bool, **parameters: object) -> Choice:
-        return Choice(text, self.link(self.page, self.query | parameters), is_chosen)
+    def group_links(self) -> list[Choice]:
+        """Return the links to what the chart can be grouped by."""
+        return [
+            self._choice(text, name == self.group_by, group=name, measure="", metadata_key="")
+            for name, text in _GROUPS.items()
+            if self.offers_group(name)
+        ]
 
-    def range_links(self) -> list[Choice]:
-        dates = dict.fromkeys(RANGE[1:], "")
-        chosen = self.query.get("days")
-        links = [self._choice(text, str(days) == chosen, days=days, **dates) for days, text in _DAYS]
-        if self.is_by_end_user:
-            links += [self._month_link("This month", 0), self._month_link("Last month", 1)]
-        return links
+    def offers_group(self, group: GroupBy) -> bool:
+        """Return whether the page links to this grouping."""
+        if group == "end_user":
+            return self.is_by_end_user or self.has_end_users
+        return group != "organization" or not self.cleaned_data["organization"]
 
-    def _month_link(self, text: str, months_ago: int) -> Choice:
-        """Return the link of a calendar month, which has an order of its end users however many there are."""
-        first = timezone.now().astimezone(UTC).date().replace(day=1)
-        last = (first + timedelta(days=31)).replace(day=1) - timedelta(days=1)
-        if months_ago:
-            last = first - timedelta(days=1)
-            first = last.replace(day=1)
-        is_chosen = (self.query.get("start"), self.query.get("end")) == (str(first), str(last))
-        return self._choice(text, is_chosen, days="", start=first, end=last)
+    def metadata_links(self) -> list[Choice]:
+        """Return the links to the keys of the metadata."""
+        keys = self.metadata_keys[:_MAX_KEYS]
+        return [self._choice(key, key == self.shown_key, metadata_key=key) for key in keys]
 
     def bucket_links(self) -> list[Choice]:
         """Return links to hours and days as columns; none where there would be too many hours."""
@@ -226,9 +270,17 @@ class OverviewForm(UsageFilterForm):
 
     def rows_url(self, **narrowed: object) -> str:
         """Return the URL of the requests behind a number: those that were settled in the range."""
-        filters = ("organization", "project", "key", "model", "outcome", "end_user")
+        filters = ("organization", "project", "key", "model", "outcome", "error", "metadata", "end_user")
         own = self.parameters(*TIME) | self.parameters(*filters)
         return self.link("requests", {**own, **narrowed, "time": "settled"})
+
+    def group_url(self, group: GroupBy, group_id: str) -> str:
+        """Return the URL of the requests of one group; empty if their list can't be narrowed to it."""
+        if group != "metadata":
+            return self.rows_url(**{group: group_id})
+        key, narrowed = self.shown_key, self.filters.metadata
+        is_possible = group_id and (narrowed is None or narrowed[0] == key)
+        return self.rows_url(metadata=f"{key}={group_id}") if is_possible else ""
 
     @property
     def errors_url(self) -> str:

@@ -18,6 +18,7 @@ from accounts import access
 from usage import insights
 from usage.books import receipts
 from usage.insights import RequestFilters
+from usage.insights.generation_list import SEARCHED
 from usage.models import Generation, Kind, LedgerEntry, Outcome, State, UsageNote
 from usage.pages.filters import generation_id_in, page_url
 from usage.pages.requests_form import SOURCES, RequestsForm
@@ -52,6 +53,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
         "form": form,
         "page": page,
         "dropped_before": dropped_before(form.filters, page),
+        "searched": SEARCHED,
         "chips": form.chips(),
         "older_url": page_url("requests", form.query | {"after": page.next_cursor})
         if page.next_cursor

@@ -22,10 +22,13 @@ from usage.pages.filters import (
     UsageFilterForm,
     choice_field,
     generation_id_in,
+    name_field,
     text_field,
 )
 from usage.pages.forms import USDField
+from usage.pages.range_links import Choice
 
+_ORDERS = {"newest": "Newest", "cost": "Most expensive", "duration": "Slowest"}
 SOURCES = {"upstream": "provider", "counted": "chatapi", "none": "none"}
 
 
@@ -41,33 +44,6 @@ class GenerationIdField(forms.Field):
         return found
 
 
-class PairField(forms.CharField):
-    """A key and a value, as `key=value`."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        widget = forms.TextInput(NO_HELP | {"placeholder": "key=value"})
-        super().__init__(required=False, max_length=1_000, widget=widget, **kwargs)
-
-    def to_python(self, value: Any) -> Any:
-        """Return the pair; raises `ValidationError` for a text without an equals sign."""
-        key, separator, rest = (super().to_python(value) or "").partition("=")
-        if key and not separator:
-            raise ValidationError(f"{key[:40]!r} is no pair such as team=research.")
-        return (key, rest) if separator else None
-
-    def run_validators(self, value: Any) -> None:
-        """Validate the text's length."""
-        # Django calls this with the pair that `to_python` returned, and would take its length for the
-        # text's.
-        super().run_validators("=".join(value or ()))
-
-
-def _name_field(pattern: str = r"^[a-z._]{1,32}\Z") -> forms.RegexField:
-    mistakes = {"invalid": "%(value).40r is not the name of one."}
-    # Not a choice: endpoints and dialects of requests from earlier releases can be asked for too.
-    return forms.RegexField(pattern, required=False, error_messages=mistakes)
-
-
 class RequestsForm(UsageFilterForm):
     """The filters of the list of requests and of its exports."""
 
@@ -78,16 +54,14 @@ class RequestsForm(UsageFilterForm):
         widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP),
     )
     time = choice_field("Date means", {"admitted": "started", "settled": "finished"}, blank=None)
-    endpoint = _name_field()
-    dialect = _name_field()
+    endpoint = name_field()
+    dialect = name_field()
     source = choice_field("Token count by", SOURCES)
     deployment = text_field("Deployment")
     end_user = forms.CharField(
         required=False, label="End user", max_length=512, widget=forms.TextInput(NO_HELP)
     )
-    metadata = PairField(label="Metadata pair")
-    error = _name_field(r"^[a-z0-9_.-]{1,64}\Z")
-    sort = choice_field("Sort by", {"newest": "newest", "cost": "cost", "duration": "duration"}, blank=None)
+    sort = choice_field("Sort by", _ORDERS, blank=None)
     min = USDField(label="Cost from (USD)", required=False, widget=forms.TextInput)
     max = USDField(label="Cost to (USD)", required=False, widget=forms.TextInput)
 
@@ -116,8 +90,6 @@ class RequestsForm(UsageFilterForm):
             max_nanodollars=data["max"],
             id=data["id"],
             end_user=data["end_user"] or None,
-            metadata=data["metadata"],
-            error=data["error"] or None,
             sort=data["sort"] or "newest",
         )
 
@@ -151,26 +123,29 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def usual_fields(self) -> list[BoundField]:
-        return [
-            self[name] for name in ("id", "organization", "model", "outcome", "start", "end", "time", "sort")
-        ]
+        return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end")]
 
     @property
     def rare_fields(self) -> list[BoundField]:
         """Return the fields that are shown on demand. What runs a model is the operators' to know."""
         deployment = ["deployment"] if access.is_operator(self.person) else []
         clients = ("project", "key", "end_user", "metadata", "error", "endpoint", "dialect")
-        return [self[name] for name in (*clients, "source", *deployment, "min", "max")]
+        return [self[name] for name in ("time", *clients, "source", *deployment, "min", "max")]
 
     @property
     def is_rare_open(self) -> bool:
         """Return whether one of the rare fields is set."""
-        return any(field.value() for field in self.rare_fields)
+        return any(field.value() for field in self.rare_fields if field.name != "time")
 
     @property
     def kept(self) -> dict[str, str]:
         """Return the parameters that the form keeps without showing them."""
-        return self.parameters("days", "time_zone")
+        return self.parameters("days", "time_zone", "sort")
+
+    def sort_links(self) -> list[Choice]:
+        """Return the links to the orders of the list."""
+        chosen = self.filters.sort
+        return [self._choice(text, name == chosen, sort=name) for name, text in _ORDERS.items()]
 
     def chips(self) -> list[Chip]:
         data = self.cleaned_data
@@ -178,10 +153,8 @@ class RequestsForm(UsageFilterForm):
             "endpoint": f"endpoint: {data['endpoint']}",
             "dialect": f"dialect: {data['dialect']}",
             "source": f"tokens counted by: {SOURCES.get(data['source'])}",
-            "error": f"error: {data['error']}",
             "deployment": f"deployment: {data['deployment']}",
             "end_user": f"end user: {data['end_user']}",
-            "metadata": f"metadata: {self.query.get('metadata')}",
             "min": f"cost ≥ {usd(data['min'] or 0)}",
             "max": f"cost ≤ {usd(data['max'] or 0)}",
         }

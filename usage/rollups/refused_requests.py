@@ -130,6 +130,22 @@ def of_hours(start: datetime, end: datetime, **owners: int) -> list[tuple[int, s
     return list(totals.order_by("-total", "code"))
 
 
+class KeyRefusals(NamedTuple):
+    """The refused requests of one key with one status and code."""
+
+    api_key_id: int
+    status: int
+    code: str
+    requests: int
+
+
+def by_key(start: datetime, end: datetime, limit: int, **owners: int) -> list[KeyRefusals]:
+    """Return the keys that were refused most in the hours between, of these owners, each with the reason."""
+    rows = RefusedRequests.objects.filter(hour__gte=hour_of(start), hour__lt=end, **owners).order_by()
+    totals = rows.values_list("api_key_id", "status", "code").annotate(total=Sum("requests"))
+    return [KeyRefusals(*row) for row in totals.order_by("-total", "api_key_id", "code")[:limit]]
+
+
 def forget_old(now: datetime, items: Sequence[None]) -> list[None]:
     """Delete the counts that are older than `KEPT`; an operation of `GroupCommit`."""
     execute("DELETE FROM usage_refusedrequests WHERE hour < %s", [db_value(hour_of(now - KEPT))])

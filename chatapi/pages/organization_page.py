@@ -1,0 +1,254 @@
+"""The page of one organization: what it spends, by whom, and what bounds it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce, Now
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from accounts import access
+from accounts.keys import status
+from accounts.models import APIKey, Member, Organization, Project, RateLimit
+from usage import insights
+from usage.database.clock import local_day
+from usage.formatting import money
+from usage.insights import Filters, Range
+from usage.insights.limit_list import LimitUse, uses, with_subject
+from usage.models import Budget, BudgetLimit, Credit, Period, Scope, Statement
+from usage.models.budget_keys import EVER, LimitKey
+from usage.models.budgets import CREDIT_BUDGET
+from usage.pages.budget_lines import Line
+from usage.pages.filters import page_url
+from usage.pages.overview_chart import Bucket
+from usage.pages.trends import Layer, Trend, draw
+from usage.rollups import closed_days
+from usage.statements.month import Month
+
+_PERMISSION = "accounts.view_organization"
+_DAYS = 30
+# Rows of each table; the links above them lead to all.
+_PROJECTS, _KEYS, _LIMITS, _STATEMENTS = 20, 10, 10, 6
+# Limits of which the fullest are shown.
+_MAX_LIMITS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLine:
+    """A project with what it spent this month, and where its limit of a month is, or can be set."""
+
+    row: Project
+    spent_nanodollars: int
+    limit: BudgetLimit | None
+    limit_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What an organization has paid in advance."""
+
+    credited_nanodollars: int
+    available_nanodollars: int
+    is_required: bool
+
+
+@require_safe
+def organization_page(request: HttpRequest, organization_id: int) -> HttpResponse:
+    """Show the organization with its usage, projects, keys, limits, credit and statements."""
+    row = _read(request, organization_id)
+    projects = list(Project.objects.filter(organization=row).order_by("-is_active", "name")[: _PROJECTS + 1])
+    for project in projects:
+        project.organization = row
+    limits = _limits(row, projects)
+    keys = list(_keys(row))
+    context = {
+        "title": row.name,
+        "organization": row,
+        "balance": _balance(row),
+        "this_month": Month.of(row.now),
+        "trend": _trend(row),
+        "projects": _project_lines(request, limits, projects[:_PROJECTS]),
+        "has_more_projects": len(projects) > _PROJECTS,
+        "lines": [Line.of(use, f"{row} / ") for use in _own_limits(limits)],
+        "spent": limits[0],
+        "keys": [(key, status(key, row.now)) for key in keys],
+        "rate_limits": _rate_limits(row),
+        "statements": [(each, Month.of(each.month)) for each in _statements(row)],
+        "next_step": _next_step(request, row, projects, keys),
+        **_urls(request, row),
+    }
+    return TemplateResponse(request, "chatapi/organization.html", admin.site.each_context(request) | context)
+
+
+def _read(request: HttpRequest, organization_id: int) -> Any:
+    """Return the row with its credit, its number of members and the database's time; raises `Http404`."""
+    if not request.user.has_perm(_PERMISSION):
+        raise PermissionDenied
+    ever = Budget.objects.filter(**CREDIT_BUDGET, scope_id=OuterRef("pk"), period_start=EVER)
+    credit = Credit.objects.filter(organization=OuterRef("pk"))
+    members = Member.objects.filter(organization=OuterRef("pk")).order_by().values("organization")
+    rows = access.where_may(request.user, _PERMISSION, Organization.objects.all())
+    found = rows.annotate(
+        now=Now(),
+        credited=Subquery(credit.values("credited_nanodollars")),
+        is_credit_required=Subquery(credit.values("is_required")),
+        used=Coalesce(Subquery(ever.values(used=F("posted_nanodollars") + F("pending_nanodollars"))), 0),
+        members_counted=Coalesce(Subquery(members.annotate(n=Count("pk")).values("n")), 0),
+    )
+    row = found.filter(pk=organization_id).first()
+    if row is None:
+        raise Http404("There is no such organization.")
+    return row
+
+
+def _balance(row: Any) -> Balance | None:
+    if row.credited is None:
+        return None
+    return Balance(row.credited, row.credited - row.used, row.is_credit_required)
+
+
+def _trend(row: Any) -> Trend:
+    """Return the chart of what was spent on each of the last days."""
+    over = Range.last(_DAYS, row.now, row.time_zone, "day")
+    with closed_days.read_once(over.start, over.end):
+        points = insights.series(over, None, Filters(organization_id=row.pk))
+    amounts = [point.totals.amount_nanodollars for point in points]
+    buckets = [Bucket(f"{at:%d %b}".lstrip("0"), f"{at:%a %d %b %Y}") for at in over.starts()]
+    return draw(
+        f"Spend, last {_DAYS} days",
+        money(sum(amounts)),
+        buckets,
+        [Layer("spend", "colour-0", amounts)],
+        money,
+    )
+
+
+# ---- budgets
+
+
+def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
+    """Return the month of the organization, then that of each project, then all limits, with what is spent.
+
+    The months without a limit are rows that the database does not have.
+    """
+    owners = [(Scope.ORGANIZATION, row.pk, row.name)]
+    owners += [(Scope.PROJECT, each.pk, str(each)) for each in projects]
+    months = [BudgetLimit(scope=scope, scope_id=pk, period=Period.MONTH) for scope, pk, _ in owners]
+    for each, (_, _, name) in zip(months, owners, strict=True):
+        # The name that `owner_name` would otherwise read, one by one.
+        each.__dict__["subject_name"] = name
+    known = with_subject(access.belonging_to(row.pk, BudgetLimit.objects.all())).order_by("scope", "id")
+    return uses([*months, *known[:_MAX_LIMITS]], row.time_zone, row.now)
+
+
+def _own_limits(limits: Sequence[LimitUse]) -> list[LimitUse]:
+    """Return the fullest of the limits that exist."""
+    return sorted((use for use in limits if use.limit.pk), key=lambda use: -use.share)[:_LIMITS]
+
+
+def _project_lines(
+    request: HttpRequest, limits: Sequence[LimitUse], projects: Sequence[Project]
+) -> list[ProjectLine]:
+    months = {use.limit.key: use for use in limits if use.limit.period == Period.MONTH}
+    may_add = request.user.has_perm("usage.add_budgetlimit")
+    lines = []
+    for row in projects:
+        use = months[LimitKey(Scope.PROJECT, row.pk, Period.MONTH)]
+        limit = use.limit if use.limit.pk else None
+        add_url = f"{reverse('admin:usage_budgetlimit_add')}?project={row.pk}" if may_add else ""
+        url = reverse("admin:budget", args=[limit.pk]) if limit else add_url
+        lines.append(ProjectLine(row, use.posted_nanodollars, limit, url))
+    return lines
+
+
+# ---- the other tables
+
+
+def _keys(row: Any) -> "QuerySet[Any]":
+    """Return the keys that spent most this month, and then the newest, with what they spent."""
+    month = Period.MONTH.start(local_day(row.now, row.time_zone))
+    own = Budget.objects.filter(
+        scope=Scope.API_KEY, scope_id=OuterRef("pk"), period=Period.MONTH, period_start=month
+    )
+    spent = Coalesce(Subquery(own.values("posted_nanodollars")), 0)
+    rows = APIKey.objects.filter(project__organization=row.pk).select_related("project__organization")
+    return rows.annotate(spent_nanodollars=spent).order_by("-spent_nanodollars", "-id")[:_KEYS]
+
+
+def _rate_limits(row: Any) -> list[tuple[RateLimit, str]]:
+    """Return the limits of the organization and its projects, with their numbers as a text."""
+    owners = Q(organization=row.pk) | Q(project__organization=row.pk)
+    rows = RateLimit.objects.filter(owners).select_related("organization", "project__organization")
+    return [
+        (
+            limit,
+            ", ".join(
+                f"{value:,} {name.replace('_', ' ')}"
+                for name in RateLimit.NUMBERS
+                if (value := getattr(limit, name)) is not None
+            ),
+        )
+        for limit in rows.order_by("project", "id")[:_LIMITS]
+    ]
+
+
+def _statements(row: Any) -> "QuerySet[Statement]":
+    return Statement.objects.filter(organization=row.pk).order_by("-month").defer("content")[:_STATEMENTS]
+
+
+# ---- where to go
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """What a new organization lacks."""
+
+    text: str
+    label: str
+    url: str
+
+
+def _next_step(
+    request: HttpRequest, row: Any, projects: Sequence[Project], keys: Sequence[APIKey]
+) -> NextStep | None:
+    """Return the step after which the organization can send requests; None if nothing is missing."""
+    if not projects and request.user.has_perm("accounts.add_project"):
+        url = f"{reverse('admin:accounts_project_add')}?organization={row.pk}"
+        return NextStep("API keys belong to a project, and there is none yet.", "New project", url)
+    if not keys and request.user.has_perm("accounts.add_apikey"):
+        only = f"?project={projects[0].pk}" if projects else ""
+        return NextStep(
+            "Requests need an API key, and there is none yet.",
+            "New API key",
+            reverse("admin:accounts_apikey_add") + only,
+        )
+    return None
+
+
+def _urls(request: HttpRequest, row: Any) -> dict[str, str]:
+    """Return the URLs of the page's links; empty where the person may not go."""
+    user, own = request.user, f"?organization={row.pk}"
+    granted = reverse("admin:credit_grant") + own if user.has_perm("usage.add_ledgerentry") else ""
+    invite = reverse("admin:accounts_member_add") + own if user.has_perm("accounts.add_member") else ""
+    add_key = reverse("admin:accounts_apikey_add") if user.has_perm("accounts.add_apikey") else ""
+    return {
+        "overview_url": page_url("index", {"organization": row.pk, "group": "project"}),
+        "requests_url": page_url("requests", {"organization": row.pk}),
+        "errors_url": page_url("index", {"organization": row.pk, "group": "error"}),
+        "budgets_url": page_url("budgets", {"organization": row.pk}),
+        "statements_url": page_url("statements", {"organization": row.pk}),
+        "keys_url": page_url("accounts_apikey_changelist", {"project__organization__id__exact": row.pk}),
+        "projects_url": page_url("accounts_project_changelist", {"organization__id__exact": row.pk}),
+        "members_url": page_url("accounts_member_changelist", {"organization__id__exact": row.pk}),
+        "settings_url": reverse("admin:accounts_organization_change", args=[row.pk]),
+        "console_url": reverse("console:home_of", args=[row.pk]),
+        "grant_url": granted,
+        "invite_url": invite,
+        "new_key_url": add_key,
+    }

@@ -1,0 +1,71 @@
+"""The admin's page of one organization: what it shows, when it is new and when it is full, and to whom."""
+
+from django.test import Client
+
+from accounts.models import APIKey, Organization, RateLimit
+from tests.admin_pages import client_of, shown
+from tests.cast import Person, run
+from usage.books import credit
+from usage.books.credit import Note
+from usage.models import BudgetLimit
+
+
+def url(person: Person) -> str:
+    return f"/admin/organizations/{person.project.organization_id}"
+
+
+def test_it_shows_spend_limits_keys_and_credit(root: Client, alice: Person) -> None:
+    organization = alice.project.organization
+    spent = run(alice).amount_nanodollars
+    credit.grant(organization, 10**9, Note("invoice 7", "the tests"))
+    limit = BudgetLimit.objects.create(
+        scope="project", scope_id=alice.project.pk, period="month", limit_nanodollars=2 * spent
+    )
+    RateLimit.objects.create(project=alice.project, requests_per_minute=60)
+    page = root.get(url(alice))
+    context, text = page.context, shown(page)
+    (line,) = context["projects"]
+    assert (line.spent_nanodollars, line.limit) == (spent, limit)
+    assert line.limit_url == f"/admin/budgets/{limit.pk}"
+    assert [(key.pk, key.spent_nanodollars) for key, _ in context["keys"]] == [(alice.api_key.pk, spent)]
+    assert context["balance"].available_nanodollars == 10**9 - spent
+    assert [each.name for each in context["lines"]] == [alice.project.name]
+    assert "60 requests per minute" in text
+    assert "limits nothing" in text
+    assert context["next_step"] is None
+    assert sum(layer.values[-1] or 0 for layer in context["trend"].layers) == spent
+
+
+def test_a_new_organization_leads_to_its_first_key(root: Client) -> None:
+    sent = {"name": "Newcomer", "time_zone": "UTC", "is_active": "on", "project": "website"}
+    page = root.post("/admin/accounts/organization/add/", sent, follow=True)
+    row = Organization.objects.get(name="Newcomer")
+    assert page.redirect_chain[-1][0] == f"/admin/organizations/{row.pk}"
+    assert [each.name for each in row.projects.all()] == ["website"]
+    step = page.context["next_step"]
+    assert (step.label, step.url.partition("?")[2]) == ("New API key", f"project={row.projects.get().pk}")
+    wrong = root.post("/admin/accounts/organization/add/", sent | {"name": "Other", "project": "a/b"})
+    assert wrong.status_code == 200
+    assert not Organization.objects.filter(name="Other").exists()
+
+
+def test_without_a_project_that_is_the_first_step(root: Client) -> None:
+    row = Organization.objects.create(name="Empty")
+    page = root.get(f"/admin/organizations/{row.pk}")
+    assert page.context["next_step"].label == "New project"
+    assert "No projects yet." in shown(page)
+
+
+def test_members_see_their_own_without_the_operators_actions(alice: Person, charlie: Person) -> None:
+    client = client_of(alice.user)
+    text = shown(client.get(url(alice)))
+    assert "Grant credit" not in text
+    assert "charlie" not in text
+    assert client.get(url(charlie)).status_code == 404
+    assert client.get("/admin/organizations/999999999").status_code == 404
+
+
+def test_names_of_others_keys_are_nowhere(root: Client, alice: Person, charlie: Person) -> None:
+    run(charlie)
+    names = [key.name for key, _ in root.get(url(alice)).context["keys"]]
+    assert names == [APIKey.objects.get(pk=alice.api_key.pk).name]

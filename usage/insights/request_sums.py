@@ -1,0 +1,77 @@
+"""Sums by error code or metadata, which no rollup has: those of the newest requests of a range.
+
+They are what the requests were charged when they finished, without later corrections.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from django.db import connection
+from django.db.models import Aggregate, CharField, Count, Q, QuerySet, Sum, Value
+from django.db.models.expressions import Combinable, RawSQL
+from django.db.models.functions import Coalesce
+
+from usage.database.clock import TruncUTC
+from usage.insights.generation_list import newest_settled
+from usage.insights.range import Range
+from usage.insights.sources import Filters, GroupBy, Source
+from usage.models import Generation
+from usage.models.generations import FAILED
+from usage.rollups import closed_days
+
+# The newest requests whose metadata is read to offer its keys.
+_KEYS_OF = 500
+_SUMS: Mapping[str, Aggregate] = {
+    "sum_failed_requests": Count("id", filter=Q(outcome__in=FAILED)),
+    "sum_requests": Count("id"),
+    **{f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS[1:]},
+}
+# Django's own lookup takes a key of digits for the index of a list.
+_VALUE = {
+    "sqlite": "(SELECT pair.value FROM json_each(usage_generation.metadata) AS pair WHERE pair.key = %s)",
+    "postgresql": "usage_generation.metadata ->> %s",
+}
+
+
+def are_needed(group_by: GroupBy | None, filters: Filters) -> bool:
+    """Return whether a report needs columns that only requests have."""
+    return group_by in ("error", "metadata") or bool(filters.error or filters.metadata)
+
+
+def source(over: Range, group_by: GroupBy | None, filters: Filters) -> Source:
+    """Return the newest requests that finished in the range; by error those that have one."""
+    rows, _ = newest_settled(over, filters)
+    rows, group = _grouped(rows, group_by, filters)
+    bucket = TruncUTC("day" if over.has_utc_days else "hour", "settled_at")
+    return Source(rows, bucket, group, _SUMS)
+
+
+def _grouped(
+    rows: QuerySet[Generation], group_by: GroupBy | None, filters: Filters
+) -> tuple[QuerySet[Generation], str]:
+    """Return the rows with the column of the group."""
+    match group_by:
+        case "error":
+            return rows.exclude(error_code=""), "error_code"
+        case "metadata":
+            return rows.annotate(metadata_value=_value(filters.metadata_key or "")), "metadata_value"
+        case "organization" | "project":
+            return rows, f"{group_by}_id"
+        case "key":
+            return rows, "api_key_id"
+        case None:
+            return rows, "outcome"
+    return rows, group_by
+
+
+def _value(key: str) -> Combinable:
+    """Return the value of this key; empty for requests without it."""
+    return Coalesce(RawSQL(_VALUE[connection.vendor], [key], CharField()), Value(""))  # noqa: S611
+
+
+def metadata_keys(over: Range, filters: Filters) -> list[str]:
+    """Return the keys of the newest requests' metadata, the most frequent first."""
+    rows, _ = newest_settled(over, filters)
+    newest = rows.order_by("-id").filter(metadata__isnull=False).values_list("metadata", flat=True)[:_KEYS_OF]
+    times = Counter(key for pairs in newest for key in pairs or ())
+    return [key for key, _ in times.most_common()]

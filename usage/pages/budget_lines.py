@@ -1,0 +1,126 @@
+"""A budget limit as pages show it, and who spent its budget."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from django.utils import timezone
+
+from accounts.models import Organization
+from usage import insights
+from usage.insights import GroupBy, Range
+from usage.insights.limit_list import LimitUse, filters_of
+from usage.models import Period, Scope
+from usage.pages.filters import parameters_of
+from usage.pages.gauges import Fullness, fullness
+from usage.pages.overview_cards import Spender
+from usage.rollups import closed_days
+
+PERIODS = {Period.MONTH: "each month", Period.DAY: "each day", Period.EVER: "in total"}
+# The keys, models or projects that a budget's page lists.
+_SPENDERS = 10
+_NOW = {Period.DAY: "today", Period.MONTH: "this month", Period.EVER: "in total"}
+_KINDS = {
+    Scope.ORGANIZATION: "organization",
+    Scope.ORGANIZATION_END_USERS: "each end user of the organization",
+    Scope.PROJECT: "project",
+    Scope.PROJECT_END_USERS: "each end user of the project",
+    Scope.API_KEY: "key",
+    Scope.END_USER: "end user",
+}
+# What is asked for about the budgets of each kind.
+_SPENT_BY: dict[str, tuple[GroupBy, ...]] = {
+    Scope.ORGANIZATION: ("project", "key", "model"),
+    Scope.PROJECT: ("key", "model"),
+    Scope.API_KEY: ("model",),
+    Scope.END_USER: ("model",),
+}
+# The URL of the requests that match these parameters.
+RequestsURL = Callable[[dict[str, object]], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A limit as the pages show it; the bar's lengths are in percent of the limit, 100 together at most."""
+
+    use: LimitUse
+    name: str
+    kind: str
+    period: str
+    now: str
+    resets: str
+    full: Fullness | None
+    posted: str
+    held: str
+
+    @classmethod
+    def of(cls, use: LimitUse, above: str = "") -> "Line":
+        """Return the line; `above` is the beginning of the name that the page has said already."""
+        limit, most = use.limit, use.limit.limit_nanodollars
+        posted, held = _parts(use.posted_nanodollars, use.pending_nanodollars, most)
+        used = use.posted_nanodollars + use.pending_nanodollars
+        resets_on = use.key.resets_on
+        return cls(
+            use,
+            limit.owner_name.removeprefix(above),
+            _KINDS[Scope(limit.scope)],
+            PERIODS[Period(limit.period)],
+            _NOW[Period(limit.period)],
+            f"{resets_on:%Y-%m-%d} 00:00" if resets_on else "never",
+            None if most is None or use.is_of_each_end_user else fullness(used, most),
+            posted,
+            held,
+        )
+
+
+def period_of(use: LimitUse, organization: Organization) -> Range:
+    """Return the budget's current period up to the end of this hour."""
+    start = datetime.combine(use.key.period_start, time(), ZoneInfo(organization.time_zone))
+    if use.key.resets_on is None:
+        start = organization.created_at.replace(minute=0, second=0, microsecond=0)
+    end = timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    # "hour": the sums of a total may be of more days than a chart may have.
+    return Range(start.astimezone(UTC), end.astimezone(UTC), "hour")
+
+
+def requests_of(use: LimitUse, over: Range) -> dict[str, object] | None:
+    """Return the parameters of the requests that count in the budget; None if it has no list."""
+    filters = filters_of(use.key)
+    if filters is None:
+        return None
+    times = {"start": over.start.isoformat(), "time": "settled"} if use.key.resets_on else {}
+    return {**parameters_of(filters), **times}
+
+
+def spent_by(
+    use: LimitUse, organization: Organization, requests_url: RequestsURL
+) -> list[tuple[GroupBy, list[Spender]]]:
+    """Return what spent the budget, by project, key and model, each with the URL of its requests."""
+    filters = filters_of(use.key)
+    if filters is None:
+        return []
+    over, found = period_of(use, organization), []
+    parameters = requests_of(use, over) or {}
+    with closed_days.read_once(over.start, over.end):
+        for group in _SPENT_BY[use.limit.scope]:
+            rows = insights.top(over, group, filters, _SPENDERS)
+            lines = [
+                _spender(row, organization, use, requests_url({**parameters, group: row.group_id}))
+                for row in rows
+            ]
+            found.append((group, lines))
+    return found
+
+
+def _spender(row: insights.Row, organization: Organization, use: LimitUse, url: str) -> Spender:
+    share = min(max(100 * row.totals.amount_nanodollars / max(use.posted_nanodollars, 1), 0), 100)
+    return Spender(row.label.removeprefix(f"{organization} / "), url, row.totals, f"{share:.2f}%")
+
+
+def _parts(posted: int, held: int, limit: int | None) -> tuple[str, str]:
+    """Return the lengths of the bar's two parts in percent."""
+    if not limit:
+        return "0%", "0%"
+    spent = min(max(posted / limit, 0), 1)
+    return f"{100 * spent:.2f}%", f"{100 * min(held / limit, 1 - spent):.2f}%"

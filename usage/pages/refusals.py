@@ -1,0 +1,57 @@
+"""The requests that were refused before they began, beside the errors of those that ran."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from accounts.models import APIKey
+from usage.database.time_limit import time_limit
+from usage.pages.filters import page_url
+from usage.pages.overview_form import OverviewForm
+from usage.rollups import refused_requests
+from usage.rollups.refused_requests import KeyRefusals
+
+# The lines that a page shows: the most frequent ones.
+MAX_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A key, why it was refused, and the URL of its refusals by hour, if the reader has such a page."""
+
+    row: KeyRefusals
+    key: str
+    owner: str
+    url: str
+
+
+@time_limit()
+def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, datetime], str]) -> list[Refusal] | None:
+    """Return the form's refusals, the most frequent first; None for filters that refusals don't have."""
+    filters, columns = form.filters, form.filters.by_column()
+    if form.is_of_requests or filters.model or filters.outcome:
+        return None
+    owners = {name: value for name, value in columns.items() if name.endswith("_id")}
+    rows = refused_requests.by_key(form.over.start, form.over.end, MAX_LINES, **owners)
+    keys: Mapping[int, APIKey] = {
+        key.pk: key
+        for key in APIKey.objects.filter(pk__in={row.api_key_id for row in rows}).select_related(
+            "project__organization"
+        )
+    }
+    start = form.over.start
+    return [
+        Refusal(row, key.name, str(key.project), url_of(row, start))
+        for row in rows
+        if (key := keys.get(row.api_key_id))
+    ]
+
+
+def list_url(row: KeyRefusals, since: datetime) -> str:
+    """Return the URL of the admin's list of these refusals by hour."""
+    hour = since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    times = {"hour__gte": f"{hour:%Y-%m-%d %H:%M:%S}+00:00"}
+    return page_url(
+        "usage_refusedrequests_changelist",
+        {"api_key__id__exact": row.api_key_id, "code": row.code, **times},
+    )
