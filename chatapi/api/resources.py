@@ -14,7 +14,7 @@ from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, receipts, spending
 from usage.models import Generation, LedgerEntry, State
 from usage.pricing import LineItem as PricedLine
-from usage.pricing import to_usd
+from usage.pricing import LineName, to_usd
 
 
 # One object for both APIs, because their clients call the same path: neither minds the other's members.
@@ -127,7 +127,7 @@ class Usage(Struct, frozen=True):
 class LineItem(Struct, frozen=True):
     """One line of a receipt, rounded once: the lines add up to the amount."""
 
-    name: Literal["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"]
+    name: LineName
     tokens: int
     price_per_mtok_usd: str
     amount_usd: str
@@ -329,7 +329,7 @@ def _usage(row: Generation) -> Usage:
 
 def _line_item(line: PricedLine) -> LineItem:
     return LineItem(
-        name=line.name,  # type: ignore[arg-type]
+        name=line.name,
         tokens=line.tokens,
         price_per_mtok_usd=to_usd(line.price_per_mtok_nanodollars),
         amount_usd=to_usd(line.amount_nanodollars),
