@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.limits import WINDOWS, Counts, Limit, Window
 from accounts.models import APIKey
 from chatapi import identity
 from chatapi.models import ModelKind, ServedModel
@@ -73,7 +73,7 @@ class RateLimit(Struct, frozen=True):
     scope: Literal["organization", "project", "key"]
     model: str | None
     counts: Literal["requests", "tokens", "concurrent_requests"]
-    per: Literal["minute", "day"] | None
+    per: Window | None
     limit: int
 
 
@@ -258,10 +258,15 @@ def key(
 
 
 def _rate_limit(limit: Limit) -> RateLimit:
-    counts = "concurrent_requests" if limit.counts is Counts.RUNNING else limit.counts.value
-    per = {0: None, MINUTE_MS: "minute", DAY_MS: "day"}[limit.window_ms]
-    # mypy does not see that both strings are among the words that `RateLimit` allows.
-    return RateLimit(limit.scope, limit.model or None, counts, per, limit.most)  # type: ignore[arg-type]
+    is_running = limit.counts is Counts.RUNNING
+    return RateLimit(
+        # mypy does not see that both strings are among the words that `RateLimit` allows.
+        scope=limit.scope,  # type: ignore[arg-type]
+        model=limit.model or None,
+        counts="concurrent_requests" if is_running else limit.counts.value,  # type: ignore[arg-type]
+        per=None if is_running else WINDOWS[limit.window_ms],
+        limit=limit.most,
+    )
 
 
 def receipt(row: Generation) -> Receipt:
