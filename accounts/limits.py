@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
+Window = Literal["minute", "day"]
+WINDOWS: Final[Mapping[int, Window]] = {MINUTE_MS: "minute", DAY_MS: "day"}
 # As far as Redis' scripts count exactly; a higher limit counts as this one.
 HIGHEST = 2**53
 
@@ -42,7 +44,7 @@ class LimitNumber(NamedTuple):
         """What it is the most of, in words."""
         if self.counts is Counts.RUNNING:
             return "requests at the same time"
-        return f"{self.counts} in a {'day' if self.window_ms == DAY_MS else 'minute'}"
+        return f"{self.counts} in a {WINDOWS[self.window_ms]}"
 
 
 # What a request takes or used of each thing that is counted by amounts. Without an entry it takes nothing;
@@ -88,7 +90,8 @@ class Limit:
     def _measure(self) -> str:
         if self.counts is Counts.RUNNING:
             return "concurrent requests"
-        return f"{self.counts} per {'day' if self.window_ms == DAY_MS else 'minute'}"
+        # A refusal is for clients: it may not fail for want of a word.
+        return f"{self.counts} per {WINDOWS.get(self.window_ms, f'{self.window_ms} ms')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
 from operator import attrgetter
+from typing import Literal
 
 NANODOLLARS = 1_000_000_000
 TOKENS_PER_PRICE = 1_000_000
@@ -95,11 +96,14 @@ class Tokens:
 TOKEN_COLUMNS = tuple(field.name for field in fields(Tokens))
 
 
+LineName = Literal["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"]
+
+
 @dataclass(frozen=True, slots=True)
 class LineItem:
     """One line of a receipt."""
 
-    name: str
+    name: LineName
     tokens: int
     price_per_mtok_nanodollars: int
     amount_nanodollars: int
@@ -122,7 +126,7 @@ def line_items(tokens: Tokens, price: Price) -> list[LineItem]:
     written_1h = 0 if per_write_1h is None else written_1h
     written = written_1h if per_write is None else written
     reasoning = 0 if per_reasoning is None else reasoning
-    lines = [
+    lines: list[tuple[LineName, int, int]] = [
         ("input", tokens.prompt_tokens - cached - written, price.input_per_mtok_nanodollars),
         ("cached_input", cached, price.cached_input_per_mtok_nanodollars),
         ("cache_write", written - written_1h, per_write or 0),

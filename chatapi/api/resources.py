@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.limits import WINDOWS, Counts, Limit, Window
 from accounts.models import APIKey
 from chatapi import identity
 from chatapi.models import ModelKind, ServedModel
@@ -14,7 +14,7 @@ from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, receipts, spending
 from usage.models import Generation, LedgerEntry, State
 from usage.pricing import LineItem as PricedLine
-from usage.pricing import to_usd
+from usage.pricing import LineName, to_usd
 
 
 # One object for both APIs, because their clients call the same path: neither minds the other's members.
@@ -73,7 +73,7 @@ class RateLimit(Struct, frozen=True):
     scope: Literal["organization", "project", "key"]
     model: str | None
     counts: Literal["requests", "tokens", "concurrent_requests"]
-    per: Literal["minute", "day"] | None
+    per: Window | None
     limit: int
 
 
@@ -127,7 +127,7 @@ class Usage(Struct, frozen=True):
 class LineItem(Struct, frozen=True):
     """One line of a receipt, rounded once: the lines add up to the amount."""
 
-    name: Literal["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"]
+    name: LineName
     tokens: int
     price_per_mtok_usd: str
     amount_usd: str
@@ -269,10 +269,15 @@ def key(
 
 
 def _rate_limit(limit: Limit) -> RateLimit:
-    counts = "concurrent_requests" if limit.counts is Counts.RUNNING else limit.counts.value
-    per = {0: None, MINUTE_MS: "minute", DAY_MS: "day"}[limit.window_ms]
-    # mypy does not see that both strings are among the words that `RateLimit` allows.
-    return RateLimit(limit.scope, limit.model or None, counts, per, limit.most)  # type: ignore[arg-type]
+    is_running = limit.counts is Counts.RUNNING
+    return RateLimit(
+        # mypy does not see that both strings are among the words that `RateLimit` allows.
+        scope=limit.scope,  # type: ignore[arg-type]
+        model=limit.model or None,
+        counts="concurrent_requests" if is_running else limit.counts.value,  # type: ignore[arg-type]
+        per=None if is_running else WINDOWS[limit.window_ms],
+        limit=limit.most,
+    )
 
 
 def receipt(row: Generation) -> Receipt:
@@ -342,7 +347,7 @@ def _usage(row: Generation) -> Usage:
 
 def _line_item(line: PricedLine) -> LineItem:
     return LineItem(
-        name=line.name,  # type: ignore[arg-type]
+        name=line.name,
         tokens=line.tokens,
         price_per_mtok_usd=to_usd(line.price_per_mtok_nanodollars),
         amount_usd=to_usd(line.amount_nanodollars),

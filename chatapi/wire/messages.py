@@ -7,7 +7,7 @@ is the same.
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Literal, assert_never
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -327,10 +327,15 @@ def _unsupported(member: str, allowed: str) -> Violation:
 
 def _part_texts(parts: list[TextPart] | UserParts | AssistantParts) -> Iterator[str]:
     for part in parts:
-        if isinstance(part, TextPart):
-            yield part.text
-        elif isinstance(part, RefusalPart):
-            yield part.refusal
+        match part:
+            case TextPart():
+                yield part.text
+            case RefusalPart():
+                yield part.refusal
+            case ImagePart() | AudioPart() | FilePart():
+                pass
+            case _:
+                assert_never(part)
 
 
 def _assistant_texts(message: AssistantMessage) -> Iterator[str]:

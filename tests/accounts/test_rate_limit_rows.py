@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit, LimitNumber
 from accounts.models import RateLimit
 from chatapi.api.management.objects import ProjectRateLimit
 from chatapi.api.management.requests import RateLimitBody
@@ -158,3 +158,10 @@ def test_the_api_knows_each_number_of_a_rate_limit() -> None:
     members = {number.api_member for number in RateLimit.NUMBERS.values()}
     assert set(RateLimitBody.__struct_fields__) == members
     assert set(ProjectRateLimit.__struct_fields__) == members | {"object", "id", "model"}
+
+
+def test_a_window_without_a_word_is_not_taken_for_a_minute() -> None:
+    hour_ms = 60 * MINUTE_MS
+    assert str(Limit("key", 1, "", Counts.TOKENS, 9, hour_ms)) == "9 tokens per 3600000 ms for this API key"
+    with pytest.raises(KeyError, match=str(hour_ms)):
+        LimitNumber(Counts.TOKENS, hour_ms, "max_tokens_per_1_hour", "--tokens-per-hour").measure  # noqa: B018

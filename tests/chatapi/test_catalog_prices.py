@@ -11,11 +11,13 @@ from django.utils import timezone
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from chatapi.models import ServedModel
+from chatapi.pages.price_admin import NewPriceForm
 from chatapi.pages.price_timeline import MAX_PRICES, draw_chart, entries, percent
 from tests.admin_pages import text
 from usage.books import prices
 from usage.models import Price
-from usage.pricing import FREE, to_usd
+from usage.pages.forms import USDField
+from usage.pricing import FREE, PRICE_COLUMNS, to_usd
 from usage.pricing import Price as PriceValue
 
 PAGE = "/admin/prices/?model=small"
@@ -30,6 +32,11 @@ def history(small: ServedModel) -> None:
         "small", PriceValue(180_000_000, 75_000_000, 600_000_000, 900_000_000), now + timedelta(days=10)
     )
     prices.change("small", FREE, now + timedelta(days=20))
+
+
+def test_a_new_price_is_asked_for_in_dollars_column_by_column() -> None:
+    fields = NewPriceForm.base_fields.items()
+    assert {name for name, field in fields if isinstance(field, USDField)} == {*PRICE_COLUMNS}
 
 
 def test_the_timeline_says_what_counts_when_and_what_it_was(root: Client, history: None) -> None:

@@ -17,6 +17,7 @@ from chatapi.redis_client import connect
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from tests.chatapi.worker.processes import Valkey
+from usage.insights.limit_list import limits_page
 from usage.models import Budget, BudgetLimit, Scope
 from usage.pricing import from_usd
 
@@ -94,6 +95,20 @@ def test_every_kind_of_budget_has_a_page(alice: Person, scope: Scope, period: st
     for group, rows in page.context["tables"]:
         assert [each.totals.amount_nanodollars for each in rows] == [request.amount_nanodollars], group
         assert client_of(alice.user).get(rows[0].url).context["page"].rows, rows[0].url
+
+
+def test_pages_of_the_list_have_each_limit_once(alice: Person) -> None:
+    organization = alice.project.organization
+    for period in ("ever", "day", "month"):
+        limit(Scope.API_KEY, alice.api_key.pk, period, "1")
+        limit(Scope.PROJECT, alice.project.pk, period, "1")
+        limit(Scope.PROJECT_END_USERS, alice.project.pk, period, "1")
+    whole = [each.limit.pk for each in limits_page(organization, None, None, 50)]
+    found: list[int] = []
+    for _ in range(5):
+        found += [each.limit.pk for each in limits_page(organization, None, found[-1] if found else None, 2)]
+    assert len(whole) == 9
+    assert found == whole
 
 
 def test_limits_of_end_users_are_in_the_list(alice: Person) -> None:

@@ -1,16 +1,19 @@
 """I6: the database itself refuses to change the ledger."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from django.apps import apps
 from django.db import IntegrityError, connection, transaction
+from django.db.models import AutoField, Model, Q, UniqueConstraint
 
+from accounts.audit.models import AuditEntry
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
 from tests.usage.emptying import TABLES, without_triggers
 from usage.books import credit, ledger
 from usage.books.credit import Note
-from usage.models import LedgerEntry, LedgerSeal
+from usage.models import LedgerEntry, LedgerSeal, Statement
 from usage.verification import seals, verify
 
 Ask = Callable[..., ledger.Admission]
@@ -111,6 +114,57 @@ def test_nothing_can_be_replaced(entry: LedgerEntry, ask: Ask, way: str) -> None
     ):
         cursor.execute(text)
     assert verify().differences == []
+
+
+def _unique_keys() -> Iterator[tuple[type[Model], tuple[str, ...], Q]]:
+    """Yield the unique keys of the tables that triggers protect, with the condition of their rows."""
+    for model in apps.get_models():
+        options = model._meta
+        if options.db_table in TABLES:
+            yield from ((model, (field.name,), Q()) for field in options.concrete_fields if field.unique)
+            for constraint in options.constraints:
+                if isinstance(constraint, UniqueConstraint):
+                    assert constraint.fields, "a key of expressions is not tried"
+                    yield model, tuple(constraint.fields), constraint.condition or Q()
+
+
+def _replacing(model: type[Model], key: tuple[str, ...]) -> str:
+    """Return the statement that writes a row again: the same in this key, and another in all other ones."""
+    columns = {field.name: str(field.column) for field in model._meta.concrete_fields}
+    values = {column: column for column in columns.values()}
+    for name in {name for each, names, _ in _unique_keys() if each is model for name in names} - {*key}:
+        is_counted = isinstance(model._meta.get_field(name), AutoField)
+        values[columns[name]] = "NULL" if is_counted else "lower(hex(randomblob(16)))"
+    table, pk = model._meta.db_table, columns[model._meta.pk.name]
+    return f"""REPLACE INTO {table} ({", ".join(values)})
+        SELECT {", ".join(values.values())} FROM {table} WHERE {pk} = %s"""
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has no REPLACE")
+@pytest.mark.parametrize(("model", "names", "condition"), list(_unique_keys()), ids=str)
+def test_no_unique_key_of_a_protected_table_lets_a_row_be_replaced(
+    entry: LedgerEntry, model: type[Model], names: tuple[str, ...], condition: Q
+) -> None:
+    organization = entry.organization
+    assert organization is not None
+    credit.grant(organization, 5, Note("first", "alice", "pay_1"))
+    assert seals.seal()
+    Statement.objects.create(
+        organization=organization,
+        month=NOW,
+        charged_nanodollars=0,
+        closing_balance_nanodollars=0,
+        issued_at=NOW,
+    )
+    AuditEntry.objects.create(actor="alice", action="created")
+    row = model._default_manager.filter(condition).first()
+    assert row is not None
+    with (
+        pytest.raises(IntegrityError, match="never changed"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute(_replacing(model, names), [model._meta.pk.get_db_prep_value(row.pk, connection)])
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL has no REPLACE")

@@ -250,6 +250,28 @@ def test_a_statement_that_disagrees_with_the_hourly_usage_is_not_issued(
     assert verify().differences == []
 
 
+REFUSING = {
+    "sqlite": """CREATE TRIGGER refusing BEFORE INSERT ON usage_statement
+        BEGIN SELECT RAISE(ABORT, 'out of numbers'); END""",
+    "postgresql": """SET CONSTRAINTS ALL IMMEDIATE;
+        ALTER TABLE usage_statement ADD CONSTRAINT "out of numbers" CHECK (FALSE)""",
+}
+
+
+def test_a_statement_that_the_database_refuses_is_in_the_log(
+    key: APIKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    list(iter(itemizing.itemize_next, None))
+    call_command("rollup")
+    with connection.cursor() as cursor:
+        cursor.execute(REFUSING[connection.vendor])
+    due = issuing.due()[0]
+    assert issuing.issue(due) is None
+    (line,) = (each.getMessage() for each in caplog.records if each.levelname == "ERROR")
+    assert line.startswith(f"the statement 2026-01 of organization {due.organization_id} is not issued")
+    assert "out of numbers" in line
+
+
 def test_the_housekeeping_issues_statements(transactional_db: None, key: APIKey) -> None:
     async def keep_house_until_done() -> None:
         commits = GroupCommit()

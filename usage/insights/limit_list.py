@@ -48,6 +48,8 @@ _TO_ORGANIZATION = {
     Scope.API_KEY: "projects__api_keys",
     Scope.END_USER: "projects__end_users",
 }
+# Ends with the primary key: a page that ends between two limits of one place would lose the second.
+_PLACE = ("rank", "scope_id", "turn", "pk")
 _EACH_END_USER = (Scope.ORGANIZATION_END_USERS, Scope.PROJECT_END_USERS)
 
 
@@ -112,8 +114,7 @@ def limits_page(
         rows = rows.filter(_of_project(project))
     last = rows.filter(pk=after).first() if after is not None else None
     if last is not None:
-        same = Q(rank=last.rank, scope_id=last.scope_id, turn__gt=last.turn)
-        rows = rows.filter(Q(rank__gt=last.rank) | Q(rank=last.rank, scope_id__gt=last.scope_id) | same)
+        rows = rows.filter(_behind(last))
     return uses(with_subject(rows)[:size], organization.time_zone)
 
 
@@ -194,7 +195,15 @@ def _in_order(rows: QuerySet[BudgetLimit]) -> Any:
     turn = Case(
         *(When(period=each, then=at) for at, each in enumerate(_PERIODS)), output_field=IntegerField()
     )
-    return rows.annotate(rank=rank, turn=turn).order_by("rank", "scope_id", "turn")
+    return rows.annotate(rank=rank, turn=turn).order_by(*_PLACE)
+
+
+def _behind(last: Any) -> Q:
+    behind, same = Q(), Q()
+    for name in _PLACE:
+        behind |= same & Q(**{f"{name}__gt": getattr(last, name)})
+        same &= Q(**{name: getattr(last, name)})
+    return behind
 
 
 def _of_project(project: Project) -> Q:

@@ -128,7 +128,7 @@ class Budget(models.Model):
     """
 
     # Text, so that an admission knows the ids of its budgets without reading any row.
-    id = models.CharField(primary_key=True, max_length=64)
+    id = models.CharField(primary_key=True, max_length=255)
     scope = models.CharField(max_length=12, choices=Scope.choices)
     scope_id = models.BigIntegerField()
     period = models.CharField(max_length=5, choices=Period.choices)

@@ -12,13 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from usage.models import CORRECTING, CREDITING, ItemKind
-from usage.pricing import to_usd
+from usage.pricing import LineName, to_usd
 from usage.statements.itemizing import Item, Items, Sums, add
 from usage.statements.month import Month
 
-TokenKind = Literal[
-    "input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "all_tokens"
-]
+TokenKind = Literal[LineName, "all_tokens"]
 _KINDS = list(ItemKind.values)
 assert {*get_args(TokenKind), *CORRECTING, *CREDITING} == {*_KINDS}, "issued content must be readable"
 

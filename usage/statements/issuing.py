@@ -51,12 +51,13 @@ def due() -> list[Due]:
 
 
 def issue(which: Due) -> Statement | None:
-    """Issue the statement; None if another process has issued it, or if it disagrees with the rollups.
+    """Issue the statement; None if another process has issued it, or, with an error in the log, if it
+    disagrees with the rollups or the database refuses it.
 
     Any number of processes may call it at the same time, outside of transactions.
     """
     with snapshot():
-        if Statement.objects.filter(organization=which.organization_id, month=which.month.first_day):
+        if _is_issued(which):
             return None
         made = _closed(which)
         total = month_items.rollups(which.organization_id, which.month)
@@ -82,10 +83,19 @@ def issue(which: Due) -> Statement | None:
                 issued_at=database_now(),
             )
             failpoint("statement.in_tx")
-    except IntegrityError:
+    except IntegrityError as error:
+        if not _is_issued(which):
+            log.error(
+                "the statement %s of organization %s is not issued: the database refuses it: %s",
+                *(which.month, which.organization_id, error),
+            )
         return None
     failpoint("statement.after_commit")
     return row
+
+
+def _is_issued(which: Due) -> bool:
+    return Statement.objects.filter(organization=which.organization_id, month=which.month.first_day).exists()
 
 
 def _closed(which: Due) -> StatementDocument:

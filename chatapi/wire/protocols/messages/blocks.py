@@ -19,6 +19,10 @@ class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type")
     """The root of blocks and sources."""
 
 
+class Dropped(_Tagged, frozen=True):
+    """The root of blocks that are read, and dropped."""
+
+
 class TextBlock(_Tagged, frozen=True, tag="text"):
     """A piece of text."""
 
@@ -111,8 +115,8 @@ class SearchResultBlock(_Tagged, frozen=True, tag="search_result"):
 
 
 # It has meaning only for the search tool of Anthropic's servers.
-class ToolReferenceBlock(_Tagged, frozen=True, tag="tool_reference"):
-    """A tool that a search has found. It is dropped."""
+class ToolReferenceBlock(Dropped, frozen=True, tag="tool_reference"):
+    """A tool that a search has found."""
 
 
 ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
@@ -159,41 +163,41 @@ class RedactedThinkingBlock(_Tagged, frozen=True, tag="redacted_thinking"):
 
 # Clients send back all of an earlier answer, which may be one of Anthropic's own. Refusing it would end a
 # conversation that moves from there to here.
-class ServerToolUseBlock(_Tagged, frozen=True, tag="server_tool_use"):
-    """A call that Anthropic's servers made. It is dropped, like all of the following."""
+class ServerToolUseBlock(Dropped, frozen=True, tag="server_tool_use"):
+    """A call that Anthropic's servers made."""
 
 
-class WebSearchToolResultBlock(_Tagged, frozen=True, tag="web_search_tool_result"):
+class WebSearchToolResultBlock(Dropped, frozen=True, tag="web_search_tool_result"):
     pass
 
 
-class WebFetchToolResultBlock(_Tagged, frozen=True, tag="web_fetch_tool_result"):
+class WebFetchToolResultBlock(Dropped, frozen=True, tag="web_fetch_tool_result"):
     pass
 
 
-class CodeExecutionToolResultBlock(_Tagged, frozen=True, tag="code_execution_tool_result"):
+class CodeExecutionToolResultBlock(Dropped, frozen=True, tag="code_execution_tool_result"):
     pass
 
 
-class BashCodeExecutionToolResultBlock(_Tagged, frozen=True, tag="bash_code_execution_tool_result"):
+class BashCodeExecutionToolResultBlock(Dropped, frozen=True, tag="bash_code_execution_tool_result"):
     pass
 
 
 class TextEditorCodeExecutionToolResultBlock(
-    _Tagged, frozen=True, tag="text_editor_code_execution_tool_result"
+    Dropped, frozen=True, tag="text_editor_code_execution_tool_result"
 ):
     pass
 
 
-class ToolSearchToolResultBlock(_Tagged, frozen=True, tag="tool_search_tool_result"):
+class ToolSearchToolResultBlock(Dropped, frozen=True, tag="tool_search_tool_result"):
     pass
 
 
-class MCPToolUseBlock(_Tagged, frozen=True, tag="mcp_tool_use"):
+class MCPToolUseBlock(Dropped, frozen=True, tag="mcp_tool_use"):
     pass
 
 
-class MCPToolResultBlock(_Tagged, frozen=True, tag="mcp_tool_result"):
+class MCPToolResultBlock(Dropped, frozen=True, tag="mcp_tool_result"):
     pass
 
 
@@ -210,6 +214,7 @@ DroppedBlock = (
 )
 UserBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolResultBlock
 AssistantBlock = TextBlock | ToolUseBlock | ThinkingBlock | RedactedThinkingBlock | DroppedBlock
+Block = UserBlock | ResultBlock | AssistantBlock
 
 
 class _Turn(msgspec.Struct, frozen=True, tag_field="role"):

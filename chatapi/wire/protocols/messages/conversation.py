@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -28,8 +28,10 @@ from chatapi.wire.messages import (
 from chatapi.wire.protocols.messages.blocks import (
     AssistantTurn,
     Base64Document,
+    Block,
     ContentDocument,
     DocumentBlock,
+    Dropped,
     ImageBlock,
     Part,
     RedactedThinkingBlock,
@@ -46,7 +48,7 @@ from chatapi.wire.protocols.messages.blocks import (
 )
 
 # A block, and the number of its turn.
-Numbered = tuple[int, Any]
+Numbered = tuple[int, Block]
 
 
 def to_messages(
@@ -88,7 +90,7 @@ def remote_pictures(turns: Sequence[Turn]) -> Iterator[str]:
         yield from _remote_pictures(f"messages[{number}].content", turn.content)
 
 
-def _remote_pictures(path: str, content: Any) -> Iterator[str]:
+def _remote_pictures(path: str, content: str | Sequence[Block]) -> Iterator[str]:
     for number, block in enumerate([] if isinstance(content, str) else content):
         here = f"{path}[{number}]"
         match block:
@@ -98,6 +100,12 @@ def _remote_pictures(path: str, content: Any) -> Iterator[str]:
                 yield from _remote_pictures(f"{here}.content", block.content)
             case DocumentBlock(source=ContentDocument(content=inner)):
                 yield from _remote_pictures(f"{here}.source.content", inner)
+            case ImageBlock() | DocumentBlock() | TextBlock() | SearchResultBlock() | Dropped():
+                pass
+            case ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock():
+                pass
+            case _:
+                assert_never(block)
 
 
 def _close_calls(open_calls: dict[str, int], blocks: Iterable[Numbered]) -> None:
@@ -158,7 +166,7 @@ def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:
     return FunctionCall(block.id, CalledFunction(to_name(block.name), arguments))
 
 
-def _last_mark(blocks: Sequence[Any]) -> CacheControl | None:
+def _last_mark(blocks: Sequence[Block]) -> CacheControl | None:
     marks = (getattr(block, "cache_control", None) for block in reversed(blocks))
     return next(filter(None, marks), None)
 
@@ -169,11 +177,11 @@ def _parts(blocks: Iterable[Numbered]) -> list[Part]:
     for _, block in blocks:
         if parts := [*_block_parts(block)]:
             # A mark caches all before it, so a block's mark belongs behind its last part.
-            found += [*parts[:-1], replace(parts[-1], cache_control=block.cache_control)]
+            found += [*parts[:-1], replace(parts[-1], cache_control=_last_mark([block]))]
     return found
 
 
-def _block_parts(block: Any) -> Iterator[Part]:
+def _block_parts(block: Block) -> Iterator[Part]:
     """Yield the content parts of a block; none of one that is empty, dropped, or a message of its own."""
     match block:
         case TextBlock():
@@ -182,18 +190,28 @@ def _block_parts(block: Any) -> Iterator[Part]:
             yield block.source.part()
         case SearchResultBlock():
             yield TextPart("\n".join([block.title, block.source, *(each.text for each in block.content)]))
-        case DocumentBlock(source=Base64Document() as source):
-            # What the client says about the document goes before it: a file part has no place for it.
-            yield from _text_parts(block.context or "")
-            yield source.part(block.title or "")
-        case DocumentBlock(source=TextDocument() | ContentDocument() as source):
-            yield from _text_parts("\n".join(filter(None, (block.title, block.context))))
-            content = source.data if isinstance(source, TextDocument) else source.content
-            for inner in [TextBlock(content)] if isinstance(content, str) else content:
-                yield from _block_parts(inner)
+        case DocumentBlock():
+            yield from _document_parts(block)
+        case ToolResultBlock() | ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock() | Dropped():
+            pass
+        case _:
+            assert_never(block)
 
 
-def _blocks(holder: Any) -> Sequence[Any]:
+def _document_parts(block: DocumentBlock) -> Iterator[Part]:
+    source = block.source
+    if isinstance(source, Base64Document):
+        # What the client says about the document goes before it: a file part has no place for it.
+        yield from _text_parts(block.context or "")
+        yield source.part(block.title or "")
+        return
+    yield from _text_parts("\n".join(filter(None, (block.title, block.context))))
+    content = source.data if isinstance(source, TextDocument) else source.content
+    for inner in [TextBlock(content)] if isinstance(content, str) else content:
+        yield from _block_parts(inner)
+
+
+def _blocks(holder: Turn | ToolResultBlock) -> Sequence[Block]:
     """Return the blocks of a turn or of a tool's result."""
     return [TextBlock(holder.content)] if isinstance(holder.content, str) else holder.content
 
