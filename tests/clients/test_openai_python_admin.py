@@ -229,7 +229,7 @@ def accept(installation: Installation, path: str) -> None:
         )
         sent = Request(page.url, urlencode(form).encode())
     with browser.open(sent) as page:
-        assert "Your password is set" in page.read().decode()
+        assert "Sign out" in page.read().decode()
 
 
 def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:
