@@ -14,9 +14,9 @@ from tests.installation import ROOT, Installation, die_with_parent
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(120)]
 
-CHANGING_CELLS = 2
-"""Of a row, from one message to the next: its tokens and their rate. (Its age changes by the page's own
-clock.)
+CHANGING_CELLS = 3
+"""Of a row, from one message to the next: its tokens, their rate and their cost. (Its age changes by the
+page's own clock.)
 """
 FULL_MESSAGES = 4
 LARGEST_MESSAGE_BYTES = 300_000

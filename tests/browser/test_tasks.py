@@ -19,7 +19,7 @@ import pytest
 from openai import OpenAI
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.conftest import OPERATOR, PASSPHRASE, PASSWORD, watched
+from tests.browser.conftest import OPERATOR, PASSPHRASE, PASSWORD, enter, watched
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("tasks"), pytest.mark.timeout(240)]
@@ -88,9 +88,7 @@ def sign_in(browser: Browser, house: Installation, path: str, name: str, passwor
     context = browser.new_context()
     page = context.new_page()
     page.goto(house.url + path)
-    page.get_by_label("Username").fill(name)
-    page.get_by_label("Password").fill(password)
-    page.keyboard.press("Enter")
+    enter(page, name, password)
     expect(page.get_by_role("link", name="Overview")).to_be_visible(timeout=20_000)
     state = context.storage_state()
     context.close()
@@ -352,7 +350,7 @@ def test_10_a_colleague_is_invited_as_viewer(console: Page, browser: Browser) ->
     link = console.evaluate("navigator.clipboard.readText()")
     other = browser.new_page()
     other.goto(link)
-    expect(other.get_by_text("invited you as viewer")).to_be_visible()
+    expect(other.get_by_text("invited you to History Co as viewer")).to_be_visible()
     other.close()
 
 

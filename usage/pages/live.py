@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
-from usage.formatting import count, duration, money, usd
+from usage.formatting import count, duration, money
 from usage.insights import RunningGeneration
 
 PERMISSION = "usage.view_generation"
@@ -51,7 +51,7 @@ class LiveRow:
         rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
         state = "waiting" if running.is_queued else "running"
         who = f"{running.organization} / {running.project}"
-        held = usd(running.reserved_nanodollars)
+        held = money(running.reserved_nanodollars)
         # Its id is a UUIDv7, which begins with its creation time.
         began_ms = running.id.int >> 80
         return cls(
