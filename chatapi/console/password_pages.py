@@ -70,6 +70,8 @@ def _people(address: str) -> list[User]:
     """Return those with this confirmed address, or with this address that nobody has confirmed."""
     owner = addresses.owner_of(address)
     people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
+    # A database may hold "ı" and "I" for one letter: the mail goes to what was typed, another's mailbox.
+    people = [person for person in people if person.email.lower() == address]
     return [person for person in people if person.is_active and providers.required_for(person) is None]
 
 

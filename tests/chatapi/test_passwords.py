@@ -6,6 +6,7 @@ import pytest
 from allauth.account.models import EmailAddress
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
+from django.db import connection
 from django.test import Client
 from pytest_django import Settings
 
@@ -90,6 +91,30 @@ def test_an_address_that_an_operator_has_changed_opens_nothing(
     Client().post(FORGOTTEN, {"email": "alice@acme.example"})
     choose(Client(), link_in(mailoutbox[1]))
     assert EmailAddress.objects.get(email="alice@acme.example").user == charlie.user
+
+
+def _by_upper(one: str, other: str) -> int:
+    return (one.upper() > other.upper()) - (one.upper() < other.upper())
+
+
+@pytest.fixture
+def one_letter_in_any_case(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare as PostgreSQL does with a locale: the dotless i is an I, and the long s is an S."""
+    if connection.vendor == "sqlite":
+        connection.ensure_connection()
+        connection.connection.create_collation("by_upper", _by_upper)
+        monkeypatch.setitem(connection.operators, "iexact", "= %s COLLATE by_upper")
+
+
+@pytest.mark.usefixtures("mailing", "one_letter_in_any_case")
+@pytest.mark.parametrize("typed", ["alice@gma\u0131l.example", "a\u017fh@acme.example"])
+def test_an_address_that_only_looks_alike_gets_no_link(
+    mailoutbox: list[EmailMessage], alice: Person, typed: str
+) -> None:
+    with_password(alice.user, email=typed.replace("\u0131", "i").replace("\u017f", "s"))
+    Client().post(FORGOTTEN, {"email": typed})
+    (mail,) = mailoutbox
+    assert mail.subject == "There is no account with your address"
 
 
 @pytest.mark.usefixtures("mailing")
