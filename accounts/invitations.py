@@ -20,6 +20,7 @@ from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.memberships import is_invited
 from accounts.models import APIKey, KeyScope, Member, Role
+from accounts.sign_in.mail import absolute_url
 
 
 def may_send(sender: access.Person, person: User) -> bool:
@@ -83,7 +84,7 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
 def link(request: HttpRequest, person: User, *, is_mailed: bool = False) -> str:
     """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
     sender = f"{request.user.pk}{_MAILED if is_mailed else ''}"
-    return request.build_absolute_uri(_path(sender, person))
+    return absolute_url(request, _path(sender, person))
 
 
 def confirms_address(token: str) -> bool:
