@@ -1,6 +1,7 @@
 """Forgotten passwords, and changes of one's own address and password: by mail, or without any."""
 
 import re
+from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -101,9 +102,10 @@ def _by_upper(one: str, other: str) -> int:
 def one_letter_in_any_case(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare as PostgreSQL does with a locale: the dotless i is an I, and the long s is an S."""
     if connection.vendor == "sqlite":
-        connection.ensure_connection()
-        connection.connection.create_collation("by_upper", _by_upper)
-        monkeypatch.setitem(connection.operators, "iexact", "= %s COLLATE by_upper")
+        database: Any = connection
+        database.ensure_connection()
+        database.connection.create_collation("by_upper", _by_upper)
+        monkeypatch.setitem(database.operators, "iexact", "= %s COLLATE by_upper")
 
 
 @pytest.mark.usefixtures("mailing", "one_letter_in_any_case")
@@ -115,6 +117,19 @@ def test_an_address_that_only_looks_alike_gets_no_link(
     Client().post(FORGOTTEN, {"email": typed})
     (mail,) = mailoutbox
     assert mail.subject == "There is no account with your address"
+
+
+@pytest.mark.usefixtures("mailing")
+def test_the_visitor_does_not_choose_the_host_of_a_mailed_link(
+    mailoutbox: list[EmailMessage], alice: Person, settings: Settings
+) -> None:
+    with_password(alice.user, email="alice@acme.example")
+    settings.ALLOWED_HOSTS, settings.PUBLIC_URL = ["*"], "https://chat.example.com"
+    for path in (FORGOTTEN, "/console/sign-up"):
+        settings.SIGN_UP = "open"
+        Client(headers={"host": "evil.example"}).post(path, {"email": "alice@acme.example"})
+        assert "https://chat.example.com/console/" in str(mailoutbox[-1].body)
+        assert "evil.example" not in str(mailoutbox[-1].body)
 
 
 @pytest.mark.usefixtures("mailing")
@@ -240,14 +255,44 @@ def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMess
     client.post("/console/account/again/password", {"password": PASSWORD})
     client.post("/console/account/address", {"email": "alice@home.example"})
     link = link_in(mailoutbox[0])
-    assert "alice@home.example becomes the confirmed address of alice" in Client().get(link).content.decode()
+    assert "alice@home.example becomes the confirmed address of alice" in client.get(link).content.decode()
     alice.user.refresh_from_db()
     assert alice.user.email == "alice@acme.example"
-    Client().post(link)
+    client.post(link)
     alice.user.refresh_from_db()
     assert alice.user.email == "alice@home.example"
     assert list(EmailAddress.objects.values_list("email", "verified")) == [("alice@home.example", True)]
-    assert Client().post(link).status_code == 404
+    assert client.post(link).status_code == 404
+
+
+@pytest.mark.usefixtures("mailing")
+def test_nobody_confirms_an_address_for_a_strangers_account(
+    mailoutbox: list[EmailMessage], alice: Person, bob: Person
+) -> None:
+    client = Client()
+    sign_in(client, with_password(alice.user).username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "victim@acme.example"})
+    link = link_in(mailoutbox[0])
+    assert (
+        Client().post(link).headers["location"].startswith("/console/sign-in?next=/console/account/address/")
+    )
+    assert client_of(bob.user).post(link).status_code == 404
+    assert not EmailAddress.objects.exists()
+
+
+@pytest.mark.usefixtures("mailing")
+@pytest.mark.parametrize("path", ["codes-app", "passkeys/new"])
+def test_a_second_factor_needs_a_confirmed_address(alice: Person, path: str) -> None:
+    client = Client()
+    sign_in(client, with_password(alice.user, email="victim@acme.example").username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    refused = client.get(f"/console/account/{path}", follow=True)
+    assert "Confirm your address first" in refused.content.decode()
+    confirmed(alice, "victim@acme.example")
+    sign_in(client, "alice")
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    assert client.get(f"/console/account/{path}").status_code == 200
 
 
 @pytest.mark.usefixtures("mailing")
