@@ -176,6 +176,18 @@ def test_mail_of_invitations_is_bounded_and_the_link_is_not(
     assert "/console/invitation/" in pages[-1]
 
 
+def test_invitations_do_not_tell_many_names(alice: Person, acme: Organization) -> None:
+    User.objects.create(username="taken@hooli.example")
+    client, path = client_of(alice.user), f"/console/{acme.pk}/members/invite"
+    sent = {"email": "taken@hooli.example", "role": "viewer"}
+    for _ in range(attempts.MAX_INVITATIONS):
+        assert "This name is taken" in client.post(path, sent).content.decode()
+    for address in ("taken@hooli.example", "free@hooli.example"):
+        refused = client.post(path, sent | {"email": address}).content.decode()
+        assert "At most 50 people are invited in ten minutes" in refused
+    assert not User.objects.filter(username="free@hooli.example").exists()
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
