@@ -188,6 +188,14 @@ def test_invitations_do_not_tell_many_names(alice: Person, acme: Organization) -
     assert not User.objects.filter(username="free@hooli.example").exists()
 
 
+@pytest.mark.parametrize("email", ["", "mallory@acme.example"])
+def test_nobody_is_named_by_somebody_elses_address(alice: Person, acme: Organization, email: str) -> None:
+    sent = {"name": "ceo@hooli.example", "email": email, "role": "viewer"}
+    refused = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    assert "must be the person&#x27;s e-mail address" in refused.content.decode()
+    assert not User.objects.filter(username="ceo@hooli.example").exists()
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
