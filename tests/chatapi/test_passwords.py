@@ -211,6 +211,8 @@ def test_where_sign_up_is_closed_only_operators_add_people(
     alice: Person, acme: Organization, root: Client, settings: Settings
 ) -> None:
     settings.SIGN_UP = "closed"
+    asked = Client().get("/console/sign-in").content.decode()
+    assert "owner or admin can invite you" not in asked
     path, sent = f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}
     refused = client_of(alice.user).post(path, sent)
     assert "Only an operator of this service adds new people" in refused.content.decode()
