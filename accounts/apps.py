@@ -31,3 +31,4 @@ class SignInConfig(AppConfig):
 
     name = "accounts.sign_in"
     label = "sign_in"
+    verbose_name = "Sign-in"

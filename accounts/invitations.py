@@ -5,21 +5,37 @@ stored. A link that was mailed differs from one that its sender sees: it confirm
 """
 
 import re
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.contrib.auth.tokens import PasswordResetTokenGenerator
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
+from redis.exceptions import RedisError
 
 from accounts import access, roles
 from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.memberships import is_invited
 from accounts.models import APIKey, KeyScope, Member, Role
+from accounts.sign_in import attempts
+from accounts.sign_in.mail import absolute_url
+
+_TOO_MANY = f"At most {attempts.MAX_INVITATIONS} people are invited in ten minutes. Try again later."
+
+
+def count(inviter: str) -> None:
+    """Count an invitation before its name is looked up: names that exist elsewhere could be tried out. Raises
+    `ValidationError` after too many; without Redis there is no limit.
+    """
+    with suppress(RedisError):
+        if attempts.invitation_wait_ms(inviter):
+            raise ValidationError(_TOO_MANY)
 
 
 def may_send(sender: access.Person, person: User) -> bool:
@@ -83,7 +99,7 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
 def link(request: HttpRequest, person: User, *, is_mailed: bool = False) -> str:
     """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
     sender = f"{request.user.pk}{_MAILED if is_mailed else ''}"
-    return request.build_absolute_uri(_path(sender, person))
+    return absolute_url(request, _path(sender, person))
 
 
 def confirms_address(token: str) -> bool:

@@ -15,6 +15,7 @@ from accounts.models import Member, Organization, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
+_NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
 _OTHER_ADDRESS = "A person with this name exists: leave this empty to add them."
 
@@ -56,6 +57,9 @@ def _check_new_people_may_come(error: dict[str, str], by: access.Person | None =
 
 
 def _new_person(name: str, email: str, name_field: str) -> User:
+    # Else its owner could neither sign up nor come in through a provider.
+    if "@" in name and name.lower() != email.lower():
+        raise ValidationError({name_field: _NOT_THE_ADDRESS})
     # A name that nobody here knows can be taken all the same.
     if User.objects.filter(username=name).exists():
         raise ValidationError({name_field: _TAKEN})

@@ -20,7 +20,7 @@ E017  a variable of OpenTelemetry is wrong, or its packages are not installed
 E018  CHATAPI_REPLICA_DATABASE_URL or DATABASE_URL is not one of PostgreSQL
 E019  a variable of Stripe is wrong or missing, or its package is not installed
 E020  CHATAPI_EMAIL_FROM is not a mail address, though there is a mail server
-E021  CHATAPI_PUBLIC_URL is not an origin
+E021  CHATAPI_PUBLIC_URL is not an origin, or is missing where the host of mailed links is anyone's choice
 E022  CHATAPI_SIGN_UP lets people sign up whose address nothing confirms, or the domains are none
 W001  a variable begins with CHATAPI_ and is not a setting
 """
@@ -346,6 +346,11 @@ def check_public_url(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that links in mail can begin with the service's address."""
     url = settings.PUBLIC_URL
     wrong = [] if not url or (TRUSTED_ORIGIN.fullmatch(url) and "*" not in url) else [url]
+    if settings.SENDS_EMAIL and not url and "*" in settings.ALLOWED_HOSTS:
+        message = (
+            "CHATAPI_PUBLIC_URL is empty and CHATAPI_ALLOWED_HOSTS is *: visitors choose where mail leads"
+        )
+        return [checks.Error(message, hint="Use https://chat.example.com.", id="chatapi.E021")]
     return _wrong_values("CHATAPI_PUBLIC_URL", wrong, "no origin", "Use https://chat.example.com.", "E021")
 
 

@@ -77,6 +77,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         organization = data["organization"]
         if roles.is_above(data["role"], access.role_in(self.by, organization.pk)):
             raise ValidationError({"role": "You can't assign a role above your own."})
+        invitations.count(f"person {self.by.pk}")
         person = memberships.person_named(self.by, data["name"], data["email"])
         if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
             raise ValidationError({"name": f"{person} is already a member of {organization}."})

@@ -25,6 +25,11 @@ def owner_of(address: str) -> User | None:
     return person
 
 
+def is_own(person: User) -> bool:
+    """Return whether the person has confirmed their address, or has none."""
+    return not person.email or owner_of(person.email) == person
+
+
 def is_taken(address: str, *, except_of: User | None = None) -> bool:
     """Return whether the address is another person's, confirmed or not, or their user name."""
     others = User.objects.exclude(pk=except_of.pk) if except_of else User.objects.all()

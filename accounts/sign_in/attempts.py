@@ -25,6 +25,8 @@ MAX_PER_IP = 100
 # Mail that visitors ask for: confirmations and links for a new password.
 MAX_MAILS_PER_ADDRESS = 5
 MAX_MAILS_PER_IP = 20
+# Of one person, or of the keys of one organization: invitations tell which names are taken.
+MAX_INVITATIONS = 50
 
 
 def wait_ms(name: str, ip: str) -> int:
@@ -50,6 +52,11 @@ def mail_wait_ms(address: str, ip: str) -> int:
     return _wait_ms(
         {_key("mail to", address): MAX_MAILS_PER_ADDRESS, _key("mail from", ip): MAX_MAILS_PER_IP}
     )
+
+
+def invitation_wait_ms(inviter: str) -> int:
+    """Count an invitation, before its name is looked up; return the time to wait. Raises `RedisError`."""
+    return _wait_ms({_key("invitations of", inviter): MAX_INVITATIONS})
 
 
 def forget(name: str, ip: str) -> None:

@@ -4,7 +4,6 @@ A request ends after `TIME_LIMIT_S` and `MAX_BYTES`, follows no redirect, and go
 HTTPS only, unless the operator allows private addresses.
 """
 
-import ipaddress
 import ssl
 import time
 from typing import Any
@@ -14,6 +13,8 @@ from django.conf import settings
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
+
+from accounts.public_addresses import is_public
 
 TIME_LIMIT_S = 10.0
 _WAIT_S = 5.0
@@ -25,6 +26,21 @@ class NotFetched(requests.RequestException):
     """The URL may not be fetched, or its answer is too long or too late."""
 
 
+class _Socket(ssl.SSLSocket):
+    """A socket that waits for `TIME_LIMIT_S` altogether, however slowly bytes trickle in."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        self._ends_at = time.monotonic() + TIME_LIMIT_S
+        super().do_handshake(block)
+
+    def recv_into(self, *args: Any, **kwargs: Any) -> int:
+        left_s = self._ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self.settimeout(min(left_s, _WAIT_S))
+        return super().recv_into(*args, **kwargs)
+
+
 class _PublicConnection(HTTPSConnection):
     """A connection that closes before its first byte if the peer's address is private.
 
@@ -33,8 +49,7 @@ class _PublicConnection(HTTPSConnection):
 
     def _new_conn(self) -> Any:
         connected = super()._new_conn()
-        address = ipaddress.ip_address(connected.getpeername()[0].partition("%")[0])
-        if not (settings.OIDC_PRIVATE_ADDRESSES or address.is_global) or address.is_multicast:
+        if not settings.OIDC_PRIVATE_ADDRESSES and not is_public(connected.getpeername()[0]):
             connected.close()
             raise NotFetched("The address of this server is private.")
         return connected
@@ -48,7 +63,9 @@ class _PublicAdapter(HTTPAdapter):
     """Verifies certificates with the system's authorities, or those of SSL_CERT_FILE."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        super().init_poolmanager(*args, **kwargs, ssl_context=ssl.create_default_context())
+        context = ssl.create_default_context()
+        context.sslsocket_class = _Socket
+        super().init_poolmanager(*args, **kwargs, ssl_context=context)
         self.poolmanager.pool_classes_by_scheme = {"https": _PublicPool}
 
     def cert_verify(self, *args: Any, **kwargs: Any) -> None:
@@ -66,15 +83,14 @@ class Session(requests.Session):
 
     def request(self, method: str, url: str | bytes, *args: Any, **kwargs: Any) -> requests.Response:
         """Return the whole answer. Raises `RequestException`."""
-        ends_at = time.monotonic() + TIME_LIMIT_S
         kwargs |= {"timeout": _WAIT_S, "allow_redirects": False, "stream": True}
         response = super().request(method, url, *args, **kwargs)
         with response:
             parts = bytearray()
             for part in response.iter_content(_PART):
                 parts += part
-                if len(parts) > MAX_BYTES or time.monotonic() > ends_at:
-                    raise NotFetched("The answer of this server is too long, or takes too long.")
+                if len(parts) > MAX_BYTES:
+                    raise NotFetched("The answer of this server is too long.")
         response._content = bytes(parts)
         return response
 

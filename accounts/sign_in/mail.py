@@ -3,12 +3,26 @@
 import logging
 from smtplib import SMTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core.mail import EmailMessage
+from django.http import HttpRequest
 from django.template.loader import render_to_string
 
 log = logging.getLogger(__name__)
+
+
+def absolute_url(request: HttpRequest, path: str) -> str:
+    """Return the URL of a page for a link that leaves the browser: its host is the visitor's choice unless
+    `CHATAPI_PUBLIC_URL` says it.
+    """
+    return f"{settings.PUBLIC_URL}{path}" if settings.PUBLIC_URL else request.build_absolute_uri(path)
+
+
+def host(request: HttpRequest) -> str:
+    """Return the host of the links."""
+    return urlsplit(absolute_url(request, "/")).netloc
 
 
 def send(template: str, to: str, **context: Any) -> bool:

@@ -11,7 +11,6 @@ from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -80,6 +79,23 @@ def from_provider(view: View) -> View:
     return wrapper
 
 
+def with_own_address(view: View) -> View:
+    """Return the view for people whose address is confirmed, if they have one and mail can confirm it.
+
+    Otherwise a passkey of somebody who entered another's address would outlive the owner's new password.
+    """
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        person: Any = request.user
+        if person.is_authenticated and settings.SENDS_EMAIL and not addresses.is_own(person):
+            messages.error(request, "Confirm your address first.")
+            return redirect("console:account")
+        return view(request, *args, **kwargs)
+
+    return wrapper
+
+
 @require_safe
 @never_cache
 @login_required
@@ -117,24 +133,28 @@ def address_page(request: HttpRequest) -> HttpResponse:
         return render(request, "console/address.html", {"form": form}, status=form.status)
     address = form.cleaned_data["email"]
     if addresses.is_taken(address, except_of=person):
-        url = request.build_absolute_uri(reverse("console:forgotten"))
-        mail.send("account_exists", address, url=url, host=request.get_host())
+        url = mail.absolute_url(request, reverse("console:forgotten"))
+        mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
         content = {"person": person.pk, "from": person.email, "to": address}
         path = reverse("console:confirm_address", args=[addresses.sign(PURPOSE, content)])
-        url = request.build_absolute_uri(path)
-        mail.send("address", address, url=url, name=person.get_username(), host=request.get_host())
+        url = mail.absolute_url(request, path)
+        mail.send("address", address, url=url, name=person.get_username(), host=mail.host(request))
     return render(request, "console/mail_sent.html", {"address": address})
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@login_required
 def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
-    """Confirm the address of the link, after a press of a button: programs open links in mail, too."""
+    """Confirm the address of the link, after a press of a button: programs open links in mail, too.
+
+    Its person has to be signed in, so that nobody confirms their address for a stranger's account.
+    """
     content = addresses.read(PURPOSE, token) or {}
-    person = User.objects.filter(pk=content.get("person", 0), is_active=True).first()
+    person: Any = request.user
     if (
-        person is None
+        person.pk != content.get("person")
         or person.email != content["from"]
         or addresses.is_taken(content["to"], except_of=person)
     ):

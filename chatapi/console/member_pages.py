@@ -62,6 +62,7 @@ class InviteForm(forms.Form):
         if not data["name"]:
             raise ValidationError({"email": "Enter an address, or the name of a person that you know."})
         organization = self.console.organization
+        invitations.count(f"person {self.console.person.pk}")
         person = memberships.person_named(self.console.person, data["name"], data["email"])
         if person.pk is not None and Member.objects.filter(organization=organization, user=person).exists():
             raise ValidationError({"name": f"{person} is already a member of {organization}."})

@@ -62,7 +62,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
         return render(request, "console/forgotten.html", context, status=form.status)
     address = form.cleaned_data["email"]
     links = [_reset_link(request, person) for person in _people(address)]
-    mail.send("new_password", address, links=links, host=request.get_host())
+    mail.send("new_password", address, links=links, host=mail.host(request))
     return render(request, "console/mail_sent.html", {"address": address})
 
 
@@ -70,13 +70,15 @@ def _people(address: str) -> list[User]:
     """Return those with this confirmed address, or with this address that nobody has confirmed."""
     owner = addresses.owner_of(address)
     people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
+    # A database may hold "ı" and "I" for one letter: the mail goes to what was typed, another's mailbox.
+    people = [person for person in people if person.email.lower() == address]
     return [person for person in people if person.is_active and providers.required_for(person) is None]
 
 
 def _reset_link(request: HttpRequest, person: User) -> dict[str, str]:
     place = urlsafe_base64_encode(force_bytes(person.pk))
     path = reverse("console:new_password", args=[place, default_token_generator.make_token(person)])
-    return {"name": person.get_username(), "url": request.build_absolute_uri(path)}
+    return {"name": person.get_username(), "url": mail.absolute_url(request, path)}
 
 
 class NewPassword(PasswordResetConfirmView):

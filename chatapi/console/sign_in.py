@@ -48,6 +48,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         "asks_for_password": bool(form.is_bound or form.initial),
         "provider": provider,
         "next": next_url(request, default=""),
+        "is_closed": settings.SIGN_UP == "closed",
         "may_sign_up": settings.SIGN_UP in ("open", "domain"),
     }
     return render(request, "console/sign_in.html", context, status=form.status)

@@ -65,11 +65,11 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     if provider is not None and provider.is_required:
         return provider_page(request, provider, is_required=True)
     if addresses.is_taken(address):
-        url = request.build_absolute_uri(reverse("console:forgotten"))
-        mail.send("account_exists", address, url=url, host=request.get_host())
+        url = mail.absolute_url(request, reverse("console:forgotten"))
+        mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
         path = reverse("console:confirm_sign_up", args=[addresses.sign(PURPOSE, {"email": address})])
-        mail.send("sign_up", address, url=request.build_absolute_uri(path), host=request.get_host())
+        mail.send("sign_up", address, url=mail.absolute_url(request, path), host=mail.host(request))
     return render(request, "console/mail_sent.html", {"address": address})
 
 

@@ -5,7 +5,6 @@ import base64
 import errno
 import hashlib
 import hmac
-import ipaddress
 import json
 import os
 import socket
@@ -20,6 +19,7 @@ from django.db import transaction
 from accounts import encryption
 from accounts.encryption import Purpose
 from accounts.models import Organization
+from accounts.public_addresses import is_public
 from chatapi.notifications.models import MAX_ANSWER_CHARS, MAX_URL_CHARS, WebhookEndpoint
 from chatapi.notifications.queue import Attempt
 from usage.models import Event
@@ -30,10 +30,6 @@ ROTATION = timedelta(days=1)
 """The time for which messages have signatures by the old secret, too."""
 TIMEOUT_S = 15.0
 _PREFIX, _SECRET_BYTES = "whsec_", 32
-# It reaches hosts by their IPv4 addresses (RFC 6052).
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# Azure's service for virtual machines, though its address is a public one.
-_METADATA = {ipaddress.ip_address("168.63.129.16")}
 SECRETS_LOST = "The secret can't be decrypted: it was made under another CHATAPI_SECRET_KEY. Rotate it."
 
 
@@ -56,22 +52,6 @@ def url_mistake(url: str) -> str | None:
     if parts.username or parts.password or parts.fragment:
         return "The URL must have no user, password or fragment: the signature says who sends."
     return None
-
-
-def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the Internet: not private, local, multicast or of metadata."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:  # such as 2130706433, which the system takes for 127.0.0.1
-        return False
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip in _NAT64:
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-        if ip.ipv4_mapped:
-            return is_public(str(ip.ipv4_mapped))
-        if ip.sixtofour or ip.teredo:
-            return False
-    return ip.is_global and not ip.is_multicast and not ip.is_reserved and ip not in _METADATA
 
 
 def add(endpoint: WebhookEndpoint) -> str | None:

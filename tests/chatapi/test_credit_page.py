@@ -46,6 +46,13 @@ def pay_in(client: Client, path: str, stripe: Stripe, **amount: str) -> str:
     return f"{back.path}?{back.query}"
 
 
+def test_start_says_where_to_pay(stripe: Stripe, owner: Client, path: str, acme: Organization) -> None:
+    credit.require(acme)
+    start = owner.get(f"/console/{acme.pk}/start")
+    assert "until you pay some in at Credit" in text(start)
+    assert f'<a href="{path}">Credit</a>' in start.content.decode()
+
+
 def test_a_person_pays_and_sees_the_credit(
     stripe: Stripe, owner: Client, path: str, acme: Organization
 ) -> None:

@@ -2,6 +2,12 @@
 fetched.
 """
 
+import socket
+import ssl
+import time
+from contextlib import suppress
+from threading import Thread
+
 import pytest
 from allauth.socialaccount.models import SocialAccount
 from django.test import Client
@@ -16,6 +22,7 @@ from tests.admin_pages import client_of
 from tests.cast import Person
 from tests.chatapi.identity_provider import SECRET, Provider, offer
 
+TRICKLING_S = 10
 pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
 
 
@@ -150,6 +157,30 @@ def test_a_slow_answer_is_cut_off(provider: Provider, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fetching, "TIME_LIMIT_S", -1.0)
     with pytest.raises(fetching.NotFetched):
         fetching.discovery(provider.issuer)
+
+
+@pytest.mark.parametrize("head", [b"x: ", b"content-length: 9999\r\n\r\n", b"connection: close\r\n\r\n"])
+def test_bytes_that_trickle_in_do_not_hold_a_thread(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    monkeypatch.setattr(fetching, "TIME_LIMIT_S", 0.5)
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(provider.certificate, provider.key)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=trickle, args=(server, tls, head), daemon=True).start()
+        began_at = time.monotonic()
+        with pytest.raises(fetching.NotFetched):
+            fetching.discovery(f"https://localhost:{server.getsockname()[1]}")
+    assert time.monotonic() - began_at < TRICKLING_S / 2
+
+
+def trickle(server: socket.socket, tls: ssl.SSLContext, head: bytes) -> None:
+    """Answer one request with a byte each tenth of a second."""
+    with tls.wrap_socket(server.accept()[0], server_side=True) as client, suppress(OSError):
+        client.sendall(b"HTTP/1.1 200 OK\r\n" + head)
+        for _ in range(10 * TRICKLING_S):
+            time.sleep(0.1)
+            client.sendall(b"x")
 
 
 def test_a_provider_that_is_away_is_a_page(provider: Provider, acme: Organization) -> None:

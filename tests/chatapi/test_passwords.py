@@ -1,11 +1,13 @@
 """Forgotten passwords, and changes of one's own address and password: by mail, or without any."""
 
 import re
+from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
+from django.db import connection
 from django.test import Client
 from pytest_django import Settings
 
@@ -92,6 +94,44 @@ def test_an_address_that_an_operator_has_changed_opens_nothing(
     assert EmailAddress.objects.get(email="alice@acme.example").user == charlie.user
 
 
+def _by_upper(one: str, other: str) -> int:
+    return (one.upper() > other.upper()) - (one.upper() < other.upper())
+
+
+@pytest.fixture
+def one_letter_in_any_case(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare as PostgreSQL does with a locale: the dotless i is an I, and the long s is an S."""
+    if connection.vendor == "sqlite":
+        database: Any = connection
+        database.ensure_connection()
+        database.connection.create_collation("by_upper", _by_upper)
+        monkeypatch.setitem(database.operators, "iexact", "= %s COLLATE by_upper")
+
+
+@pytest.mark.usefixtures("mailing", "one_letter_in_any_case")
+@pytest.mark.parametrize("typed", ["alice@gma\u0131l.example", "a\u017fh@acme.example"])
+def test_an_address_that_only_looks_alike_gets_no_link(
+    mailoutbox: list[EmailMessage], alice: Person, typed: str
+) -> None:
+    with_password(alice.user, email=typed.replace("\u0131", "i").replace("\u017f", "s"))
+    Client().post(FORGOTTEN, {"email": typed})
+    (mail,) = mailoutbox
+    assert mail.subject == "There is no account with your address"
+
+
+@pytest.mark.usefixtures("mailing")
+def test_the_visitor_does_not_choose_the_host_of_a_mailed_link(
+    mailoutbox: list[EmailMessage], alice: Person, settings: Settings
+) -> None:
+    with_password(alice.user, email="alice@acme.example")
+    settings.ALLOWED_HOSTS, settings.PUBLIC_URL = ["*"], "https://chat.example.com"
+    for path in (FORGOTTEN, "/console/sign-up"):
+        settings.SIGN_UP = "open"
+        Client(headers={"host": "evil.example"}).post(path, {"email": "alice@acme.example"})
+        assert "https://chat.example.com/console/" in str(mailoutbox[-1].body)
+        assert "evil.example" not in str(mailoutbox[-1].body)
+
+
 @pytest.mark.usefixtures("mailing")
 def test_mail_from_one_address_of_the_network_is_bounded(mailoutbox: list[EmailMessage]) -> None:
     answers = [
@@ -136,6 +176,26 @@ def test_mail_of_invitations_is_bounded_and_the_link_is_not(
     assert "/console/invitation/" in pages[-1]
 
 
+def test_invitations_do_not_tell_many_names(alice: Person, acme: Organization) -> None:
+    User.objects.create(username="taken@hooli.example")
+    client, path = client_of(alice.user), f"/console/{acme.pk}/members/invite"
+    sent = {"email": "taken@hooli.example", "role": "viewer"}
+    for _ in range(attempts.MAX_INVITATIONS):
+        assert "This name is taken" in client.post(path, sent).content.decode()
+    for address in ("taken@hooli.example", "free@hooli.example"):
+        refused = client.post(path, sent | {"email": address}).content.decode()
+        assert "At most 50 people are invited in ten minutes" in refused
+    assert not User.objects.filter(username="free@hooli.example").exists()
+
+
+@pytest.mark.parametrize("email", ["", "mallory@acme.example"])
+def test_nobody_is_named_by_somebody_elses_address(alice: Person, acme: Organization, email: str) -> None:
+    sent = {"name": "ceo@hooli.example", "email": email, "role": "viewer"}
+    refused = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    assert "must be the person&#x27;s e-mail address" in refused.content.decode()
+    assert not User.objects.filter(username="ceo@hooli.example").exists()
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
@@ -151,6 +211,8 @@ def test_where_sign_up_is_closed_only_operators_add_people(
     alice: Person, acme: Organization, root: Client, settings: Settings
 ) -> None:
     settings.SIGN_UP = "closed"
+    asked = Client().get("/console/sign-in").content.decode()
+    assert "owner or admin can invite you" not in asked
     path, sent = f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}
     refused = client_of(alice.user).post(path, sent)
     assert "Only an operator of this service adds new people" in refused.content.decode()
@@ -215,14 +277,44 @@ def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMess
     client.post("/console/account/again/password", {"password": PASSWORD})
     client.post("/console/account/address", {"email": "alice@home.example"})
     link = link_in(mailoutbox[0])
-    assert "alice@home.example becomes the confirmed address of alice" in Client().get(link).content.decode()
+    assert "alice@home.example becomes the confirmed address of alice" in client.get(link).content.decode()
     alice.user.refresh_from_db()
     assert alice.user.email == "alice@acme.example"
-    Client().post(link)
+    client.post(link)
     alice.user.refresh_from_db()
     assert alice.user.email == "alice@home.example"
     assert list(EmailAddress.objects.values_list("email", "verified")) == [("alice@home.example", True)]
-    assert Client().post(link).status_code == 404
+    assert client.post(link).status_code == 404
+
+
+@pytest.mark.usefixtures("mailing")
+def test_nobody_confirms_an_address_for_a_strangers_account(
+    mailoutbox: list[EmailMessage], alice: Person, bob: Person
+) -> None:
+    client = Client()
+    sign_in(client, with_password(alice.user).username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "victim@acme.example"})
+    link = link_in(mailoutbox[0])
+    assert (
+        Client().post(link).headers["location"].startswith("/console/sign-in?next=/console/account/address/")
+    )
+    assert client_of(bob.user).post(link).status_code == 404
+    assert not EmailAddress.objects.exists()
+
+
+@pytest.mark.usefixtures("mailing")
+@pytest.mark.parametrize("path", ["codes-app", "passkeys/new"])
+def test_a_second_factor_needs_a_confirmed_address(alice: Person, path: str) -> None:
+    client = Client()
+    sign_in(client, with_password(alice.user, email="victim@acme.example").username)
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    refused = client.get(f"/console/account/{path}", follow=True)
+    assert "Confirm your address first" in refused.content.decode()
+    confirmed(alice, "victim@acme.example")
+    sign_in(client, "alice")
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    assert client.get(f"/console/account/{path}").status_code == 200
 
 
 @pytest.mark.usefixtures("mailing")

@@ -56,7 +56,7 @@ def test_a_confirmed_address_founds_an_organization(mailoutbox: list[EmailMessag
 
 def test_a_founded_organization_spends_nothing_before_it_has_credit(mailoutbox: list[EmailMessage]) -> None:
     done = Client().post(mailed(mailoutbox), {"password": PASSWORD, "name": "Globex"}, follow=True)
-    assert "Your organization has no credit yet" in done.content.decode()
+    assert "the operator of this service grants some" in done.content.decode()
     credit = Credit.objects.get(organization__name="Globex")
     assert (credit.is_required, credit.credited_nanodollars) == (True, 0)
 

@@ -249,6 +249,15 @@ def test_links_in_mail_begin_with_an_origin(settings: Settings, url: str) -> Non
     assert ids() == ["chatapi.E021"]
 
 
+def test_visitors_do_not_choose_the_host_of_links_in_mail(settings: Settings) -> None:
+    settings.ALLOWED_HOSTS, settings.DEFAULT_FROM_EMAIL = ["*"], "chatapi@example.com"
+    assert ids() == []
+    settings.SENDS_EMAIL = True
+    assert ids() == ["chatapi.E021"]
+    settings.PUBLIC_URL = "https://chat.example.com"
+    assert ids() == []
+
+
 @pytest.mark.parametrize("mode", ["open", "domain"])
 def test_nobody_signs_up_without_mail(settings: Settings, mode: str) -> None:
     settings.SIGN_UP, settings.SIGN_UP_DOMAINS = mode, ["example.com"]

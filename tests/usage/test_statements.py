@@ -14,7 +14,7 @@ from django.db.models import Sum
 from django.test import Client
 
 from accounts import keys
-from accounts.models import APIKey
+from accounts.models import APIKey, Organization
 from chatapi.worker.reaper import housekeeping
 from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
 from tests.usage.emptying import without_triggers
@@ -140,6 +140,12 @@ def test_a_preview_of_an_old_month_is_what_its_statement_becomes(
             made.totals.opening_balance,
             made.totals.closing_balance,
         )
+
+
+def test_the_first_credit_of_an_installation_has_its_own_day(acme: Organization) -> None:
+    entry, _ = credit.grant(acme, 20 * 10**9, NOTE)
+    now = entry.created_at
+    assert [row.date for row in preview(acme, Month.of(now), now).credit] == [now.date()]
 
 
 def test_a_busy_preview_has_the_same_sums_without_kinds(

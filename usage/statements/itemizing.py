@@ -87,11 +87,14 @@ def next_day() -> date | None:
     """Return the oldest day that is over and not itemized, None when there is none."""
     first_open = (database_now() - GRACE).date()
     _reopen_since(first_open)
-    day = itemized_until()
-    if day is None:
-        first = LedgerEntry.objects.order_by("created_at", "id").values_list("created_at", flat=True).first()
-        day = first.date() if first else first_open
+    day = itemized_until() or first_day() or first_open
     return day if day < first_open else None
+
+
+def first_day() -> date | None:
+    """Return the day of the oldest entry."""
+    first = LedgerEntry.objects.order_by("created_at", "id").values_list("created_at", flat=True).first()
+    return first.date() if first else None
 
 
 def itemized_until() -> date | None:

@@ -57,7 +57,7 @@ def until_now(organization_id: int, first: date, end: date) -> Days:
 
     Those are read request by request, or added up from the hours if there are too many.
     """
-    known_until = itemizing.itemized_until() or date.min
+    known_until = itemizing.itemized_until() or itemizing.first_day() or date.min
     known_until = min(max(known_until, first), end)
     found = itemized(organization_id, first, known_until)
     hours = HourlyUsage.objects.filter(

@@ -229,6 +229,7 @@ class Invites(ManagementRoute):
         access.require_role(caller, role)
         owner = Organization.objects.select_for_update().get(pk=caller.organization_id)
         refuse_more(owner.members.all(), "members")
+        invitations.count(f"organization {owner.pk}")
         person = memberships.person_with_email(owner.pk, sent.email)
         member = Member(organization=owner, user=person, role=role)
         memberships.join(member)

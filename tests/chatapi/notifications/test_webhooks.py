@@ -10,6 +10,7 @@ import pytest
 from pytest_django.fixtures import Settings
 from standardwebhooks import WebhookVerificationError
 
+from accounts.public_addresses import is_public
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
 from tests.cast import Person
@@ -227,20 +228,20 @@ NOT_PUBLIC = """
     10.0.0.1 172.16.0.1 192.168.1.1 127.0.0.1 127.8.8.8 0.0.0.0 169.254.169.254 100.100.100.200 224.0.0.1
     239.1.1.1 240.0.0.1 255.255.255.255 168.63.129.16 192.0.0.192 198.18.0.1 192.0.2.1 ::1 :: fe80::1
     fe80::1%eth0 fd00:ec2::254 ff02::1 ::ffff:10.0.0.1 64:ff9b::7f00:1 64:ff9b::a9fe:a9fe 2002:7f00:1::
-    2001:0:4136:e378:8000:63bf:3fff:fdd2 2001:db8::1 ::127.0.0.1
+    2001:0:4136:e378:8000:63bf:3fff:fdd2 2001:db8::1 ::127.0.0.1 fec0::1
 """
 
 
 @pytest.mark.parametrize("address", NOT_PUBLIC.split())
 def test_addresses_of_no_public_host_are_refused(address: str) -> None:
-    assert not webhooks.is_public(address)
+    assert not is_public(address)
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "93.184.215.14", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
 )
 def test_public_addresses_are_allowed(address: str) -> None:
-    assert webhooks.is_public(address)
+    assert is_public(address)
 
 
 GOOD_URLS = ["https://example.com/hooks?x=1", "https://example.com:8443"]
