@@ -163,7 +163,7 @@ def test_credit_is_low_again_after_a_grant_that_repeats_the_amount_before_a_refu
     credit.reclaim(organization, 50_000, NOTE)
     credit.grant(organization, 50_000, NOTE)
     for _ in range(2):
-        watch.write(NOW, [watch.look(database_now())])
+        watch.write(NOW, [watch.look(database_now(), find) for find in watch.LOOKS])
     assert [row.data["balance_usd"] for row in Event.objects.all()] == ["0", "0"]
 
 
