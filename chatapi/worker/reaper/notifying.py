@@ -55,7 +55,9 @@ async def _look(commits: GroupCommit, find: watch.Find) -> None:
 
 
 async def _delete_old(commits: GroupCommit) -> None:
-    await commits.write(queue.delete_old, None)
+    now = await commits.read(database_now)
+    if any(old := await commits.read(queue.old, now)):
+        await commits.write(queue.delete, old)
 
 
 async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) -> None:

@@ -38,7 +38,7 @@ async def look_at_payments(commits: GroupCommit) -> None:
         # One at a time: after a failure, the next call begins with the others.
         if not (due := await commits.read(payments.claim, 1)):
             break
-        await _look_at(commits, *due)
+        await _look_at(commits, due[0])
 
 
 async def _look_at(commits: GroupCommit, claimed: payments.Claimed) -> None:
@@ -60,7 +60,7 @@ async def report_usage(commits: GroupCommit) -> None:
     for _ in range(sender.BATCH):
         if not (due := await commits.read(sender.claim, 1)):
             break
-        outcome = await asyncio.to_thread(sender.deliver, *due)
-        await commits.read(sender.record, *due, outcome)
+        outcome = await asyncio.to_thread(sender.deliver, due[0])
+        await commits.read(sender.record, due[0], outcome)
         if outcome.result == Result.AWAY:
             raise StripeUnavailable(outcome.error)
