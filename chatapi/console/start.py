@@ -13,6 +13,7 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import CURL, base_url, written
 from usage.books import credit
 from usage.models import BudgetLimit, Generation, HourlyUsage
+from usage.payment import configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,20 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key="YOUR_KEY", model=model or "MODEL"),
         "needs_credit": _needs_credit(console.organization),
+        "credit_url": console.url("credit") if _may_pay(console) else "",
         "feed": console.url("home_of") + "live/feed",
     }
     return render(request, console, "start.html", context)
 
 
 def _needs_credit(organization: Organization) -> bool:
-    """Return whether live keys are refused until the operator grants credit."""
+    """Return whether live keys are refused until there is credit."""
     balance = credit.balance(organization)
     return balance.is_required and balance.available_nanodollars <= 0
+
+
+def _may_pay(console: Console) -> bool:
+    return configuration.is_on() and console.may("payment.add_payment")
 
 
 def _steps(console: Console) -> list[Step]:
