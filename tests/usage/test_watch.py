@@ -170,6 +170,7 @@ def test_one_look_asks_the_same_for_many_limits(
     run(alice)
     for number in range(1_000, 1_050):
         limit("key", number, "ever", 1)
+    now = database_now()
     with django_assert_max_num_queries(12):
         for find in watch.LOOKS:
-            watch.look(database_now(), find)
+            watch.look(now, find)
