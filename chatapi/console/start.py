@@ -45,13 +45,14 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "curl": written(CURL, origin=origin, key="YOUR_KEY", model=model or "MODEL"),
         "credit_url": console.url("credit") if _may_pay(console) else "",
         "needs_credit": _needs_credit(console.organization),
+        "credit_url": console.url("credit") if _may_pay(console) else "",
         "feed": console.url("home_of") + "live/feed",
     }
     return render(request, console, "start.html", context)
 
 
 def _needs_credit(organization: Organization) -> bool:
-    """Return whether live keys are refused until the operator grants credit."""
+    """Return whether live keys are refused until there is credit."""
     balance = credit.balance(organization)
     return balance.is_required and balance.available_nanodollars <= 0
 

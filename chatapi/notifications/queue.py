@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
+from uuid import UUID
 
 from django.db import transaction
 from django.db.models import F, Q
@@ -98,17 +100,32 @@ def replay(now: datetime, delivery: Delivery) -> None:
     )
 
 
-def delete_old(now: datetime, items: Sequence[None]) -> list[None]:
-    """Delete some old deliveries with their logs, and old events; an operation of `GroupCommit`."""
-    old = Delivery.objects.filter(begun_at__lt=now - KEEP_LOG).exclude(state=Delivery.State.DUE)
-    ids = list(old.order_by("begun_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])
-    Delivery.objects.filter(pk__in=ids).delete()
+class Old(NamedTuple):
+    """Deliveries and events that are kept no longer, by their ids."""
+
+    deliveries: Sequence[int]
+    events: Sequence[UUID]
+
+
+def old(now: datetime) -> Old:
+    """Return some old deliveries and events; read outside of the transaction that deletes them."""
+    # Those that are still due, too: they wait for an endpoint that is disabled.
+    deliveries = Delivery.objects.filter(begun_at__lt=now - KEEP_LOG).order_by("begun_at")
     # Those of periods without an end stay: without its event, a threshold would be reached anew.
-    over = Event.objects.filter(created_at__lt=now - KEEP_EVENTS)
+    over = Event.objects.filter(created_at__lt=now - KEEP_EVENTS).order_by("created_at")
     over = over.exclude(period=Period.EVER).exclude(kind=EventKind.CREDIT)
-    Event.objects.filter(
-        pk__in=list(over.order_by("created_at").values_list("pk", flat=True)[:DELETED_AT_ONCE])
-    ).delete()
+    return Old(
+        list(deliveries.values_list("pk", flat=True)[:DELETED_AT_ONCE]),
+        list(over.values_list("pk", flat=True)[:DELETED_AT_ONCE]),
+    )
+
+
+def delete(now: datetime, items: Sequence[Old]) -> list[None]:
+    """Delete deliveries with their logs, and events; an operation of `GroupCommit`."""
+    for item in items:
+        # One that was replayed since is not old.
+        Delivery.objects.filter(pk__in=item.deliveries, begun_at__lt=now - KEEP_LOG).delete()
+        Event.objects.filter(pk__in=item.events).delete()
     return [None for _ in items]
 
 

@@ -35,7 +35,7 @@ from usage.books import credit
 from usage.database.clock import database_now
 from usage.notifications import watch
 now = database_now()
-watch.write(now, [watch.look(now)])
+watch.write(now, [watch.look(now, find) for find in watch.LOOKS])
 organization = key.project.organization
 credit.grant(organization, 10**10, credit.Note("a test", "tess"))
 hook = WebhookEndpoint(organization=organization, url="https://hooks.example.com/" + "a-long-path/" * 20)

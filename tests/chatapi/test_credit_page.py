@@ -11,7 +11,7 @@ from django.test import Client
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
 from tests.admin_pages import client_of, text
-from tests.cast import Person
+from tests.cast import Person, admit, run
 from tests.fake_stripe import Stripe
 from usage.books import credit
 from usage.database.clock import database_now
@@ -51,6 +51,18 @@ def test_start_says_where_to_pay(stripe: Stripe, owner: Client, path: str, acme:
     start = owner.get(f"/console/{acme.pk}/start")
     assert "until you pay some in at Credit" in text(start)
     assert f'<a href="{path}">Credit</a>' in start.content.decode()
+
+
+def test_a_founder_pays_in_and_is_served(
+    stripe: Stripe, owner: Client, path: str, acme: Organization, alice: Person
+) -> None:
+    credit.require(acme)
+    with pytest.raises(AssertionError, match=r"organization/.*/ever"):
+        admit(alice)
+    pay_in(owner, path, stripe, preset="20")
+    book()
+    assert "no credit" not in text(owner.get(f"/console/{acme.pk}/start"))
+    assert run(alice).amount_nanodollars > 0
 
 
 def test_a_person_pays_and_sees_the_credit(

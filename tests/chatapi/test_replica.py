@@ -21,6 +21,7 @@ from django.test import Client, override_settings
 from django.utils import timezone
 
 from accounts.models import APIKey, Project
+from chatapi.api.own_writes import COOKIE
 from chatapi.doctor import stores
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, downloaded, text
@@ -252,6 +253,13 @@ def test_pages_charts_files_and_the_usage_api_read_the_replica(used: Person, roo
         with Statements.sent() as sent:
             assert downloaded(root, path).count("\n") == 4
         assert any("usage_" in sql for sql in sent.replica), path
+
+
+def test_a_file_after_a_change_is_the_primarys(used: Person, root: Client) -> None:
+    root.cookies[COOKIE] = "1"
+    with Statements.sent() as sent:
+        assert downloaded(root, "/admin/usage/ledgerentry/export.csv").count("\n") == 4
+    assert sent.replica == []
 
 
 def test_a_preview_of_a_statement_is_one_snapshot_of_the_replica(used: Person, replica: Replica) -> None:

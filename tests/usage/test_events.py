@@ -15,7 +15,9 @@ from tests.usage.conftest import DOLLAR, NOW, PRICE, completed, limit, run
 from usage.books import corrections, credit, ledger
 from usage.books.credit import Note
 from usage.books.outbox import PERCENTS
+from usage.database.clock import database_now
 from usage.models import BudgetLimit, Credit, Event, LedgerEntry
+from usage.notifications import watch
 
 Ask = Callable[..., ledger.Admission]
 NOTE = Note("a test", "alice")
@@ -147,6 +149,22 @@ def test_credit_is_low_once_after_each_grant(key: APIKey, ask: Ask) -> None:
     charge_10_000(ask())
     charge_10_000(ask())
     assert len(events()) == 2
+
+
+def test_credit_is_low_again_after_a_grant_that_repeats_the_amount_before_a_refund(
+    key: APIKey, ask: Ask
+) -> None:
+    organization = key.project.organization
+    credit.grant(organization, 100_000, NOTE)
+    for _ in range(10):
+        charge_10_000(ask())
+    assert len(events()) == 1
+    # Such as a payment that is disputed, and another one.
+    credit.reclaim(organization, 50_000, NOTE)
+    credit.grant(organization, 50_000, NOTE)
+    for _ in range(2):
+        watch.write(NOW, [watch.look(database_now(), find) for find in watch.LOOKS])
+    assert [row.data["balance_usd"] for row in Event.objects.all()] == ["0", "0"]
 
 
 def test_an_organization_chooses_what_low_credit_is(key: APIKey, ask: Ask) -> None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db.models import F
+from django.test import Client
 
 from accounts.models import APIKey, Organization
 from tests.fake_stripe import METER, Stripe
@@ -365,3 +367,39 @@ def test_who_pays_in_advance_is_not_billed_too(stripe: Stripe, db: None) -> None
     credit.require(payer, is_required=False)
     with pytest.raises(NotBooked, match="another organization's"):
         outbox.bill(payer, CUSTOMER)
+
+
+def test_who_is_billed_is_not_prepaid_too(stripe: Stripe, root: Client) -> None:
+    payer = Organization.objects.create(name="Payer")
+    credit.require(payer, is_required=False)
+    outbox.bill(payer, CUSTOMER)
+    page = f"/admin/usage/credit/{payer.pk}/change/"
+    answer = root.post(page, {"is_required": "on"})
+    assert "Stripe bills the usage of Payer" in answer.content.decode()
+    booking = ("--organization", "Payer", "--usd", "5", "--reason", "r", "--by", "alice", "--require")
+    with pytest.raises(CommandError, match="Stripe bills the usage of Payer"):
+        call_command("grantcredit", *booking)
+    assert not credit.balance(payer).is_required
+    assert credit.balance(payer).credited_nanodollars == 0
+    outbox.end(payer)
+    assert root.post(page, {"is_required": "on"}).status_code == 302
+    assert credit.balance(payer).is_required
+
+
+def test_when_billing_ends_all_until_then_is_reported_and_nothing_later(
+    stripe: Stripe, clock: Clock, keys: list[APIKey], capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = keys[0]
+    organization = key.project.organization
+    use(random.Random(1), key, clock.now, completion=100)
+    clock.now += timedelta(hours=2, minutes=20)
+    use(random.Random(2), key, clock.now, completion=100)
+    before = owed(organization)
+    call_command("stripecustomer", "--organization", organization.name, "--end", "--by", "alice")
+    assert capsys.readouterr().out == f"The usage of {organization} up to now is reported, and no more.\n"
+    clock.now += timedelta(minutes=5)
+    use(random.Random(3), key, clock.now, completion=100)
+    settle_all(clock)
+    assert stripe.total(CUSTOMER) == before // UNIT_NANODOLLARS
+    with pytest.raises(CommandError, match="has no customer at Stripe"):
+        call_command("stripecustomer", "--organization", organization.name, "--end", "--by", "alice")

@@ -230,3 +230,11 @@ def test_generations_settled_since_are_found_by_an_index(used: Generation) -> No
         )
         cursor.execute("EXPLAIN SELECT id FROM usage_generation WHERE settled_at >= now()")
         assert "generations_by_time" in str(cursor.fetchall())
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")
+def test_the_longest_waits_are_looked_for_among_the_open_generations(used: Generation) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert reports.longest_waits().keys() == {used.organization_id}
+    (sql,) = [query["sql"] for query in queries if "usage_generation" in query["sql"]]
+    assert any("open_generations" in step for step in _plan(sql))

@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from accounts.audit import recorder
 from accounts.models import Organization
 from usage import pricing
-from usage.books import budgets
+from usage.books import budgets, outbox
 from usage.database.clock import database_now, local_day
 from usage.errors import NotBooked
 from usage.formatting import usd
@@ -142,6 +142,7 @@ def _book_once(
     credit.credited_nanodollars -= owed
     if kind == Kind.GRANT:
         credit.last_grant_nanodollars = nanodollars
+        outbox.granted(database_now(), organization.pk, credit.credited_nanodollars)
     # Only these columns: `is_required` may be changed by a request that holds no lock.
     credit.save(update_fields=["credited_nanodollars", "last_grant_nanodollars"])
     return Booking(_entry(organization, kind, owed, note), is_new=True)

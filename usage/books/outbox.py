@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from usage.books.budgets import Posted
 from usage.database.sql import insert
-from usage.models import EventKind
+from usage.models import Event, EventKind
 from usage.models.budget_keys import EVER, BudgetKey
 from usage.models.budgets import owner_of
 from usage.pricing import to_usd
@@ -115,3 +115,10 @@ def low_credit(organization_id: int, credited: int, balance: int, low: int) -> N
         "",
         {"balance_usd": to_usd(balance), "threshold_usd": to_usd(low), "credited_usd": to_usd(credited)},
     )
+
+
+def granted(now: datetime, organization_id: int, credited: int) -> None:
+    """Let low credit be an event again after a grant, also if this amount was credited before a refund."""
+    subject, period = f"organization/{organization_id}", to_usd(credited)
+    known = Event.objects.filter(kind=EventKind.CREDIT, subject=subject, period=period)
+    known.update(period=f"until {now.isoformat()}")

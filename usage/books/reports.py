@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Min, QuerySet
+from django.db.models import QuerySet
 
 from accounts import access
 from usage.database.clock import database_now
@@ -65,10 +65,12 @@ def longest_waits() -> dict[int, dict[int | None, int]]:
     now = database_now()
     waiting = Generation.objects.filter(OPEN, state=State.ADMITTED).order_by()
     found: defaultdict[int, dict[int | None, int]] = defaultdict(dict)
-    for organization_id, queue_class, oldest in waiting.values_list(
-        "organization_id", "queue_class"
-    ).annotate(Min("admitted_at")):
-        found[organization_id][queue_class] = _ms_between(oldest, now)
+    # Compared here, for the reason above.
+    for organization_id, queue_class, admitted_at in waiting.values_list(
+        "organization_id", "queue_class", "admitted_at"
+    ):
+        longest = found[organization_id]
+        longest[queue_class] = max(longest.get(queue_class, 0), _ms_between(admitted_at, now))
     return dict(found)
 
 

@@ -16,6 +16,7 @@ from usage.errors import NotBooked
 from usage.formatting import usd
 from usage.management import arguments
 from usage.models import Credit
+from usage.payment import outbox
 
 
 def book(
@@ -28,6 +29,8 @@ def book(
     organization = arguments.organization(options["organization"])
     with acting_command(command, options["by"]), transaction.atomic():
         try:
+            if options.get("require"):
+                outbox.refuse_billed(organization)
             booking = how(organization, options["usd"], arguments.note(options))
         except NotBooked as error:
             raise CommandError(str(error)) from error

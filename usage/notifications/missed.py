@@ -19,12 +19,8 @@ MAX_FOUND = 500
 _THRESHOLDS = [*((str(percent), percent) for percent in PERCENTS), (SOFT_LIMIT, 0)]
 
 
-def missed(now: datetime) -> list[NewEvent]:
-    """Return the events of current budgets and of credit that are not in the outbox."""
-    return [*_of_budgets(now), *_of_credit()]
-
-
-def _of_budgets(now: datetime) -> Iterator[NewEvent]:
+def of_budgets(now: datetime) -> Iterator[NewEvent]:
+    """Yield the events of current budgets that are not in the outbox."""
     zones = dict(Organization.objects.values_list("pk", "time_zone"))
     current = {
         (period.value, period.start(local_day(now, zone)))
@@ -66,7 +62,8 @@ def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, st
             yield budget_id, posted, signed, threshold
 
 
-def _of_credit() -> Iterator[NewEvent]:
+def of_credit(_: datetime) -> Iterator[NewEvent]:
+    """Return the event of each organization whose credit is low now."""
     owner = " AND ".join(f"b.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
     rows = fetch_all(
         f"""SELECT c.organization_id, c.credited_nanodollars,

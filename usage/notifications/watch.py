@@ -3,7 +3,7 @@
 Each finding is an event of a day, or of an expiry, so it is written once however often it is found.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from django.db.models import Q, Sum
@@ -17,8 +17,10 @@ from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
 from usage.models import FAILED, Budget, Event, EventKind, HourlyUsage, LedgerCheck, Period, Scope
 from usage.models.budget_keys import BudgetKey
-from usage.notifications.missed import missed
+from usage.notifications import missed
 from usage.pricing import NANODOLLARS, to_usd
+
+Find = Callable[[datetime], Iterable[NewEvent]]
 
 # Before the expiry of a key, the last one first.
 KEY_DAYS = (1, 7)
@@ -30,15 +32,16 @@ LEAST_FAILURES, FAILED_PERCENT = 10, 20
 
 
 @time_limit()
-def look(now: datetime) -> list[NewEvent]:
-    """Return what is found now and is not in the outbox yet."""
-    found = [*missed(now), *expiring_keys(now), *unusual_spend(now), *rising_failures(now), *failed_checks()]
-    return without_known(found)
+def look(now: datetime, find: Find) -> list[NewEvent]:
+    """Return what one of `LOOKS` finds now and is not in the outbox yet."""
+    return without_known(list(find(now)))
 
 
 def without_known(events: Sequence[NewEvent]) -> list[NewEvent]:
     """Return the events that are not in the outbox."""
-    rows = Event.objects.filter(subject__in={each.subject for each in events})
+    # With the kinds, for which there is an index.
+    kinds, subjects = {each.kind for each in events}, {each.subject for each in events}
+    rows = Event.objects.filter(kind__in=kinds, subject__in=subjects)
     known = set(rows.values_list("kind", "subject", "period", "threshold"))
     return [each for each in events if (each.kind, *each[2:5]) not in known]
 
@@ -123,7 +126,7 @@ def rising_failures(now: datetime) -> Iterator[NewEvent]:
             yield _of_day(EventKind.FAILURES, row["organization"], str(now.astimezone(UTC).date()), data)
 
 
-def failed_checks() -> Iterator[NewEvent]:
+def failed_checks(_: datetime) -> Iterator[NewEvent]:
     """Yield an event for each day on which a check of the books found differences that are still open."""
     for check in LedgerCheck.objects.filter(differences__gt=0, resolved_at__isnull=True):
         day = str(check.checked_at.astimezone(UTC).date())
@@ -159,3 +162,9 @@ def deployment_down(deployment: str, now: datetime) -> NewEvent:
 
 def _of_day(kind: EventKind, organization_id: int, day: str, data: Mapping[str, object]) -> NewEvent:
     return NewEvent(kind, organization_id, f"organization/{organization_id}", day, "", data)
+
+
+# Each is done apart, because one that takes too long or fails must not stop the others.
+LOOKS: Sequence[Find] = (
+    missed.of_budgets, missed.of_credit, expiring_keys, unusual_spend, rising_failures, failed_checks,
+)  # fmt: skip

@@ -17,6 +17,7 @@ from unfold.paginator import InfinitePaginator
 from accounts.audit import recorder
 from accounts.pages.admin_mixins import ChoosesRows, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
+from usage.errors import NotBooked
 from usage.formatting import moment, usd
 from usage.insights.limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
@@ -25,6 +26,7 @@ from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
+from usage.payment import outbox
 
 
 class ScopeFilter(admin.ChoicesFieldListFilter):
@@ -201,10 +203,25 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         return moment(row.soft_limit_reached_at) or "no"
 
 
+class CreditForm(forms.ModelForm):  # type: ignore[type-arg]  # a subscript fails when it runs
+    """Whether an organization is prepaid only."""
+
+    def clean_is_required(self) -> bool:
+        """Raise `ValidationError` if Stripe bills the organization's usage."""
+        is_required: bool = self.cleaned_data["is_required"]
+        if is_required:
+            try:
+                outbox.refuse_billed(self.instance.organization)
+            except NotBooked as error:
+                raise forms.ValidationError(str(error)) from error
+        return is_required
+
+
 @admin.register(Credit)
 class CreditAdmin(TenantAdmin, ModelAdmin):
     """Prepaid credit of organizations, and whether requests need it."""
 
+    form = CreditForm
     nothing_yet = "No prepaid credit yet."
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]

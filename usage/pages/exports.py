@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextvars import Context, copy_context
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -267,12 +268,15 @@ def respond(request: HttpRequest, table: Table, file_format: str) -> StreamingHt
     }
     if table.estimated_rows is not None:
         headers["x-estimated-rows"] = str(table.estimated_rows)
-    return StreamingHttpResponse(_sent(write(table)), content_type=content_type, headers=headers)
+    return StreamingHttpResponse(
+        _sent(write(table), copy_context()), content_type=content_type, headers=headers
+    )
 
 
-async def _sent(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    # Each part is read in the request's thread, when the part before is on its way.
-    following = sync_to_async(lambda: next(parts, None))
+async def _sent(parts: Iterator[bytes], context: Context) -> AsyncIterator[bytes]:
+    # Each part is read in the request's thread, when the part before is on its way, and as the request's own
+    # reads: from the primary only, for a person who has just changed something.
+    following = sync_to_async(lambda: context.run(next, parts, None))
     # An error breaks the connection, so that a partial file can't be taken for the whole.
     while (part := await following()) is not None:
         yield part

@@ -36,11 +36,13 @@ RECENT, WINDOW = timedelta(days=1), timedelta(days=30)
 MOST_HOURS = 1_000
 
 
+@transaction.atomic
 def bill(organization: Organization, customer_id: str) -> StripeCustomer:
     """Report the organization's usage from this hour on; a changed customer gets what is not reported yet.
 
     Raises `NotBooked` if the organization pays in advance.
     """
+    _lock(organization)
     if Credit.objects.filter(organization=organization, is_required=True).exists():
         raise NotBooked(f"{organization} is prepaid only: it would pay twice.")
     if StripeCustomer.objects.filter(customer_id=customer_id).exclude(organization=organization).exists():
@@ -52,6 +54,31 @@ def bill(organization: Organization, customer_id: str) -> StripeCustomer:
         create_defaults={"customer_id": customer_id, "billed_from": hour, "reported_until": hour},
     )
     return customer
+
+
+@transaction.atomic
+def end(organization: Organization) -> None:
+    """Report the organization's usage up to now, and no more.
+
+    Raises `NotBooked` if Stripe does not bill it.
+    """
+    customer = StripeCustomer.objects.select_for_update().filter(organization=organization).first()
+    if customer is None:
+        raise NotBooked(f"{organization} has no customer at Stripe.")
+    _write(customer, hour_of(database_now()) + HOUR)
+    customer.delete()
+
+
+def refuse_billed(organization: Organization) -> None:
+    """Raise `NotBooked` if Stripe bills the organization's usage; in a transaction, which keeps it so."""
+    _lock(organization)
+    if StripeCustomer.objects.filter(organization=organization).exists():
+        raise NotBooked(f"Stripe bills the usage of {organization}: if it were prepaid, it would pay twice.")
+
+
+def _lock(organization: Organization) -> None:
+    """Let one transaction at a time decide how the organization pays."""
+    Organization.objects.select_for_update().get(pk=organization.pk)
 
 
 def write_next() -> bool:

@@ -77,13 +77,13 @@ def begin(organization: Organization, amount_cents: int, by: str, return_url: st
     return checkout.url
 
 
-def claim() -> list[Claimed]:
-    """Claim the payments that are to be looked at, `BATCH` at most."""
+def claim(most: int = BATCH) -> list[Claimed]:
+    """Claim so many payments that are to be looked at, at most."""
     now = database_now()
     until = now + LEASE
     due = Payment.objects.filter(look_at__lte=now).exclude(session_id="").order_by("look_at")
     claimed = []
-    for payment_id, session_id, count in due.values_list("pk", "session_id", "looks_count")[:BATCH]:
+    for payment_id, session_id, count in due.values_list("pk", "session_id", "looks_count")[:most]:
         same = Payment.objects.filter(pk=payment_id, looks_count=count)
         if same.update(looks_count=count + 1, look_at=until):
             claimed.append(Claimed(payment_id, session_id, count + 1, until))

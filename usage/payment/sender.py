@@ -68,12 +68,14 @@ class Outcome(NamedTuple):
     error: str = ""
 
 
-def claim() -> list[Claimed]:
-    """Claim the events that are due, `BATCH` at most."""
+def claim(most: int = BATCH) -> list[Claimed]:
+    """Claim so many events that are due, at most."""
     now = database_now()
     until = now + LEASE
-    claimed = []
+    claimed: list[Claimed] = []
     for event in MeterEvent.objects.filter(due_at__lte=now).order_by("due_at", "pk")[:BATCH]:
+        if len(claimed) == most:
+            break
         is_old = now - (event.first_tried_at or event.hour) > KNOWN_FOR
         changes: dict[str, Any] = {"due_at": until, "tries": F("tries") + 1}
         if is_old and event.last_tried_at and now - event.last_tried_at < ADDED_UP_AFTER:

@@ -34,23 +34,30 @@ AT_ONCE = 32
 
 async def watch_for_ever(commits: GroupCommit, redis: Redis, prefix: str) -> None:
     """Look for events, for ever. Any number of processes may do it at the same time."""
+    looks = [partial(_look, commits, find) for find in watch.LOOKS]
+    looks += [partial(_look_at_deployments, commits, redis, prefix), partial(_delete_old, commits)]
     while True:
-        for look in (partial(_look, commits), partial(_look_at_deployments, commits, redis, prefix)):
+        for look in looks:
             try:
                 await look()
             except (UsageError, RedisError) as error:
                 log.warning("looking for events: %r", error)
             except Exception:
-                # A bug in one look must not stop the other.
+                # A bug in one look must not stop the others.
                 log.exception("looking for events failed")
         await asyncio.sleep(WATCH_EVERY_S)
 
 
-async def _look(commits: GroupCommit) -> None:
+async def _look(commits: GroupCommit, find: watch.Find) -> None:
     now = await commits.read(database_now)
-    if found := await commits.read(watch.look, now):
+    if found := await commits.read(watch.look, now, find):
         await commits.write(watch.write, found)
-    await commits.write(queue.delete_old, None)
+
+
+async def _delete_old(commits: GroupCommit) -> None:
+    now = await commits.read(database_now)
+    if any(old := await commits.read(queue.old, now)):
+        await commits.write(queue.delete, old)
 
 
 async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) -> None:

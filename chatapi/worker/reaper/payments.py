@@ -8,7 +8,7 @@ from django.conf import settings
 from usage.database.group_commit import GroupCommit
 from usage.errors import StripeRefused, StripeUnavailable, UsageError
 from usage.payment import outbox, payments, sender, stripe_api
-from usage.payment.sender import Outcome, Result
+from usage.payment.sender import Result
 
 log = logging.getLogger(__name__)
 
@@ -26,18 +26,28 @@ async def keep_payments(commits: GroupCommit) -> None:
                 await duty(commits)
             except UsageError as error:
                 log.warning("%s: %r", duty.__name__, error)
+            except Exception:
+                # A bug in one duty must not stop the other.
+                log.exception("%s failed", duty.__name__)
         await asyncio.sleep(EVERY_S)
 
 
 async def look_at_payments(commits: GroupCommit) -> None:
     """Book the payments that are to be looked at; raises `StripeUnavailable`."""
-    for claimed in await commits.read(payments.claim):
-        try:
-            found = await asyncio.to_thread(stripe_api.look_at, claimed.session_id)
-        except StripeRefused as error:
-            log.error("the payment %s is not at Stripe: %s", claimed.id, error)
-            await commits.read(payments.postpone, claimed)
-            continue
+    for _ in range(payments.BATCH):
+        # One at a time: after a failure, the next call begins with the others.
+        if not (due := await commits.read(payments.claim, 1)):
+            break
+        await _look_at(commits, due[0])
+
+
+async def _look_at(commits: GroupCommit, claimed: payments.Claimed) -> None:
+    try:
+        found = await asyncio.to_thread(stripe_api.look_at, claimed.session_id)
+    except StripeRefused as error:
+        log.error("the payment %s is not at Stripe: %s", claimed.id, error)
+        await commits.read(payments.postpone, claimed)
+    else:
         await commits.read(payments.book, claimed, found)
 
 
@@ -47,11 +57,10 @@ async def report_usage(commits: GroupCommit) -> None:
         for _ in range(ORGANIZATIONS_AT_ONCE):
             if not await commits.read(outbox.write_next):
                 break
-    outcome = Outcome(Result.THERE)
-    for claimed in await commits.read(sender.claim):
-        # While Stripe is away, the rest of the batch is not tried.
-        if outcome.result != Result.AWAY:
-            outcome = await asyncio.to_thread(sender.deliver, claimed)
-        await commits.read(sender.record, claimed, outcome)
-    if outcome.result == Result.AWAY:
-        raise StripeUnavailable(outcome.error)
+    for _ in range(sender.BATCH):
+        if not (due := await commits.read(sender.claim, 1)):
+            break
+        outcome = await asyncio.to_thread(sender.deliver, due[0])
+        await commits.read(sender.record, due[0], outcome)
+        if outcome.result == Result.AWAY:
+            raise StripeUnavailable(outcome.error)

@@ -12,6 +12,7 @@ from standardwebhooks import WebhookVerificationError
 
 from accounts.public_addresses import is_public
 from chatapi.notifications import queue, webhooks
+from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
 from tests.cast import Person
 from tests.chatapi.notifications.conftest import Deliver, endpoint_of, write_event
@@ -281,9 +282,23 @@ def test_old_deliveries_and_events_are_deleted(alice: Person, now: datetime) -> 
     endpoint_of(alice, "https://example.com")
     queue.send_test(now, WebhookEndpoint.objects.get())
     Delivery.objects.update(state=DELIVERED)
-    queue.delete_old(now + timedelta(days=29), [None])
-    assert Delivery.objects.count() == 1
-    queue.delete_old(now + timedelta(days=31), [None])
+    assert queue.old(now + timedelta(days=29)) == queue.Old([], [])
+    later = now + timedelta(days=31)
+    queue.delete(later, [queue.old(later)])
+    assert Delivery.objects.count() == 0
+
+
+def test_what_waits_for_a_disabled_endpoint_is_deleted_too(
+    alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
+) -> None:
+    endpoint_of(alice, receiver.url)
+    write_event(alice, now)
+    dispatch(now)
+    WebhookEndpoint.objects.update(is_enabled=False)
+    assert deliver(now) == 0
+    assert queue.old(now + timedelta(days=29)) == queue.Old([], [])
+    later = now + timedelta(days=31)
+    queue.delete(later, [queue.old(later)])
     assert Delivery.objects.count() == 0
 
 

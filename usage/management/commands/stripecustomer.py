@@ -18,8 +18,8 @@ from usage.payment.models import MeterEvent, StripeCustomer
 
 class Command(BaseCommand):
     help = (
-        "Report an organization's usage from this hour on to Stripe, which bills the customer. Without "
-        "--customer, show what was reported."
+        "Report an organization's usage from this hour on to Stripe, which bills the customer, or end this. "
+        "Without --customer and --end, show what was reported."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -28,19 +28,27 @@ class Command(BaseCommand):
         parser.add_argument(
             "--organization", required=True, type=arguments.text(200), metavar="NAME", help="whose usage"
         )
-        parser.add_argument("--customer", type=_customer_id, metavar="ID", help="the customer's id at Stripe")
+        change = parser.add_mutually_exclusive_group()
+        change.add_argument("--customer", type=_customer_id, metavar="ID", help="the customer's id at Stripe")
+        change.add_argument("--end", action="store_true", help="report the usage up to now, and no more")
         arguments.add_by(parser, "the person who sets it")
 
     def handle(self, *args: Any, **options: Any) -> None:
         organization = arguments.organization(options["organization"])
-        if options["customer"]:
+        if options["customer"] or options["end"]:
             if not settings.STRIPE_METER:
                 raise CommandError("Set CHATAPI_STRIPE_METER first: docs/payment.md shows how.")
             with acting_command("stripecustomer", options["by"]):
                 try:
-                    outbox.bill(organization, options["customer"])
+                    if options["end"]:
+                        outbox.end(organization)
+                    else:
+                        outbox.bill(organization, options["customer"])
                 except NotBooked as error:
                     raise CommandError(str(error)) from error
+        if options["end"]:
+            self.stdout.write(f"The usage of {organization} up to now is reported, and no more.")
+            return
         customer = StripeCustomer.objects.filter(organization=organization).first()
         if customer is None:
             raise CommandError(f"{organization} has no customer at Stripe: --customer names it.")

@@ -1,0 +1,108 @@
+"""The reaper's duties of payment: the failure of one payment or event, or of one duty, delays no other."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from accounts.models import Organization
+from chatapi.worker.reaper import payments as reaper
+from tests.fake_stripe import METER, Stripe
+from usage.books import credit
+from usage.database.group_commit import GroupCommit
+from usage.errors import StripeUnavailable
+from usage.payment import payments
+from usage.payment.models import MeterEvent, Payment
+from usage.rollups import hour_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+CENT = payments.NANODOLLARS_PER_CENT
+
+
+def paid(stripe: Stripe, names: list[str]) -> list[Payment]:
+    """Return a paid payment of each new organization, all of them due."""
+    found = []
+    for cents, name in enumerate(names, start=500):
+        payer = Organization.objects.create(name=name)
+        payments.begin(payer, cents, "alice", "https://chat.example.com/credit")
+        payment = Payment.objects.get(organization=payer)
+        stripe.pay(payment.session_id)
+        found.append(payment)
+    Payment.objects.update(look_at=timezone.now() - timedelta(seconds=1))
+    return found
+
+
+def turn(duty: Callable[[GroupCommit], Awaitable[None]]) -> None:
+    """Do a duty once; it raises if Stripe failed."""
+
+    async def once() -> None:
+        commits = GroupCommit()
+        try:
+            await duty(commits)
+        finally:
+            await commits.close()
+
+    asyncio.run(once())
+
+
+def test_a_payment_that_stripe_fails_for_keeps_no_other_from_its_credit(stripe: Stripe) -> None:
+    first, *others = paid(stripe, ["A", "B", "C"])
+    Payment.objects.filter(pk=first.pk).update(look_at=timezone.now() - timedelta(minutes=1))
+    stripe.fail("500", first.session_id, times=10)
+    with pytest.raises(StripeUnavailable):
+        turn(reaper.look_at_payments)
+    turn(reaper.look_at_payments)
+    for payment in others:
+        assert credit.balance(payment.organization).nanodollars == payment.amount_cents * CENT
+    assert credit.balance(first.organization).nanodollars == 0
+
+
+def test_an_event_that_stripe_fails_for_keeps_no_other_from_stripe(stripe: Stripe) -> None:
+    hour = hour_of(timezone.now()) - timedelta(hours=2)
+    for number, name in enumerate("ABC"):
+        MeterEvent.objects.create(
+            organization=Organization.objects.create(name=name),
+            customer_id=f"cus_{name}",
+            meter=METER,
+            hour=hour - timedelta(hours=30) if name == "A" else hour,
+            revision=1,
+            stamped_at=hour,
+            amount_nanodollars=1_000,
+            value=1,
+            due_at=hour + timedelta(minutes=number),
+        )
+    # The first one is old, so it is looked for.
+    stripe.fail("500", "event_summaries", times=10)
+    with pytest.raises(StripeUnavailable):
+        turn(reaper.report_usage)
+    turn(reaper.report_usage)
+    assert sorted(event["customer"] for event in stripe.events) == ["cus_B", "cus_C"]
+
+
+def test_a_bug_in_one_duty_does_not_stop_the_other(
+    stripe: Stripe, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = asyncio.Event()
+
+    async def look_at_payments(_: GroupCommit) -> None:
+        raise LookupError("a bug")
+
+    async def report_usage(_: GroupCommit) -> None:
+        done.set()
+
+    monkeypatch.setattr(reaper, "look_at_payments", look_at_payments)
+    monkeypatch.setattr(reaper, "report_usage", report_usage)
+
+    async def keep(commits: GroupCommit) -> None:
+        keeping = asyncio.create_task(reaper.keep_payments(commits))
+        waiting = asyncio.create_task(done.wait())
+        await asyncio.wait([keeping, waiting], return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        assert not keeping.done()
+        keeping.cancel()
+
+    turn(keep)
+    assert done.is_set()
+    assert "look_at_payments failed" in caplog.text
