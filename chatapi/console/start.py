@@ -43,7 +43,6 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key="YOUR_KEY", model=model or "MODEL"),
-        "credit_url": console.url("credit") if _may_pay(console) else "",
         "needs_credit": _needs_credit(console.organization),
         "credit_url": console.url("credit") if _may_pay(console) else "",
         "feed": console.url("home_of") + "live/feed",
