@@ -38,6 +38,8 @@ class Signs(NamedTuple):
     heard: set[str]
     """Those whose key is there."""
     connected: set[str]
+    unknown: frozenset[str] = frozenset()
+    """Those about which no server that knows them has answered."""
 
 
 async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:

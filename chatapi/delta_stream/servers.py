@@ -55,11 +55,33 @@ class StreamServers(ByServer[DeltaStream]):
     answers.
     """
 
+    def __init__(self, parts: Sequence[DeltaStream]) -> None:
+        super().__init__(parts)
+        self._known_to: dict[str, set[DeltaStream]] = {}
+        """The servers on which a process was seen, by its inbox."""
+
     async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
-        """Return the signs of life of the processes that read these inboxes."""
-        found = await self._ask(lambda stream: stream.signs_of_life(inboxes))
+        """Return the signs of life of the processes that read these inboxes.
+
+        While a server is added to the list, a process of the older list is known to the other servers only.
+        If these do not answer, the new one's answer says nothing about it.
+        """
+        answered: set[DeltaStream] = set()
+        known_to = {name: self._known_to.get(name, set()) for name in inboxes}
+
+        async def of(stream: DeltaStream) -> Signs:
+            found = await stream.signs_of_life(inboxes)
+            answered.add(stream)
+            for name in found.heard | found.connected:
+                known_to[name].add(stream)
+            return found
+
+        found = await self._ask(of)
+        self._known_to = known_to
         return Signs(
-            set().union(*(each.heard for each in found)), set().union(*(each.connected for each in found))
+            set().union(*(each.heard for each in found)),
+            set().union(*(each.connected for each in found)),
+            frozenset(name for name, servers in known_to.items() if servers and servers.isdisjoint(answered)),
         )
 
     async def connected_workers(self) -> set[str]:

@@ -29,7 +29,7 @@ class Absences:
     def dead(self, names: Collection[str], signs: Signs) -> set[str]:
         """Return the dead ones: gone for `PRESUMED_DEAD_S`, or connected and silent for `HUNG_MS`."""
         now = loop_clock.monotonic()
-        silent = set(names) - signs.heard
+        silent = set(names) - signs.heard - signs.unknown
         self._silent_since = {name: self._silent_since.get(name, now) for name in silent}
         self._gone_since = {name: self._gone_since.get(name, now) for name in silent - signs.connected}
         gone = {name for name, since in self._gone_since.items() if now - since > PRESUMED_DEAD_S}

@@ -86,7 +86,7 @@ async def test_of_a_process_that_is_killed_redis_knows_at_once(
 
 
 async def test_nobody_is_asked_about_nobody(redis: Redis) -> None:
-    assert await signs(redis, PREFIX, []) == (set(), set())
+    assert await signs(redis, PREFIX, []) == Signs(set(), set())
 
 
 async def test_a_blocked_loop_does_not_keep_it_silent(redis: Redis, url: str) -> None:
@@ -168,6 +168,14 @@ def test_while_redis_was_away_nobody_was_gone(clock: Clock) -> None:
     assert dead_after(clock, absences, DEAD, 0) == set()
     absences.forget()
     assert dead_after(clock, absences, DEAD, 60) == set()
+
+
+def test_a_process_is_not_gone_while_its_servers_do_not_answer(clock: Clock) -> None:
+    absences, away = Absences(), DEAD._replace(unknown=frozenset([NAME]))
+    assert dead_after(clock, absences, away, 0) == set()
+    assert dead_after(clock, absences, away, 60) == set()
+    assert dead_after(clock, absences, DEAD, 1) == set()
+    assert dead_after(clock, absences, DEAD, PRESUMED_DEAD_S + 0.1) == {NAME}
 
 
 def test_a_connected_process_is_dead_only_after_a_long_silence(clock: Clock, settings: object) -> None:

@@ -10,7 +10,14 @@ import pytest
 from redis.asyncio import Redis
 
 from chatapi import identity
-from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamServers, StreamUnavailable
+from chatapi.delta_stream import (
+    ByServer,
+    Cancellation,
+    DeltaStream,
+    Signs,
+    StreamServers,
+    StreamUnavailable,
+)
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.web.inbox import Inbox
@@ -57,6 +64,23 @@ async def test_the_servers_that_answer_suffice(streams: StreamServers) -> None:
     assert await streams.cancelled_among([cancelled, other]) == {cancelled: Cancellation.ASKED}
     assert await streams.connected_workers() == set()
     assert (await streams.signs_of_life(["web"])).heard == set()
+
+
+async def test_a_process_is_missed_only_where_it_was_seen(valkey: Valkey, tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    with Valkey(tmp_path / "second") as second:
+        clients: list[Redis] = [connect(f"unix://{each.socket}") for each in (valkey, second)]
+        streams = StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
+        valkey.client.mset({"test:web:old list": 1, "test:web:new list": 1})
+        second.client.set("test:web:new list", 1)
+        names = ["old list", "new list", "never seen"]
+        assert await streams.signs_of_life(names) == Signs({"old list", "new list"}, set())
+        valkey.stop()
+        assert await streams.signs_of_life(names) == Signs({"new list"}, set(), frozenset({"old list"}))
+        valkey.start()
+        assert await streams.signs_of_life(names) == Signs({"new list"}, set())
+        for redis in clients:
+            await redis.aclose()
 
 
 async def test_no_server_that_answers_is_an_error(tmp_path: Path) -> None:
