@@ -86,7 +86,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     change_form_outer_after_template = "chatapi/key_limits.html"
     list_display = [
         "name", "redacted", "organization", "project_name", "kind", "status", "requests", "spent",
-        "last_request", "created",
+        "last_request",
     ]  # fmt: skip
     list_filter = [
         "is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter),
@@ -179,10 +179,6 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     def last_request(self, row: Any) -> str | None:
         moment = row.activity.last_request_at
         return None if moment is None else formatting.age(moment, timezone.now())
-
-    @display(description="Created", ordering="created_at")
-    def created(self, row: APIKey) -> str:
-        return f"{row.created_at:%Y-%m-%d}"
 
     # ---- one key
 
