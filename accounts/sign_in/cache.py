@@ -17,7 +17,7 @@ _SHARED = ("allauth", "jwt:")
 
 
 class SharedCache(BaseCache):
-    """A cache whose Redis is that of the settings of streams and broker, whatever its location says."""
+    """A cache in the Redis that the settings of streams and broker name; its own location is ignored."""
 
     def __init__(self, name: str, params: dict[str, Any]) -> None:
         super().__init__(params)

@@ -1,4 +1,4 @@
-"""Who may sign in through an organization's identity provider, as whom, and with which role.
+"""Decides which accounts an organization's identity provider may sign in, and with which role.
 
 A provider vouches for addresses of its organization's approved domains only, and only for accounts whose own
 address is one of them. So no organization can take over an account with an address of somebody else's domain.
@@ -141,6 +141,6 @@ def _give_place(provider: IdentityProvider, person: User, role: str, *, is_first
         if not place:
             memberships.join(Member(organization=provider.organization, user=person, role=role))
         elif role and role != place.role:
-            # The only owner stays one, whatever the groups say.
+            # The only owner stays one, also if the groups give another role.
             with suppress(ValidationError):
                 memberships.change_role(place, role)

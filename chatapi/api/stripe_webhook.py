@@ -12,7 +12,7 @@ from usage.payment import configuration, stripe_api, webhook
 @require_POST
 @never_cache
 def receive(request: HttpRequest) -> HttpResponse:
-    """Answer 200 to whatever Stripe has signed lately, and 400 to anything else."""
+    """Answer 200 to a message that Stripe has signed lately, and 400 to any other."""
     if not configuration.is_on():
         raise Http404
     try:

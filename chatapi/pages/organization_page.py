@@ -1,4 +1,4 @@
-"""The page of one organization: what it spends, by whom, and what bounds it."""
+"""The page of one organization: its spending by project and key, its limits, and its credit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -60,7 +60,7 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
                 break
-            end = fallbacks.told_end(end, attempted, error.failure)
+            end = fallbacks.final_end(end, attempted, error.failure)
             if error.is_retryable:
                 plan.failed(step.route, error.failure)
             else:

@@ -27,8 +27,8 @@ SWITCH_RETRY_S: Final = (0.1, 0.5, 1)
 async def switched(
     services: Services, run: Run, request: GenerationRequest, route: Route
 ) -> GenerationRequest:
-    """Return the request to the route's model, which the books know before it is asked: so it is charged for
-    what it delivers, whoever settles the generation.
+    """Return the request to the route's model, which the books know before it is asked: so its tokens are
+    charged at its price, also if another process settles the generation.
 
     Raises `DatabaseUnavailable`. If another process has taken over, the run is stopped.
     """
@@ -39,7 +39,7 @@ async def switched(
     to = next(each for each in (requested.own, *requested.fallbacks) if each.model == model)
     is_requested = model == requested.model
     sent = requested.requested_model or (None if is_requested else requested.model)
-    run.deployment = ""  # the next heartbeat must not tell one of the model before
+    run.deployment = ""  # the next heartbeat must not write one of the model before
     write = partial(services.commits.write, ledger.switch, ledger.Switch(run.id, run.fence, to, sent))
     try:
         await retry(write, SWITCH_RETRY_S, (DatabaseUnavailable,))
@@ -57,9 +57,9 @@ def is_final(run: Run, failure: Failed) -> bool:
     return failure is STOPPED or (_refuses(failure) and run.claimed.model == run.requested.model)
 
 
-def told_end(known: End, attempted: End, failure: Failed) -> End:
-    """Return the end of which the client learns if no other attempt is made: the last one, but not a refusal
-    by another model, which says nothing about the requested one.
+def final_end(known: End, attempted: End, failure: Failed) -> End:
+    """Return the end that the client gets if no other attempt is made: the last one, but not a refusal by
+    another model, which says nothing about the requested one.
     """
     return known if _refuses(failure) else attempted
 

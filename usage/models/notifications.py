@@ -1,4 +1,4 @@
-"""The outbox of events: what people and systems are told, each once."""
+"""The outbox of events, each written once, of which people and systems get messages."""
 
 from uuid import uuid4
 
