@@ -34,14 +34,14 @@ class LimitNumber(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Its heading in a table or form."""
+        """Return its heading in a table or form."""
         if self.counts is Counts.RUNNING:
             return "At the same time"
         return f"{self.counts.capitalize()} a {'day' if self.window_ms == DAY_MS else 'minute'}"
 
     @property
     def measure(self) -> str:
-        """What it is the most of, in words."""
+        """Return what it limits, in words."""
         if self.counts is Counts.RUNNING:
             return "requests at the same time"
         return f"{self.counts} in a {WINDOWS[self.window_ms]}"

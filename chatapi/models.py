@@ -112,7 +112,7 @@ class ModelKind(models.TextChoices):
 
     @property
     def has_own_usage_route(self) -> bool:
-        """Whether usage of its models is reported by a route of its own, and not as completions.
+        """Return whether usage of its models has a route of its own, and is not among completions.
 
         Its models stay in the catalog for ever, because the books do not repeat their kind.
         """

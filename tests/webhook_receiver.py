@@ -1,4 +1,5 @@
-"""A system that receives webhooks, for tests: an HTTP server that keeps each message and answers as told."""
+"""A system that receives webhooks, for tests: an HTTP server that keeps each message and answers
+with the status that the test sets."""
 
 import json
 import threading

@@ -75,7 +75,7 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
 
     @property
     def has_media(self) -> bool:
-        """Whether there are pictures, sounds or files, whose tokens no text has."""
+        """Return whether there are pictures, sounds or files, whose tokens no text has."""
         has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
         return has_sound or next(media(self.messages), None) is not None
 
@@ -318,7 +318,7 @@ class GenerationRequest(
 
     @property
     def is_measurable(self) -> bool:
-        """Whether `prompt_bytes` bounds the prompt: media and web pages have tokens that no text has."""
+        """Return whether `prompt_bytes` bounds the prompt; media and web pages have tokens beyond the text."""
         return not self.prompt.has_media and self.web_search_options is None
 
     @property

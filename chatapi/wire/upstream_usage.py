@@ -82,7 +82,7 @@ class SentUsage(msgspec.Struct, gc=False):
     cache_creation: _CacheWrites | None = None
 
     def value(self) -> Usage | None:
-        """The usage, or None where a number is missing or negative; a zero stays a zero. The
+        """Return the usage, or None where a number is missing or negative; a zero stays a zero. The
         settlement judges large ones.
         """
         details = self.prompt_tokens_details or _PromptDetails()

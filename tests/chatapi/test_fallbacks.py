@@ -128,14 +128,14 @@ def test_the_next_model_answers_in_every_protocol(
     text = answer.body.decode()
     assert '"model":"my-b"' in text, "as it was named"
     assert f'"model":"{model}"' not in text
-    told = receipt(client, answer)
-    assert (told["model"], told["requested_model"], told["is_fallback"]) == ("fallback-b", model, True)
-    assert told["usage"]["completion_tokens"] == 5
-    assert told["amount_nanodollars"] == 3_000 * told["usage"]["total_tokens"]
-    assert len(told["attempts"]) > 1
-    for attempt in told["attempts"][:-1]:
+    shown = receipt(client, answer)
+    assert (shown["model"], shown["requested_model"], shown["is_fallback"]) == ("fallback-b", model, True)
+    assert shown["usage"]["completion_tokens"] == 5
+    assert shown["amount_nanodollars"] == 3_000 * shown["usage"]["total_tokens"]
+    assert len(shown["attempts"]) > 1
+    for attempt in shown["attempts"][:-1]:
         assert (attempt["model"], attempt["error"]) == (model, "upstream_error")
-    assert (told["attempts"][-1]["model"], told["attempts"][-1]["error"]) == ("fallback-b", None)
+    assert (shown["attempts"][-1]["model"], shown["attempts"][-1]["error"]) == ("fallback-b", None)
     again = client.send("GET", f"/v1/generations/{answer.headers['x-generation-id']}/stream")
     assert '"model":"my-b"' in again.body.decode()
 
@@ -163,8 +163,8 @@ def test_the_usage_of_a_stream_is_what_is_charged(clients: dict[str, Client]) ->
         json.loads(line[6:]) for line in answer.body.decode().splitlines() if line.startswith("data: {")
     ]
     assert {chunk["model"] for chunk in chunks} == {"fallback-b"}
-    told = receipt(clients["free"], answer)
-    assert chunks[-1]["usage"]["total_tokens"] == told["usage"]["total_tokens"]
+    shown = receipt(clients["free"], answer)
+    assert chunks[-1]["usage"]["total_tokens"] == shown["usage"]["total_tokens"]
 
 
 def test_the_projects_list_is_used_and_what_does_not_fit_is_left_out(clients: dict[str, Client]) -> None:
@@ -181,8 +181,8 @@ def test_a_requests_own_list_comes_before_the_projects(clients: dict[str, Client
     assert send(clients["free"], models=["fallback-c"]).json["model"] == "fallback-c"
     alone = send(clients["free"], models=[])
     assert (alone.status, alone.error["code"]) == (502, "upstream_error")
-    told = receipt(clients["free"], alone)
-    assert (told["model"], told["requested_model"], told["amount_nanodollars"]) == ("down", None, 0)
+    shown = receipt(clients["free"], alone)
+    assert (shown["model"], shown["requested_model"], shown["amount_nanodollars"]) == ("down", None, 0)
 
 
 @pytest.mark.parametrize(
@@ -239,9 +239,9 @@ def test_a_refusal_by_another_model_is_not(clients: dict[str, Client]) -> None:
     assert (answer.status, answer.json["model"]) == (200, "fallback-b")
     failed = send(clients["free"], model=(model := DOWN.pop()), models=["refusing"])
     assert (failed.status, failed.error["code"]) == (502, "upstream_error"), "that of the requested model"
-    told = receipt(clients["free"], failed)
-    assert (told["model"], told["requested_model"]) == ("refusing", model)
-    assert (told["outcome"], told["amount_nanodollars"], told["is_waived"]) == ("failed", 0, True)
+    shown = receipt(clients["free"], failed)
+    assert (shown["model"], shown["requested_model"]) == ("refusing", model)
+    assert (shown["outcome"], shown["amount_nanodollars"], shown["is_waived"]) == ("failed", 0, True)
 
 
 def test_a_client_that_leaves_ends_the_attempt_at_the_next_model(
@@ -253,19 +253,19 @@ def test_a_client_that_leaves_ends_the_attempt_at_the_next_model(
         (generation_id,) = open_generations.new()
         exchange.leave()
 
-    def told() -> Any:
+    def shown() -> Any:
         return client.send("GET", f"/v1/generations/{generation_id}").json
 
-    wait_for(lambda: told()["state"] == "settled", "its end")
-    assert (told()["model"], told()["outcome"]) == ("never-begins", "client_cancelled")
-    assert told()["amount_nanodollars"] == 0
+    wait_for(lambda: shown()["state"] == "settled", "its end")
+    assert (shown()["model"], shown()["outcome"]) == ("never-begins", "client_cancelled")
+    assert shown()["amount_nanodollars"] == 0
 
 
 def test_the_requested_model_answers_if_it_can(clients: dict[str, Client]) -> None:
     answer = send(clients["free"], model="fallback-c", models=["dear"])
-    told = receipt(clients["free"], answer)
-    assert (told["model"], told["requested_model"], told["is_fallback"]) == ("fallback-c", None, False)
-    assert told["amount_nanodollars"] == 5_000 * told["usage"]["total_tokens"]
+    shown = receipt(clients["free"], answer)
+    assert (shown["model"], shown["requested_model"], shown["is_fallback"]) == ("fallback-c", None, False)
+    assert shown["amount_nanodollars"] == 5_000 * shown["usage"]["total_tokens"]
 
 
 def test_tokens_are_taken_from_the_limits_of_the_model_that_answered(clients: dict[str, Client]) -> None:

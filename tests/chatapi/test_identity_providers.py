@@ -1,6 +1,7 @@
 """Signing in at an organization's own identity provider: a real one, over TLS.
 
-Whom it lets in, as whom, with which role; and that no organization reaches into another one with it.
+It signs in people of approved domains only, with the role of their groups; no organization reaches
+into another one with it.
 """
 
 import re

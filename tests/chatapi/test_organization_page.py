@@ -1,4 +1,4 @@
-"""The admin's page of one organization: what it shows, when it is new and when it is full, and to whom."""
+"""The admin's page of one organization: new and full, and the people that may see it."""
 
 from django.test import Client
 

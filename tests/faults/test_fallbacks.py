@@ -69,7 +69,7 @@ def test_the_books_are_right_wherever_the_switch_is_struck(
     answer = asking(ask, prompt, stream=stream)
     strike.wait(partial(getattr, answer, "has_ended"))
     installation.revive()
-    wait_for(lambda: answer.has_ended, "the client to be told")
+    wait_for(lambda: answer.has_ended, "the client's end")
     receipt = installation.receipt(answer.generation_id)
     sent = sum(call["tokens"] for call in calls_with(installation, prompt))
     if receipt["usage"]["completion_tokens"]:
@@ -95,7 +95,7 @@ def test_the_reaper_charges_the_model_that_produced_the_tokens(
     wait_for(lambda: sum(call["tokens"] for call in calls_with(installation, prompt)) > 30, "some tokens")
     installation.end("worker")
     installation.revive()
-    wait_for(lambda: answer.has_ended, "the client to be told")
+    wait_for(lambda: answer.has_ended, "the client's end")
     receipt = installation.receipt(answer.generation_id)
     assert (receipt["model"], receipt["requested_model"], receipt["outcome"]) == (
         "dear",

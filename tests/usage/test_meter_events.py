@@ -1,4 +1,4 @@
-"""Usage at Stripe: the sum of its events is the ledger's, whatever fails, dies, or is forgotten meanwhile."""
+"""Usage at Stripe: the sum of its events is the ledger's, also after failures and deaths."""
 
 import random
 from collections.abc import Callable

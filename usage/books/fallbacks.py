@@ -58,7 +58,8 @@ def switch(now: datetime, items: Sequence[Switch]) -> list[UUID | AlreadyResolve
     """Give running generations another candidate's model, price and bounds; `AlreadyResolved` for one with a
     newer fence, or that is settled.
 
-    They are charged by these from now on, also if another process settles them. The hold stays: it covers every candidate.
+    They are charged by these from now on, also if another process settles them. The hold stays: it covers
+    every candidate.
     """
     results = [item.id if _switch(item) else AlreadyResolved(str(item.id)) for item in items]
     failpoint("switch.before_commit")
