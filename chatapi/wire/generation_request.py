@@ -318,7 +318,7 @@ class GenerationRequest(
 
     @property
     def is_measurable(self) -> bool:
-        """Return whether `prompt_bytes` bounds the prompt; media and web pages have tokens beyond the text."""
+        """Return whether `prompt_bytes` bounds the prompt; media and web pages have further tokens."""
         return not self.prompt.has_media and self.web_search_options is None
 
     @property
