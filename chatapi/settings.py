@@ -1,4 +1,4 @@
-"""All settings, only from the environment. README lists the variables and defaults; apps.py checks them."""
+"""All settings, only from the environment. README lists the variables and defaults; `checks/` checks them."""
 
 from pathlib import Path
 from typing import Any

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.core import checks
 
 from accounts import client_ip
-from chatapi.apps import CHECK_TAG, MISSPELT
+from chatapi.checks import CHECK_TAG, MISSPELT
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 
 # Variables with which other programs find a proxy for outgoing requests.

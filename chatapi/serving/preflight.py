@@ -15,7 +15,7 @@ from django.db import DatabaseError, OperationalError, connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from accounts.redis_urls import all_urls, stream_urls
-from chatapi.apps import CHECK_TAG
+from chatapi.checks import CHECK_TAG
 from chatapi.web.listening_socket import inherited, listen
 from chatapi.web.server_limits import ServerLimits
 

@@ -9,7 +9,7 @@ from django.core.checks import run_checks
 from pytest_django.fixtures import Settings
 
 import chatapi.settings
-from chatapi.apps import CHECK_TAG
+from chatapi.checks import CHECK_TAG
 
 
 def ids() -> list[str | None]:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from redis import Redis
 
-from chatapi.apps import WEEK_MS
+from chatapi.checks.numbers import WEEK_MS
 from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
