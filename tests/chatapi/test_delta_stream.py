@@ -20,6 +20,7 @@ from chatapi.delta_stream import (
     Frame,
     Job,
     Rest,
+    Signs,
     StreamLost,
     StreamUnavailable,
 )
@@ -518,7 +519,7 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(
     assert await to_the_end(follower) == [*texts(3, 3), END]
 
     async def is_announced() -> bool:
-        return await stream.signs_of_life([inbox.name]) == ({inbox.name}, {inbox.name})
+        return await stream.signs_of_life([inbox.name]) == Signs({inbox.name}, {inbox.name})
 
     await eventually(is_announced)
 
