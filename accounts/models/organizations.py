@@ -1,0 +1,171 @@
+"""Tenants: organizations, projects, service accounts, end users and members."""
+
+from typing import Any
+from zoneinfo import available_timezones
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, RegexValidator
+from django.db import models
+from django.utils import timezone
+
+from accounts.model_lists import ModelsMode, validate_model_names
+
+MAX_END_USER_CHARS = 128
+MAX_RESPONSE_DAYS = 30
+
+identifier = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z", "Use 1 to 100 ASCII letters, digits, spaces or . _ @ -"
+)
+
+
+def validate_time_zone(name: str) -> None:
+    """Raise `ValidationError` unless the name is an IANA time zone."""
+    if name not in available_timezones():
+        raise ValidationError(f"{name!r} is not an IANA time zone, such as Europe/Berlin.")
+
+
+class Organization(models.Model):
+    """A tenant: what is billed. Its budgets' days and months follow its time zone."""
+
+    name = models.CharField(max_length=100, unique=True, validators=[identifier])
+    time_zone = models.CharField(max_length=64, default="UTC", validators=[validate_time_zone])
+    default_dialect = models.CharField(
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Of keys without one of their own. It overrides the server's default dialect.",
+    )
+    is_active = models.BooleanField(default=True, help_text="An inactive organization's keys are refused.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Project(models.Model):
+    """A part of an organization that has its own keys and budgets."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="projects")
+    name = models.CharField(max_length=100, default="default", validators=[identifier])
+    is_active = models.BooleanField(default=True, help_text="An inactive project's keys are refused.")
+    model_aliases = models.JSONField(
+        default=dict, db_default={}, blank=True, help_text="Models' ids by the project's own names for them."
+    )
+    model_fallbacks = models.JSONField(
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text="Lists of the models that answer if another one can't, by the name of that one.",
+    )
+    # `db_default` here and below: the previous release, which still runs during a deployment, inserts rows
+    # without these columns.
+    hashes_end_users = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Requests keep a digest of their end user's name, and not the name.",
+    )
+    stores_metadata = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Requests keep the pairs of their parameter “metadata”, for the list's filter and exports.",
+    )
+    counts_end_users = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Each end user has budgets and daily usage from now on, which limits of end users need.",
+    )
+    stores_responses_days = models.PositiveSmallIntegerField(
+        "stores responses (days)",
+        default=0,
+        blank=True,
+        db_default=0,
+        validators=[MaxValueValidator(MAX_RESPONSE_DAYS)],
+        help_text="Days for which stored responses, input and output, are kept, encrypted, in the database. "
+        f"At most {MAX_RESPONSE_DAYS}; 0: for minutes in memory only.",
+    )
+    models_mode = models.CharField(
+        "which models",
+        max_length=10,
+        choices=ModelsMode.choices,
+        default=ModelsMode.ALL,
+        blank=True,
+        db_default="",
+        help_text="A key's own list can narrow this, and never widen it.",
+    )
+    listed_models = models.JSONField(
+        default=list, db_default=[], blank=True, validators=[validate_model_names]
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    archived_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering = ["organization_id", "name"]
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "name"], name="project_name_in_organization")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization} / {self.name}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Keep the time since which an inactive project is inactive."""
+        self.archived_at = None if self.is_active else self.archived_at or timezone.now()
+        super().save(*args, **kwargs)
+
+
+class ServiceAccount(models.Model):
+    """A program that has keys of a project; its deletion revokes them."""
+
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="service_accounts")
+    name = models.CharField(max_length=100, validators=[identifier])
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"{self.project} / {self.name}"
+
+
+class EndUser(models.Model):
+    """A person for whom a project that counts end users sends requests; the first request makes the row."""
+
+    # No index of its own: the unique constraint's index begins with the project.
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="end_users", db_index=False)
+    name = models.CharField(max_length=MAX_END_USER_CHARS, help_text="As `end_users.stored_name` returns it.")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="one_end_user_per_project_and_name")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project} / {self.name}"
+
+
+class Role(models.TextChoices):
+    """The roles of members, from most to least rights."""
+
+    OWNER = "owner"
+    ADMIN = "admin"
+    MEMBER = "member"
+    VIEWER = "viewer"
+
+
+class Member(models.Model):
+    """A person's membership of an organization."""
+
+    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="members")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organization", "user"], name="one_membership_per_organization")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} ({self.role}) in {self.organization}"
