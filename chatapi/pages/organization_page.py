@@ -68,7 +68,7 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
     limits = _limits(row, projects)
     keys = list(_keys(row))
     context = {
-        "title": row.name,
+        "title": row,  # the heading shows the name of an object as it is
         "organization": row,
         "balance": _balance(row),
         "this_month": Month.of(row.now),

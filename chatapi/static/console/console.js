@@ -34,16 +34,6 @@ document.addEventListener("click", async (event) => {
 
 document.addEventListener("focusin", (event) => { if (event.target.matches("input[readonly]")) event.target.select(); });
 
-// A form that asks first: its button says what the second press does.
-document.addEventListener("submit", (event) => {
-  const button = event.submitter;
-  if (!button?.dataset.really || button.dataset.isArmed) return;
-  event.preventDefault();
-  button.dataset.isArmed = "yes";
-  button.textContent = button.dataset.really;
-  announce(button.dataset.really);
-});
-
 // Tabs, as https://www.w3.org/WAI/ARIA/apg/patterns/tabs/ describes them.
 for (const list of document.querySelectorAll("[role=tablist]")) {
   const tabs = [...list.querySelectorAll("[role=tab]")];
