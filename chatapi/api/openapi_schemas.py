@@ -11,14 +11,12 @@ from chatapi.api.statements import StatementPage
 from chatapi.wire import caps
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat import ENCODERS
-from chatapi.wire.protocols.responses.request import UNSUPPORTED
+from chatapi.wire.request_body import client_parameters
 from usage.statements.document import StatementDocument
 
 Schema = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
-# Members of the requests' types that no client sends.
-_NOT_SENT = ("request", "extras", "ignored", "resolved")
 
 
 def ref(name: str) -> Schema:
@@ -43,12 +41,10 @@ def all_schemas() -> dict[str, Schema]:
     _, found = msgspec.json.schema_components(types, ref_template=_REF)
     for schema in found.values():
         schema["description"] = " ".join(schema.get("description", "").split())
-    for request in (found[request_type.__name__] for request_type in requests):
-        request["properties"] = {k: v for k, v in request["properties"].items() if k not in _NOT_SENT}
-        request["required"] = [name for name in request["required"] if name not in _NOT_SENT]
-    for name in UNSUPPORTED:  # they are known only to be refused
-        del found["ResponsesRequest"]["properties"][name]
-    del found["EmbeddingsRequest"]["properties"]["models"]  # so is this
+    for request_type in requests:
+        schema, sent = found[request_type.__name__], client_parameters(request_type)
+        schema["properties"] = {name: schema["properties"][name] for name in sent}
+        schema["required"] = [name for name in schema["required"] if name in sent]
     for name, rule in _RULES.items():
         found[name] |= rule
     found["TextRequest"]["properties"]["prompt"] = _PROMPT

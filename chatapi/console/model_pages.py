@@ -11,9 +11,7 @@ from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
 from chatapi.pages import price_timeline
 from chatapi.snippets import base_url, written
-
-# Fields of bodies that no client sends.
-_OWN = {"extras", "ignored"}
+from chatapi.wire.request_body import client_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def _tabs(offer: Offer, origin: str) -> list[Tab]:
                 (each.id, each.title, written(each.text, origin=origin, key="YOUR_KEY", model=offer.id))
                 for each in api.code
             ],
-            [name for name in api.body.__struct_encode_fields__ if name not in _OWN],
+            client_parameters(api.body),
         )
         for api in MODEL_KINDS[offer.kind].apis
     ]

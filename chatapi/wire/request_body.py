@@ -40,6 +40,15 @@ def read(
         raise
 
 
+def client_parameters(request_type: type[msgspec.Struct]) -> list[str]:
+    """Return the names of the parameters that a client may send, in the order of the struct.
+
+    A struct's `refused` names the fields that it has only to refuse them, or that only the service sets.
+    """
+    others: frozenset[str] = _OWN_FIELDS | getattr(request_type, "refused", frozenset())
+    return [name for name in request_type.__struct_encode_fields__ if name not in others]
+
+
 def digest(protocol: str, request: msgspec.Struct) -> str:
     """Return what identifies this request: SHA-256, in hex, of the protocol's name and its struct.
 

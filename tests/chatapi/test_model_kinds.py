@@ -6,6 +6,7 @@ from chatapi.api.organization import REPORTS
 from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import ModelKind
 from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.request_body import client_parameters
 
 
 @pytest.mark.parametrize("kind", ModelKind)
@@ -22,3 +23,12 @@ def test_the_page_of_a_key_has_code_for_each_api(kind: ModelKind) -> None:
     for api in MODEL_KINDS[kind].apis:
         assert api.on_key_page, api.name
         assert {*api.on_key_page} <= {each.title for each in api.code}, api.name
+
+
+@pytest.mark.parametrize("kind", ModelKind)
+def test_no_parameter_of_a_models_page_is_refused_as_unsupported(kind: ModelKind) -> None:
+    refused = {"conversation", "prompt", "context_management", "resolved", "models", "extras", "ignored"}
+    for api in MODEL_KINDS[kind].apis:
+        names = set(client_parameters(api.body))
+        assert "model" in names
+        assert names.isdisjoint(refused - ({"models"} if kind.may_fall_back else set())), api.name

@@ -1,6 +1,6 @@
 """The body of `POST /v1/embeddings` (OpenAI's API reference, "Create embeddings")."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,11 +20,13 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
     user: parameters.User | None = None
-    # Refused in `__post_init__`: elsewhere it lets another model answer.
     models: Any = None
 
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
+
+    # Elsewhere it lets another model answer.
+    refused: ClassVar = frozenset({"models"})
 
     def __post_init__(self) -> None:
         if self.models is not None:

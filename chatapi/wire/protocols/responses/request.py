@@ -1,6 +1,6 @@
 """The body of `POST /v1/responses` (OpenAI's API reference, "Create a model response")."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,13 @@ COUNT_NAME: Final = "responses.input_tokens"
 MIN_OUTPUT_TOKENS: Final = 16
 _LOGPROBS: Final = "message.output_text.logprobs"
 _to_json = msgspec.json.encode
+# Parameters of OpenAI's that are refused, with what to send instead: ignoring them would answer another
+# question.
+_UNSUPPORTED: Final = {
+    "conversation": "send the conversation as input, or previous_response_id",
+    "prompt": "send the prompt's text as instructions or input",
+    "context_management": "send a shorter input",
+}
 
 
 class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
@@ -138,7 +145,6 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     previous_response_id: Id | None = None
     background: bool | None = None
     models: parameters.Fallbacks | None = None
-    # Refused in `__post_init__`, with what to send instead: ignoring them would answer another question.
     conversation: Any = None
     prompt: Any = None
     context_management: Any = None
@@ -148,11 +154,13 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
+    refused: ClassVar = frozenset({"resolved", *_UNSUPPORTED})
+
     def __post_init__(self) -> None:
         # OpenAI's reference, "Background mode": only a stored response can be fetched.
         if self.background and self.store is False:
             raise Violation("background", "a response in the background is stored, so store can't be false")
-        for name, instead in UNSUPPORTED.items():
+        for name, instead in _UNSUPPORTED.items():
             if getattr(self, name) is not None:
                 raise Violation(name, f"it is not supported here, {instead}", "unsupported_parameter")
         # An earlier conversation alone is a request: the model goes on.
@@ -313,13 +321,6 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             if name in sent and len(_to_json(sent[name])) > caps.MAX_ECHO_BYTES:
                 sent[name] = DEFAULTS[name]
         return _to_json(DEFAULTS | sent).decode()
-
-
-UNSUPPORTED: Final = {
-    "conversation": "send the conversation as input, or previous_response_id",
-    "prompt": "send the prompt's text as instructions or input",
-    "context_management": "send a shorter input",
-}
 
 
 def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:
