@@ -9,7 +9,7 @@ from uuid import uuid4
 from usage.books.budgets import Posted
 from usage.database.sql import insert
 from usage.models import Event, EventKind
-from usage.models.budget_keys import EVER, BudgetKey
+from usage.models.budget_keys import EVER, BudgetKey, LimitKey
 from usage.models.budgets import owner_of
 from usage.pricing import to_usd
 
@@ -91,12 +91,11 @@ def budget_events(
         "is_soft": signed_limit_nanodollars < 0,
         "spent_usd": to_usd(posted_nanodollars),
     }
-    subject = f"{key.scope}/{key.scope_id}/{key.period}"
     return [
         NewEvent(
             EventKind.BUDGET,
             owner.organization_id,
-            subject,
+            str(LimitKey.of(key)),
             start or key.period,
             threshold,
             data | {"threshold": threshold},

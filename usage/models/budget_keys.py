@@ -61,6 +61,9 @@ class LimitKey(NamedTuple):
     scope_id: int
     period: str
 
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
     @classmethod
     def of(cls, row: object) -> Self:
         """Return the key of a limit, or of the own limit of a budget or of its key."""

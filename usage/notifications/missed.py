@@ -11,12 +11,15 @@ from usage.books.outbox import PERCENTS, SOFT_LIMIT, NewEvent
 from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all, rows_of_values
 from usage.models import Credit, EventKind, Period
-from usage.models.budget_keys import BudgetKey
+from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
 
 # What a look finds at most; the next one goes on.
 MAX_FOUND = 500
 _THRESHOLDS = [*((str(percent), percent) for percent in PERCENTS), (SOFT_LIMIT, 0)]
+
+# A budget's limit as `LimitKey` writes it.
+_SUBJECT = " || '/' || ".join(f"b.{name}" for name in LimitKey._fields)
 
 
 def of_budgets(now: datetime) -> Iterator[NewEvent]:
@@ -51,7 +54,7 @@ def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, st
             ELSE l.limit_nanodollars > 0 AND b.soft_limit_reached_at IS NOT NULL END
         AND NOT EXISTS (SELECT 1 FROM usage_event AS e
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
-            AND e.subject = b.scope || '/' || b.scope_id || '/' || b.period
+            AND e.subject = {_SUBJECT}
             AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
         ORDER BY b.id LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
         [*parameters, *(db_value(value) for pair in sorted(current) for value in pair)],

@@ -97,7 +97,7 @@ def unusual_spend(now: datetime) -> Iterator[NewEvent]:
         if row.scope_id not in zones or row.period_start != local_day(now, zones[row.scope_id]):
             continue
         before = [
-            str(BudgetKey(row.scope, row.scope_id, row.period, row.period_start - timedelta(days=each)))
+            str(BudgetKey.of(row)._replace(period_start=row.period_start - timedelta(days=each)))
             for each in range(1, DAYS_BEFORE + 1)
         ]
         spent = sorted(
