@@ -37,7 +37,7 @@ class LimitNumber(NamedTuple):
         """Return its heading in a table or form."""
         if self.counts is Counts.RUNNING:
             return "At the same time"
-        return f"{self.counts.capitalize()} a {'day' if self.window_ms == DAY_MS else 'minute'}"
+        return f"{self.counts.capitalize()} a {WINDOWS[self.window_ms]}"
 
     @property
     def measure(self) -> str:

@@ -57,7 +57,7 @@ class AccountAdapter(DefaultAccountAdapter):
     def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
         """Return the ways to sign in again, named as on our pages."""
         ways: list[dict[str, Any]] = super().get_reauthentication_methods(user)
-        return [each | {"description": _WAYS[each["id"]]} for each in ways]
+        return [each | {"description": _WAYS.get(each["id"], each["description"])} for each in ways]
 
     def pre_login(self, request: HttpRequest, user: Any, **login: Any) -> HttpResponse | None:
         """Refuse people who may not enter, and lead those to their provider who must sign in there."""

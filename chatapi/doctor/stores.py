@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
@@ -14,6 +15,7 @@ from redis.exceptions import RedisError
 from accounts.redis_urls import all_urls, shared_url, stream_urls
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread
+from chatapi.redis_servers import stream_at
 from chatapi.serving import preflight
 from usage.database import replica
 from usage.database.clock import database_now
@@ -172,12 +174,11 @@ def _check_persistence(redis: Redis, info: dict[str, Any], place: str) -> Iterat
 
 
 def check_processes() -> Finding:
-    """Return whether workers are connected to every Redis of streams, and how many. Raises `RedisError`."""
-    connected: list[set[bytes]] = []
-    for url in stream_urls():
-        with connect_from_thread(url) as redis:
-            channels = cast(list[bytes], redis.pubsub_channels(f"{settings.REDIS_KEY_PREFIX}worker:*"))
-            connected.append(set(channels))
+    """Return whether workers are connected to every streams server, and how many.
+
+    Raises `StreamUnavailable`.
+    """
+    connected = [async_to_sync(_workers_at)(url) for url in stream_urls()]
     workers = set().union(*connected)
     # Web processes are not counted: one that has had no request yet is not connected.
     if not workers:
@@ -186,6 +187,11 @@ def check_processes() -> Finding:
         text = "Not every worker is connected to every server of CHATAPI_STREAMS_URL."
         return warning("processes", text, "Give all workers the same list, and restart those with another.")
     return ok("processes", f"{len(workers)} worker{'s' if len(workers) > 1 else ''} connected.")
+
+
+async def _workers_at(url: str) -> set[str]:
+    async with stream_at(url) as streams:
+        return await streams.connected_workers()
 
 
 # ---- clocks

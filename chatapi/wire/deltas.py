@@ -303,6 +303,11 @@ class Failed(Delta, tag=8, frozen=True):
     status: int = 500
     retry_after_ms: int | None = None
 
+    @property
+    def is_request_fault(self) -> bool:
+        """Return whether the request is at fault, so that no other attempt helps."""
+        return self.status < 500 and self.status != 429
+
 
 Content = Text | Reasoning | Refusal | ToolCall | Audio | Annotations | Vector
 AnyDelta = Started | Content | Finished | Usage | Failed

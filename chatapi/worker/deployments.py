@@ -40,14 +40,14 @@ def load() -> dict[str, list[Route]]:
     routes: dict[str, list[Route]] = {}
     for row in active_deployments():
         route = Route(
-            target_of(row),
+            target=target_of(row),
             # A row that was written past all checks may have a weight of 0.
-            max(row.weight, 1),
-            row.priority,
-            OnDisconnect(row.on_disconnect),
-            row.allow_remote_media,
-            row.max_concurrent,
-            row.model_id,
+            weight=max(row.weight, 1),
+            priority=row.priority,
+            on_disconnect=OnDisconnect(row.on_disconnect),
+            allows_remote_media=row.allow_remote_media,
+            max_concurrent=row.max_concurrent,
+            model=row.model_id,
         )
         routes.setdefault(row.model_id, []).append(route)
     return routes

@@ -54,16 +54,11 @@ async def switched(
 
 def is_final(run: Run, failure: Failed) -> bool:
     """Return whether no other model is asked: the requested one refuses the request, or it was stopped."""
-    return failure is STOPPED or (_refuses(failure) and run.claimed.model == run.requested.model)
+    return failure is STOPPED or (failure.is_request_fault and run.claimed.model == run.requested.model)
 
 
 def final_end(known: End, attempted: End, failure: Failed) -> End:
     """Return the end that the client gets if no other attempt is made: the last one, but not a refusal by
     another model, which says nothing about the requested one.
     """
-    return known if _refuses(failure) else attempted
-
-
-def _refuses(failure: Failed) -> bool:
-    """Return whether the request is at fault."""
-    return failure.status < 500 and failure.status != 429
+    return known if failure.is_request_fault else attempted

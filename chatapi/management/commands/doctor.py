@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.doctor import configuration, models, stores
 from chatapi.doctor.finding import Finding, Level, wrong
 from chatapi.serving.preflight import CannotStart
@@ -85,5 +86,5 @@ def _explained(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator
         yield from check()
     except CannotStart as error:
         yield wrong(subject, f"{str(error).partition(': ')[0]}.", str(error).partition(": ")[2])
-    except (DatabaseError, RedisError) as error:
+    except (DatabaseError, RedisError, StreamUnavailable) as error:
         yield wrong(subject, f"It does not answer any more ({error}).", "Run the command again.")

@@ -80,8 +80,7 @@ class OpenAICompatibleEngine:
             if not exchange.reader.is_cut:
                 await exchange.drain()
         except UpstreamError as error:
-            failure = error.failure
-            raise EngineError(failure, is_retryable=failure.status == 429 or failure.status >= 500) from None
+            raise EngineError(error.failure, is_retryable=not error.failure.is_request_fault) from None
         finally:
             if exchange is not None:
                 exchange.close()
