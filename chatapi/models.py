@@ -118,6 +118,11 @@ class ModelKind(models.TextChoices):
         """
         return self is not ModelKind.CHAT
 
+    @property
+    def may_fall_back(self) -> bool:
+        """Return whether another model may answer in its place; vectors of two models can't be compared."""
+        return self is ModelKind.CHAT
+
 
 def aliases_mistake(aliases: object, taken: Collection[str]) -> str | None:
     """Return the first mistake in a model's aliases, or None; `taken` has all other names of models."""
@@ -147,8 +152,8 @@ def _fallback_mistake(name: str, others: Sequence[str], kinds: Mapping[str, str]
     named = [name, *others]
     if unknown := [each for each in named if each not in kinds]:
         return f"There is no model with the name {unknown[0]!r}."
-    if of_vectors := [each for each in named if kinds[each] != ModelKind.CHAT]:
-        return f"{of_vectors[0]!r} is for embeddings, whose vectors no other model can replace."
+    if alone := [each for each in named if not ModelKind(kinds[each]).may_fall_back]:
+        return f"{alone[0]!r} is for {ModelKind(kinds[alone[0]])}: no other model can answer in its place."
     if not 0 < len(others) <= caps.MAX_FALLBACKS:
         return f"{name!r} has {len(others)} models behind it; 1 to {caps.MAX_FALLBACKS} are allowed."
     if len(set(named)) < len(named):

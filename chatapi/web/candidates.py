@@ -72,8 +72,7 @@ async def fallbacks(
 
 def _of_project(caller: Caller, name: str, model: CatalogModel) -> Sequence[str]:
     """Return the project's list behind the name that was sent, or behind the model's id."""
-    # Vectors of different models can't be compared, so only chats have fallbacks.
-    if not caller.model_fallbacks or model.kind != ModelKind.CHAT:
+    if not caller.model_fallbacks or not ModelKind(model.kind).may_fall_back:
         return ()
     known = caller.model_fallbacks
     return known.get(name) or known.get(model.id, ())

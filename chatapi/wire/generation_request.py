@@ -6,7 +6,7 @@ is also what most upstreams read. None means that the client did not send the pa
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, cast, get_args
+from typing import Annotated, Any, ClassVar, Final, Protocol, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -39,25 +39,66 @@ TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
 Prompts = Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
 
 
+class PromptKind(Protocol):
+    """What admission, counting and upstreams need to know of a prompt, of whichever kind."""
+
+    __struct_encode_fields__: ClassVar[tuple[str, ...]]
+    """The names of its parameters (msgspec's)."""
+    openai_path: ClassVar[str]
+    """Of OpenAI's API, below the base URL of an upstream that speaks it."""
+    operation: ClassVar[str]
+    """OpenTelemetry's `gen_ai.operation.name`."""
+    param: ClassVar[str]
+    """The name of the parameter, for errors."""
+    are_read_apart: ClassVar[bool]
+    """The model reads each text by itself, so that their tokens are counted one by one."""
+
+    @property
+    def count(self) -> int:
+        """The number of prompts."""
+
+    @property
+    def choices_count(self) -> int:
+        """The number of choices that one of `n` stands for."""
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much of the answer is collected before it is sent."""
+
+    def texts(self) -> Iterator[str]:
+        """Yield all text that the model reads."""
+
+    @property
+    def overhead_tokens(self) -> int:
+        """Tokens that are usually read beside the texts."""
+
+    def overhead_bound(self, extras: dict[str, Any]) -> int:
+        """Return the most tokens beside the texts, with the engine parameters that add some."""
+
+    @property
+    def has_media(self) -> bool:
+        """Whether there are pictures, sounds or files, whose tokens no text has."""
+
+    @property
+    def has_cache_marks(self) -> bool:
+        """Whether a part of it has a mark for Anthropic's prompt cache."""
+
+    def remote_media(self) -> Iterator[str]:
+        """Yield the path of the URL of each picture that the upstream would have to fetch."""
+
+
 class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
     """A prompt that is a conversation, which a chat template turns into tokens."""
 
     messages: list[Message]
 
     openai_path: ClassVar[str] = "/chat/completions"
-    """Of OpenAI's API, below the base URL of an upstream that speaks it."""
     operation: ClassVar[str] = "chat"
-    """OpenTelemetry's `gen_ai.operation.name`."""
     param: ClassVar[str] = "messages"
-    """The name of the parameter, for errors."""
     count: ClassVar[int] = 1
-    """The number of prompts."""
     choices_count: ClassVar[int] = 1
-    """The number of choices that one of `n` stands for."""
     answer_bytes: ClassVar[int] = 0
-    """About how much of the answer is collected before it is sent."""
     are_read_apart: ClassVar[bool] = False
-    """The model reads each text by itself, so that their tokens are counted one by one."""
 
     def texts(self) -> Iterator[str]:
         """All text of the messages, with the names and the calls in them."""
@@ -176,7 +217,7 @@ class Inputs(_Prompts, frozen=True, tag="inputs"):
 
 
 Prompt = Messages | Texts | Inputs
-PROMPTS: Final = get_args(Prompt)
+PROMPTS: Final[tuple[type[PromptKind], ...]] = get_args(Prompt)
 
 
 def check_prompts(param: str, prompts: Prompts, most: int) -> None:

@@ -1,13 +1,13 @@
 """What an OpenAI-compatible upstream gets for each type of prompt, and the reader of its answer."""
 
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed
-from chatapi.wire.generation_request import PROMPTS, GenerationRequest, Inputs, Messages, Texts
+from chatapi.wire.generation_request import PROMPTS, GenerationRequest, Inputs, Messages, PromptKind, Texts
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_request import embeddings_body, upstream_body
@@ -74,7 +74,7 @@ def _text_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:
 
 
 # By the type of the prompt.
-UPSTREAM_KINDS: Final = {
+UPSTREAM_KINDS: Final[Mapping[type[PromptKind], UpstreamKind]] = {
     Messages: UpstreamKind(Messages.openai_path, upstream_body, _chat_reader),
     Texts: UpstreamKind(Texts.openai_path, upstream_body, _text_reader),
     Inputs: UpstreamKind(

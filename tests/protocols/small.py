@@ -70,6 +70,7 @@ VECTORS = Protocol(
         )
     },
     id_prefixes=("vec-",),
+    model_kind="chat",
     operations=(
         Operation(
             path="/v1/vectors",
@@ -199,6 +200,7 @@ EVENTS = Protocol(
         )
     },
     id_prefixes=("ev_",),
+    model_kind="chat",
     answer_media_type="application/events+json",
     request_id_headers=(b"x-request-id", b"events-request-id"),
 )

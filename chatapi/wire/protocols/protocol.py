@@ -170,7 +170,7 @@ class Protocol:
     """The media type of its requests' bodies."""
     answer_media_type: str = "application/json"
     """The media type of its whole answers. Errors are what its envelope writes."""
-    model_kind: str = "chat"
+    model_kind: str
     """The kind of models that answer its requests (`chatapi.models.ModelKind`)."""
     request_id_headers: tuple[bytes, ...] = (b"x-request-id",)
     """The response headers that hold the request's id."""

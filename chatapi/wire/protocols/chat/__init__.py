@@ -14,6 +14,7 @@ CHAT = Protocol(
     parse=parse,
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
     id_prefixes=("chatcmpl-", "stream:chat:"),
+    model_kind="chat",
     operations=(
         Operation(
             path="/v1/chat/completions",

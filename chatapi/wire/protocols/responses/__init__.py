@@ -75,6 +75,7 @@ RESPONSES = Protocol(
     parse_resolved=parse_resolved,
     dialects={_DIALECT.name: _DIALECT},
     id_prefixes=(ID_PREFIX,),
+    model_kind="chat",
     operations=(
         Operation(
             path="/v1/responses",
@@ -95,6 +96,7 @@ COUNT_INPUT = Protocol(
     parse_resolved=parse_resolved_count,
     dialects={_DIALECT.name: replace(_DIALECT, encoder=None, folder=CountFolder)},
     id_prefixes=(),
+    model_kind="chat",
     counts_tokens=True,
     operations=(
         Operation(

@@ -11,6 +11,7 @@ TEXT_COMPLETIONS = Protocol(
     parse=parse,
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
     id_prefixes=("cmpl-", "stream:chat:"),
+    model_kind="chat",
     operations=(
         Operation(
             path="/v1/completions",
