@@ -33,9 +33,9 @@ from chatapi.worker.lost_messages import LostMessages
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
-from chatapi.worker.routing.exchange import exchange_for_ever
 from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.routing.router import Router
+from chatapi.worker.routing.shared_cool_downs import exchange_for_ever
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
 from chatapi.worker.runs.run_usage import End, Ending

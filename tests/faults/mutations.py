@@ -68,7 +68,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a holder with an old fence may switch to another model",
-        "usage/books/fallbacks.py",
+        "usage/books/candidates.py",
         "state=State.RUNNING, fence=item.fence)",
         "state=State.RUNNING)",
         ("tests/usage/test_fallbacks.py::test_only_the_holder_of_the_newest_fence_can_switch",),

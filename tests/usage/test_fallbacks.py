@@ -16,7 +16,7 @@ from chatapi import identity
 from tests.usage.conftest import DOLLAR, NOW, PRICE, completed, limit, run
 from usage import pricing
 from usage.books import ledger
-from usage.books.fallbacks import Candidate
+from usage.books.candidates import Candidate
 from usage.errors import AlreadyResolved, BudgetExceeded
 from usage.models import Budget, Generation, LedgerEntry, Outcome
 from usage.pricing import FREE, Price, Tokens

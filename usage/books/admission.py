@@ -13,8 +13,8 @@ from uuid import UUID
 
 from accounts import end_users
 from usage import pricing
-from usage.books import budgets, fallbacks, idempotency
-from usage.books.fallbacks import Candidate
+from usage.books import budgets, candidates, idempotency
+from usage.books.candidates import Candidate
 from usage.books.idempotency import Idempotency
 from usage.database.clock import local_day
 from usage.database.sql import insert
@@ -185,7 +185,7 @@ def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
         item.sampled_count,
         item.max_output_tokens,
         item.max_prompt_tokens,
-        fallbacks.to_json(item.fallbacks),
+        candidates.to_json(item.fallbacks),
         *item.price.columns().values(),
         item.reserved_nanodollars,
         # Kept in the row, because a request that ends after midnight is charged to the day that held it.

@@ -18,9 +18,9 @@ from uuid import UUID
 from django.db import connection
 
 from usage import pricing
-from usage.books import fallbacks
+from usage.books import candidates
 from usage.books.admission import Admission, admit
-from usage.books.fallbacks import Candidate, Switch, switch
+from usage.books.candidates import Candidate, Switch, switch
 from usage.books.settlement import Charge, Settlement, settle
 from usage.database.sql import db_value, fetch_all, rows_of_values, to_uuid
 from usage.errors import AlreadyResolved
@@ -77,7 +77,7 @@ class Claimed:
         known = dict(zip(_CLAIMED, row, strict=True))
         price = Price(*(known.pop(name) for name in PRICE_COLUMNS))
         known |= {name: bool(known[name]) for name in ("is_test", "is_stream")}
-        known["fallbacks"] = fallbacks.from_json(known["fallbacks"])
+        known["fallbacks"] = candidates.from_json(known["fallbacks"])
         return cls(**known | {"id": to_uuid(known["id"]), "price": price})
 
 

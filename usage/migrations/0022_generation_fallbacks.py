@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="generation",
             name="fallbacks",
-            field=models.JSONField(help_text="Other models that may answer: `Candidate` of `usage/books/fallbacks.py` each.", null=True),
+            field=models.JSONField(help_text="Other models that may answer: `Candidate` of `usage/books/candidates.py` each.", null=True),
         ),
         migrations.AlterField(
             model_name="generation",

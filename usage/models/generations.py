@@ -104,7 +104,7 @@ class Generation(models.Model):
         null=True, help_text="What fits the context: an upstream is believed no more."
     )
     fallbacks = models.JSONField(
-        null=True, help_text="Other models that may answer: `Candidate` of `usage/books/fallbacks.py` each."
+        null=True, help_text="Other models that may answer: `Candidate` of `usage/books/candidates.py` each."
     )
 
     input_per_mtok_nanodollars = models.BigIntegerField()

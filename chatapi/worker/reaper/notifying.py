@@ -15,7 +15,7 @@ from chatapi.notifications import mail, queue, webhooks
 from chatapi.notifications.dispatch import BATCH, dispatch
 from chatapi.notifications.models import Delivery
 from chatapi.notifications.queue import Attempt
-from chatapi.worker.routing.exchange import cool_downs
+from chatapi.worker.routing.shared_cool_downs import cool_downs
 from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit

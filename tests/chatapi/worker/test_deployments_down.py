@@ -7,9 +7,9 @@ from redis.asyncio import Redis
 
 from chatapi.models import Deployment, ServedModel
 from chatapi.worker.reaper.notifying import COOL_DOWNS, _look_at_deployments
-from chatapi.worker.routing.exchange import exchange
 from chatapi.worker.routing.health import CoolDown
 from chatapi.worker.routing.router import Router
+from chatapi.worker.routing.shared_cool_downs import exchange
 from tests.cast import Person, run
 from usage.database.group_commit import GroupCommit
 from usage.models import Event

@@ -10,9 +10,9 @@ from chatapi.redis_client import connect
 from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
 from chatapi.worker.routing import health as health_module
-from chatapi.worker.routing.exchange import exchange
 from chatapi.worker.routing.health import COOL_DOWN_S, MAX_COOL_DOWN_S, Health
 from chatapi.worker.routing.router import Router
+from chatapi.worker.routing.shared_cool_downs import exchange
 from tests.chatapi.worker.processes import Valkey
 
 KEY = "model deployment"
