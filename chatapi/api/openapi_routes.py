@@ -13,7 +13,7 @@ from chatapi.api.organization import REPORTS, Report
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation, Protocol
 from chatapi.wire.protocols.chat import CHAT
-from usage.statements.formats import MEDIA_TYPES
+from usage.statements.formats import FORMATS
 
 _STREAM = (402, 404, 409, 502, 504)
 _COMPLETION = (*_STREAM, 415, 422)
@@ -213,7 +213,7 @@ def _readings() -> dict[str, Schema]:
             "`text/csv` or `application/pdf` too.",
             "StatementDocument",
             new_parameter("path", "period", _TEXT, "A month of UTC, such as `2026-11`."),
-            new_parameter("query", "format", {"enum": [*MEDIA_TYPES], **_TEXT}, "Before `Accept`."),
+            new_parameter("query", "format", {"enum": [*FORMATS], **_TEXT}, "Before `Accept`."),
         ),
         **{f"/v1/organization/{path}": _report(report) for path, report in REPORTS.items()},
     }

@@ -21,7 +21,7 @@ from usage.database.clock import database_now
 from usage.models import Statement
 from usage.statements import reading
 from usage.statements.document import Money
-from usage.statements.formats import MEDIA_TYPES, file_of
+from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month
 
 _LIMITS = range(1, 101)
@@ -141,10 +141,10 @@ def _limit(sent: dict[str, str]) -> int:
 def _format(request: Request, sent: dict[str, str]) -> str:
     """Return the format that the query names, else the first one that `Accept` does, else JSON."""
     if "format" in sent:
-        if sent["format"] not in MEDIA_TYPES:
-            words = ", ".join(f"'{name}'" for name in MEDIA_TYPES)
+        if sent["format"] not in FORMATS:
+            words = ", ".join(f"'{name}'" for name in FORMATS)
             raise InvalidRequest(f"Invalid value for 'format': supported values are {words}.", "format")
         return sent["format"]
     accepted = [part.partition(";")[0].strip() for part in request.headers.get("accept", "").split(",")]
-    named = {media_type: name for name, media_type in MEDIA_TYPES.items()}
+    named = {each.media_type: name for name, each in FORMATS.items()}
     return next((named[each] for each in accepted if each in named), "json")

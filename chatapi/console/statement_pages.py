@@ -9,7 +9,8 @@ from accounts import access
 from chatapi.console.tenancy import Console, page, render
 from usage.database.clock import database_now
 from usage.models import Statement
-from usage.pages.statement_pages import FORMATS, PAGE, PERMISSION, context_of, download, read_period
+from usage.pages.statement_pages import PAGE, PERMISSION, context_of, download, read_period
+from usage.statements.formats import FORMATS
 from usage.statements.month import Month
 from usage.statements.reading import open_months
 

@@ -21,11 +21,10 @@ from tests.usage.emptying import without_triggers
 from usage.books import corrections, credit
 from usage.database.group_commit import GroupCommit
 from usage.models import SPENT, DailyItem, ItemizedDay, Kind, LedgerEntry, Statement
-from usage.statements import document, formats, issuing, itemizing, month_items
+from usage.statements import document, issuing, itemizing, month_items
 from usage.statements.document import StatementDocument
 from usage.statements.month import Month
 from usage.statements.preview import preview
-from usage.statements.reading import Reading
 from usage.verification import seals, verify
 
 JANUARY, FEBRUARY, MARCH = (Month(2026, number) for number in (1, 2, 3))
@@ -210,13 +209,6 @@ def test_a_month_without_usage_has_a_statement_too(key: APIKey, monkeypatch: pyt
     made = document.decode(april.content)
     assert (made.id, made.lines, made.totals.charged.nanodollars) == ("2026-04", [], 0)
     assert made.totals.opening_balance == made.totals.closing_balance
-
-
-def test_a_format_that_nothing_writes_is_not_json(key: APIKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(formats.MEDIA_TYPES, "xml", "application/xml")
-    made = preview(key.project.organization, MARCH, NOW)
-    with pytest.raises(ValueError, match="nothing writes xml"):
-        formats.file_of(Reading(made, document.encode(made)), "xml")
 
 
 def test_issuing_again_changes_nothing(key: APIKey) -> None:

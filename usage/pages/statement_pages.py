@@ -20,14 +20,12 @@ from usage.formatting import time_span
 from usage.models import Statement
 from usage.pages.filters import Chip, RowField, is_id, page_url, text_field
 from usage.statements import reading, sections
-from usage.statements.formats import MEDIA_TYPES, file_of
+from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month
 from usage.statements.reading import Reading
 
 PERMISSION = "usage.view_statement"
 PAGE = 50
-# Of the files, in the order of the page's links.
-FORMATS = tuple(reversed(MEDIA_TYPES))
 # Organizations whose current month the list links to; others are found by the filter.
 MAX_PREVIEWS = 20
 
@@ -143,8 +141,8 @@ def context_of(found: Reading, file_urls: dict[str, str]) -> dict[str, Any]:
 
 def download(request: HttpRequest, found: Reading, file_format: str) -> HttpResponse:
     """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
-    if file_format not in MEDIA_TYPES:
-        raise Http404(f"There are {', '.join(MEDIA_TYPES)}.")
+    if file_format not in FORMATS:
+        raise Http404(f"There are {', '.join(FORMATS)}.")
     file = file_of(found, file_format)
     recorder.record("exported", cast(Model, request.user), {"file": [None, file.name]})
     headers = {"content-disposition": f'attachment; filename="{file.name}"', "cache-control": "no-store"}

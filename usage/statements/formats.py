@@ -1,12 +1,10 @@
 """The formats of a statement: JSON, CSV and PDF."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 from usage.statements.as_csv import as_csv
 from usage.statements.reading import Reading
-
-# By the ending of the file's name.
-MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "pdf": "application/pdf"}
 
 
 class File(NamedTuple):
@@ -17,21 +15,36 @@ class File(NamedTuple):
     content: bytes
 
 
-def file_of(reading: Reading, file_format: str) -> File:
-    """Return the statement in one of `MEDIA_TYPES`."""
-    made = reading.document
-    content_type = MEDIA_TYPES[file_format]
-    match file_format:
-        case "csv":
-            content, content_type = as_csv(made).encode(), "text/csv; charset=utf-8"
-        case "pdf":
-            # Here, because it takes 0.3 s and 19 MB, which most processes never need.
-            from usage.statements.as_pdf import as_pdf  # noqa: PLC0415
+class Format(NamedTuple):
+    """How a statement is written, and as what it is sent."""
 
-            content = as_pdf(made, reading.row.digest if reading.row else "")
-        case "json":
-            content = reading.content.encode()
-        case _:
-            raise ValueError(f"nothing writes {file_format}")
-    suffix = "-preview" if made.is_preview else ""
-    return File(f"statement-{made.id}{suffix}.{file_format}", content_type, content)
+    write: Callable[[Reading], bytes]
+    content_type: str
+
+    @property
+    def media_type(self) -> str:
+        """Return the content type without its parameters, as clients name it in `Accept`."""
+        return self.content_type.partition(";")[0]
+
+
+def _as_pdf(reading: Reading) -> bytes:
+    # Here, because it takes 0.3 s and 19 MB, which most processes never need.
+    from usage.statements.as_pdf import as_pdf  # noqa: PLC0415
+
+    return as_pdf(reading.document, reading.row.digest if reading.row else "")
+
+
+# By the ending of the file's name, in the order in which pages link to them.
+FORMATS: Final[Mapping[str, Format]] = {
+    "pdf": Format(_as_pdf, "application/pdf"),
+    "csv": Format(lambda reading: as_csv(reading.document).encode(), "text/csv; charset=utf-8"),
+    "json": Format(lambda reading: reading.content.encode(), "application/json"),
+}
+
+
+def file_of(reading: Reading, file_format: str) -> File:
+    """Return the statement in one of `FORMATS`."""
+    chosen = FORMATS[file_format]
+    suffix = "-preview" if reading.document.is_preview else ""
+    name = f"statement-{reading.document.id}{suffix}.{file_format}"
+    return File(name, chosen.content_type, chosen.write(reading))

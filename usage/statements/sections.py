@@ -173,8 +173,9 @@ def _amounts(made: StatementDocument) -> _Written:
     decimals = next(each for each in _DECIMALS if each >= longest)
 
     def written(nanodollars: int) -> str:
-        whole, digits = abs(nanodollars) // NANODOLLARS, f"{_fraction(nanodollars):09d}"[:decimals]
-        return f"{'-' if nanodollars < 0 else ''}${whole:,}.{digits}"
+        whole, digits = abs(nanodollars) // NANODOLLARS, f"{_fraction(nanodollars):09d}"
+        assert not digits[decimals:].strip("0"), "an amount that is not among those above would be cut"
+        return f"{'-' if nanodollars < 0 else ''}${whole:,}.{digits[:decimals]}"
 
     return written
 
