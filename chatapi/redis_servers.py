@@ -1,5 +1,6 @@
 """The connections of a process to all its Redis servers."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -31,10 +32,13 @@ class RedisServers:
 
 
 @asynccontextmanager
-async def stream_at(url: str) -> AsyncIterator[DeltaStream]:
-    """Yield the streams of one server, on a connection that is closed afterwards."""
-    async with connect(url, max_connections=1) as redis:
-        yield _stream(redis)
+async def stream_servers() -> AsyncIterator[StreamServers]:
+    """Yield the servers of streams for a moment: each has one connection, which its first use opens."""
+    clients = [connect(url, max_connections=1) for url in stream_urls()]
+    try:
+        yield StreamServers([_stream(redis) for redis in clients])
+    finally:
+        await asyncio.gather(*(redis.aclose() for redis in clients))
 
 
 def _stream(redis: Redis) -> DeltaStream:

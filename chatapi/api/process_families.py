@@ -1,5 +1,6 @@
 """The part of `/metrics` that each process counts by itself and writes to Redis (`process_metrics.py`)."""
 
+import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 
@@ -7,10 +8,11 @@ from django.conf import settings
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from redis.exceptions import RedisError
 
-from accounts.redis_urls import shared_url, stream_urls
+from accounts.redis_urls import shared_url
 from chatapi import process_metrics
 from chatapi.process_metrics import Histogram, Snapshot
 from chatapi.redis_client import connect_from_thread
+from chatapi.redis_servers import stream_servers
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +45,15 @@ def _stream_servers() -> GaugeMetricFamily:
         "1 if the streams server answers, by its number in CHATAPI_STREAMS_URL.",
         labels=["server"],
     )
-    for number, url in enumerate(stream_urls()):
-        try:
-            with connect_from_thread(url) as redis:
-                redis.ping()
-        except (RedisError, OSError):
-            family.add_metric([str(number)], 0)
-        else:
-            family.add_metric([str(number)], 1)
+    # A view runs in a thread without an event loop.
+    for number, is_answering in enumerate(asyncio.run(_answering_streams())):
+        family.add_metric([str(number)], is_answering)
     return family
+
+
+async def _answering_streams() -> list[bool]:
+    async with stream_servers() as servers:
+        return await asyncio.gather(*(each.is_answering() for each in servers))
 
 
 def _histogram(histogram: Histogram, living: Mapping[str, Snapshot]) -> HistogramMetricFamily:

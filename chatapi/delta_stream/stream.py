@@ -22,7 +22,7 @@ from chatapi.delta_stream.entries import (
     frames_of,
     last_seq_of,
 )
-from chatapi.delta_stream.errors import StreamLost, in_time, redis_errors
+from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time, redis_errors
 from chatapi.delta_stream.jobs import Cancellation, Job
 from chatapi.delta_stream.presence import Presence, Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
@@ -63,6 +63,14 @@ class DeltaStream:
 
     def key(self, kind: str, name: str) -> str:
         return f"{self._prefix}{kind}:{name}"
+
+    async def is_answering(self) -> bool:
+        """Return whether the server answers."""
+        try:
+            async with in_time():
+                return bool(await self._redis.ping())
+        except StreamUnavailable:
+            return False
 
     async def close(self) -> None:
         """Close the connections, and those of all others that share this Redis client."""

@@ -1,21 +1,21 @@
 """Checks the database, Redis and their clocks."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from redis import Redis
 from redis.exceptions import RedisError
 
-from accounts.redis_urls import all_urls, shared_url, stream_urls
+from accounts.redis_urls import all_urls, shared_url
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.redis_client import connect_from_thread
-from chatapi.redis_servers import stream_at
+from chatapi.redis_servers import stream_servers
 from chatapi.serving import preflight
 from usage.database import replica
 from usage.database.clock import database_now
@@ -178,7 +178,7 @@ def check_processes() -> Finding:
 
     Raises `StreamUnavailable`.
     """
-    connected = [async_to_sync(_workers_at)(url) for url in stream_urls()]
+    connected = asyncio.run(_connected_workers())
     workers = set().union(*connected)
     # Web processes are not counted: one that has had no request yet is not connected.
     if not workers:
@@ -189,9 +189,10 @@ def check_processes() -> Finding:
     return ok("processes", f"{len(workers)} worker{'s' if len(workers) > 1 else ''} connected.")
 
 
-async def _workers_at(url: str) -> set[str]:
-    async with stream_at(url) as streams:
-        return await streams.connected_workers()
+async def _connected_workers() -> list[set[str]]:
+    """Return the names of the workers that are connected to each server."""
+    async with stream_servers() as servers:
+        return [await each.connected_workers() for each in servers]
 
 
 # ---- clocks

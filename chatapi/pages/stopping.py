@@ -15,10 +15,9 @@ from django.views.decorators.http import require_POST
 from accounts import access
 from accounts.audit import recorder
 from accounts.models import Organization
-from accounts.redis_urls import stream_urls
 from chatapi import identity
-from chatapi.delta_stream import ByServer, Cancellation, StreamUnavailable
-from chatapi.redis_servers import stream_at
+from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
+from chatapi.redis_servers import stream_servers
 from usage.models import Generation, State
 from usage.pages.filters import is_id, page_url
 from usage.pages.live import running_of
@@ -98,25 +97,24 @@ def ask_to_stop(rows: Sequence[Generation]) -> bool:
 
 async def _cancel(rows: Sequence[Generation]) -> list[Generation]:
     """Cancel the generations; return those whose server of streams has taken that."""
-    urls = ByServer(stream_urls())
-    by_url: dict[str, list[Generation]] = {}
-    for row in rows:
-        try:
-            by_url.setdefault(urls.of(row.id), []).append(row)
-        except StreamUnavailable as error:
-            log.warning("could not stop %s: %r", row, error)
-    # At the same time: a server that is away delays and spares none of another's.
-    asked = await asyncio.gather(*(_cancel_on(url, own) for url, own in by_url.items()))
+    async with stream_servers() as servers:
+        by_stream: dict[DeltaStream, list[Generation]] = {}
+        for row in rows:
+            try:
+                by_stream.setdefault(servers.of(row.id), []).append(row)
+            except StreamUnavailable as error:
+                log.warning("could not stop %s: %r", row, error)
+        # At the same time: a server that is away delays and spares none of another's.
+        asked = await asyncio.gather(*(_cancel_on(stream, own) for stream, own in by_stream.items()))
     return [row for own in asked for row in own]
 
 
-async def _cancel_on(url: str, rows: Sequence[Generation]) -> list[Generation]:
+async def _cancel_on(stream: DeltaStream, rows: Sequence[Generation]) -> list[Generation]:
     asked: list[Generation] = []
     try:
-        async with stream_at(url) as stream:
-            for row in rows:
-                await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)
-                asked.append(row)
+        for row in rows:
+            await stream.cancel(row.id, Cancellation.STOPPED, ttl_ms=settings.CANCELLED_TTL_MS)
+            asked.append(row)
     except StreamUnavailable as error:
         log.warning("could not stop %s: %r", ", ".join(map(str, rows[len(asked) :][:3])), error)
     return asked
