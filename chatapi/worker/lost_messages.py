@@ -13,6 +13,7 @@ If the request is lost too, the worker that claims the generation voids it with 
 import asyncio
 import logging
 from collections.abc import Callable
+from uuid import UUID
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -34,12 +35,20 @@ class LostMessages:
     """Looks for lost messages. Every worker runs one."""
 
     def __init__(
-        self, commits: GroupCommit, broker: Redis, queue: TaskQueue, has_free_slot: Callable[[], bool]
+        self,
+        commits: GroupCommit,
+        broker: Redis,
+        queue: TaskQueue,
+        *,
+        has_free_slot: Callable[[], bool],
+        holds: Callable[[UUID], bool],
     ) -> None:
+        """`holds` returns whether this worker is about to claim a generation, or runs it."""
         self._commits = commits
         self._broker = broker
         self._queue = queue
         self._has_free_slot = has_free_slot
+        self._holds = holds
         # The generations whose messages waited nowhere at the last look.
         self._missing = set[str]()
 
@@ -56,7 +65,8 @@ class LostMessages:
     async def look(self) -> None:
         """Enqueue the lost generations again. Raises `RedisError` or `UsageError`."""
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
-        entries = [Entry(each.hex, organization_id) for each, organization_id in waiting]
+        # A busy worker claims late what it has taken.
+        entries = [Entry(each.hex, owner_id) for each, owner_id in waiting if not self._holds(each)]
         before, self._missing = self._missing, await self._queue.missing(self._broker, entries)
         # A second message for the same generation changes nothing, because only one claim succeeds.
         lost = [entry for entry in entries if entry.generation_id in before & self._missing]

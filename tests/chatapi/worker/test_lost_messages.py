@@ -58,11 +58,27 @@ def claim(generation: Generation) -> None:
     assert isinstance(claimed, ledger.Claimed)
 
 
+def lost_messages_of(commits: Commits, redis: Redis, queue: TaskQueue, *held: Generation) -> LostMessages:
+    held_ids = {each.id for each in held}
+    return LostMessages(
+        commits, redis, queue, has_free_slot=lambda: True, holds=lambda each: each in held_ids
+    )
+
+
+async def test_what_a_busy_worker_has_not_claimed_yet_is_not_enqueued_again(
+    commits: Commits, redis: Redis, queue: TaskQueue, waiting: Generation
+) -> None:
+    lost_messages = lost_messages_of(commits, redis, queue, waiting)
+    for _ in range(3):
+        await lost_messages.look()
+    assert await redis.zcard(sorted_sets(queue.key)[0]) == 0
+
+
 async def test_what_is_taken_and_claimed_during_a_look_is_not_enqueued_again(
     commits: Commits, redis: Redis, queue: TaskQueue, waiting: Generation
 ) -> None:
     """Beside a flood a look takes so long that many are. Their messages would fill the queue."""
-    lost_messages = LostMessages(commits, redis, queue, lambda: True)
+    lost_messages = lost_messages_of(commits, redis, queue)
     commits.meanwhile = lambda: claim(waiting)
     await lost_messages.look()
     commits.meanwhile = None
@@ -73,7 +89,7 @@ async def test_what_is_taken_and_claimed_during_a_look_is_not_enqueued_again(
 async def test_a_message_that_is_missing_twice_is_enqueued_again(
     commits: Commits, redis: Redis, queue: TaskQueue, waiting: Generation
 ) -> None:
-    lost_messages = LostMessages(commits, redis, queue, lambda: True)
+    lost_messages = lost_messages_of(commits, redis, queue)
     turns = sorted_sets(queue.key)[0]
     enqueueing = queue.enqueueing([Entry(waiting.id.hex, waiting.organization_id)])
     await cast(Any, redis).execute_command(*enqueueing)
