@@ -1,13 +1,14 @@
 """Measures the time to first token of a small organization, alone and beside a flood of another one.
 
     python -m bench.fairness              400 streams of 2 s beside 5, on 200 slots; two minutes
-    python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --ramp-seconds 30
-                                          4,000 streams of 10 s beside 5
+    python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --ramp-seconds 40 --rounds 3
+                                          4,000 streams of 10 s beside 5; seven minutes
     python -m bench.fairness --streams 4000 --slots 1200 --model tok20-d500-f1 --most-open 1020
                                           the same with the default bound on open generations
 
 The small organization's callers send one stream of 2 s after the other. The flood's streams are all accepted,
-so that they wait and run, unless `--most-open` bounds them.
+so that they wait and run, unless `--most-open` bounds them. A round is a measurement alone and one beside the
+flood; the table has the medians of all rounds, and their ranges.
 """
 
 import argparse
@@ -16,10 +17,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
+
+import msgspec
+from msgspec.structs import astuple
 
 from bench.children import running
 from bench.compare import progress, run_load, running_upstream
@@ -30,6 +36,22 @@ from bench.targets import CATALOG_MODEL, chatapi, manage, own_environment
 SMALL_MODEL = "tok20-d100-f1"
 MOST_TIMES = 2.0
 """H5: the bound on the time to first token beside the flood, as a multiple of that alone."""
+
+REST_SECONDS = 15
+"""Between two rounds: the flood's clients have left, and its streams are cancelled and settled."""
+
+
+class Round(msgspec.Struct):
+    """The two measurements of a round."""
+
+    alone: Measurement
+    beside: Measurement
+
+    def times(self, percentile: str) -> float:
+        """Return the ratio of both times to first token; infinite if no answer was right."""
+        if self.alone.ttft_ms is None or self.beside.ttft_ms is None:
+            return float("inf")
+        return float(getattr(self.beside.ttft_ms, percentile) / getattr(self.alone.ttft_ms, percentile))
 
 
 def main() -> None:
@@ -55,19 +77,26 @@ def main() -> None:
             ramp_seconds=2,
             warmup_requests=asked.small_streams,
         )
-        alone = run_load(scenario, small, upstream, seconds=0)
-        progress("alone: done")
         command = [sys.executable, "-m", "bench.flood", large.base_url, "--key", large.key]
         command += ["--model", asked.model, "--streams", str(asked.streams)]
-        with running("flood", command, folder, os.environ) as flood:
-            time.sleep(asked.ramp_seconds)
-            beside = run_load(scenario, small, upstream, seconds=0)
-            flood.assert_alive()
+        rounds: list[Round] = []
+        for number in range(asked.rounds):
+            time.sleep(REST_SECONDS if number else 0)
+            alone = run_load(scenario, small, upstream, seconds=0)
+            with running("flood", command, folder, os.environ) as flood:
+                time.sleep(asked.ramp_seconds)
+                beside = run_load(scenario, small, upstream, seconds=0)
+                flood.assert_alive()
+            rounds.append(Round(alone, beside))
+            progress(f"round {number + 1} of {asked.rounds}: done")
         assert large.verify_ledger is not None
         differences = large.verify_ledger()
-    print(table(alone, beside))
+    if asked.json:
+        asked.json.write_bytes(msgspec.json.encode(rounds))
+    print(table(rounds))
     print(f"\nLedger after the load: {differences or 'clean'}")
-    sys.exit(bool(differences or any(run.problems or not run.right for run in (alone, beside))))
+    runs = [run for each in rounds for run in (each.alone, each.beside)]
+    sys.exit(bool(differences or any(run.problems or not run.right for run in runs)))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -82,6 +111,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=100, help="of the small organization, each time")
     parser.add_argument(
         "--ramp-seconds", type=float, default=5, help="from the flood's start to the measurement"
+    )
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--json", type=Path, help="the file to which the measurements of all rounds are written"
     )
     return parser.parse_args()
 
@@ -99,26 +132,39 @@ def prepare(folder: Path, models: set[str], upstream_url: str) -> str:
     return key
 
 
-def table(alone: Measurement, beside: Measurement) -> str:
+def table(rounds: list[Round]) -> str:
     """Return a markdown table of the time to first token, and the verdict."""
     lines = [
         "| the small organization | answers | TTFT p50 ms | p95 | p99 | problems |",
         "|---|---|---|---|---|---|",
+        row("alone", [each.alone for each in rounds]),
+        row("beside the flood", [each.beside for each in rounds]),
     ]
-    for name, run in (("alone", alone), ("beside the flood", beside)):
-        ttft = run.ttft_ms
-        figures = f"{ttft.p50:.0f} | {ttft.p95:.0f} | {ttft.p99:.0f}" if ttft else "- | - | -"
-        lines.append(f"| {name} | {run.right} | {figures} | {run.problems or 'none'} |")
-    if alone.ttft_ms and beside.ttft_ms:
-        times = beside.ttft_ms.p50 / alone.ttft_ms.p50, beside.ttft_ms.p95 / alone.ttft_ms.p95
-        verdict = "within" if max(times) <= MOST_TIMES else "beyond"
-        lines.append(
-            f"\np50 {times[0]:.1f} times, p95 {times[1]:.1f} times: {verdict} {MOST_TIMES:.0f} times."
-        )
-        lines.append(
-            f"Other processes used {beside.other_cores} cores, calibration {beside.calibration_ms} ms."
-        )
+    p50, p95 = ([each.times(percentile) for each in rounds] for percentile in ("p50", "p95"))
+    is_within = max(median(p50), median(p95)) <= MOST_TIMES
+    lines.append(
+        f"\np50 {spread(p50, 1)} times, p95 {spread(p95, 1)} times: "
+        f"{'within' if is_within else 'beyond'} {MOST_TIMES:.0f} times."
+    )
+    beside = [each.beside for each in rounds]
+    others = spread([run.other_cores for run in beside], 2)
+    calibration = spread([run.calibration_ms for run in beside], 1)
+    lines.append(f"Other processes used {others} cores, calibration {calibration} ms.")
     return "\n".join(lines)
+
+
+def row(name: str, runs: list[Measurement]) -> str:
+    """Return the table's row of these measurements."""
+    found = [run.ttft_ms for run in runs if run.ttft_ms is not None]
+    figures = [spread(values) for values in zip(*map(astuple, found), strict=True)] or ["-"] * 3
+    problems = [run.problems for run in runs if run.problems]
+    return f"| {name} | {sum(run.right for run in runs)} | {' | '.join(figures)} | {problems or 'none'} |"
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Return the median and, of several values, the range."""
+    middle, least, most = (f"{each:.{digits}f}" for each in (median(values), min(values), max(values)))
+    return middle if len(values) == 1 else f"{middle} ({least} to {most})"
 
 
 if __name__ == "__main__":

@@ -53,54 +53,69 @@ INTERACTIVE_PER_OTHER = 16
 # How many messages a script looks at: of each class for one that a worker may take, or for lost ones.
 LOOK_AT = 64
 
-# KEYS: the sorted sets of turns of all classes, then for each a hash of every organization's last message,
-# then a counter and the list of wake-ups. ARGV: how many interactive messages let others in, then for each
-# message its class, organization and text. A message has the turn after the last one of its organization, or
-# the turn that is served now if none of them waits. In the latter case a worker that looks past others'
-# messages may want it: one wake-up waits for one at most. The first line lets a full Redis refuse the script
-# as a whole: without it, a script that has deleted something may go on, and its message would have no job.
-_ENQUEUE = """#!lua
-local classes, counter, wake = (#KEYS - 2) / 2, KEYS[#KEYS - 1], KEYS[#KEYS]
-local function turn_served(class)
-  local first = redis.call('ZRANGE', KEYS[class], 0, 0, 'WITHSCORES')
-  if first[2] then return tonumber(first[2]) end
-  redis.call('UNLINK', KEYS[classes + class])
-  return 0
+# Found as plain text: a pattern, tried at each letter, takes ten times as long.
+_ORGANIZATION_OF = """
+local function organization_of(message)
+  local _, before = string.find(message, '"organization": "', 1, true)
+  return before and string.match(message, '^%d*', before + 1) or ''
 end
-for i = 2, #ARGV, 3 do
-  local class, organization = tonumber(ARGV[i]), ARGV[i + 1]
-  local turn = turn_served(class)
-  local last = redis.call('HGET', KEYS[classes + class], organization)
-  local last_turn = last and redis.call('ZSCORE', KEYS[class], last)
-  if last_turn then
-    turn = last_turn + 1
-  elseif redis.call('EXISTS', wake) == 0 then
-    redis.call('RPUSH', wake, '')
-  end
-  redis.call('ZADD', KEYS[class], turn, ARGV[i + 2])
-  redis.call('HSET', KEYS[classes + class], organization, ARGV[i + 2])
-  if class == 1 and redis.call('INCR', counter) % tonumber(ARGV[1]) == 0 then
-    for other = 2, classes do
+"""
+
+# KEYS: the sorted sets of turns of the three classes, for each a hash of every organization's last message,
+# and the list of wake-ups. A message has the turn after the last one of its organization, or the turn that is
+# served now if none of them waits. No message may come before that: those of one organization would fill the
+# first turns, and a worker that looks past them would not see the others'. Where none waited, a worker that
+# looks past others' messages may want this one: one wake-up waits for one at most. The first line lets a full
+# Redis refuse the script as a whole: without it, a script that has deleted something may go on, and its
+# message would have no job.
+_JOIN = (
+    "#!lua\n"
+    + _ORGANIZATION_OF
+    + """
+local function join(class, message)
+  local turns, lasts, organization = KEYS[class], KEYS[3 + class], organization_of(message)
+  local first = redis.call('ZRANGE', turns, 0, 0, 'WITHSCORES')
+  if not first[2] then redis.call('UNLINK', lasts) end
+  local last = redis.call('HGET', lasts, organization)
+  local last_turn = last and redis.call('ZSCORE', turns, last)
+  if not last_turn and redis.call('EXISTS', KEYS[7]) == 0 then redis.call('RPUSH', KEYS[7], '') end
+  redis.call('ZADD', turns, last_turn and last_turn + 1 or first[2] or 0, message)
+  redis.call('HSET', lasts, organization, message)
+end
+"""
+)
+
+# KEYS: those of `join`, then a counter. ARGV: how many interactive messages let others in, then for each
+# message its class and its text.
+_ENQUEUE = (
+    _JOIN
+    + """
+for i = 2, #ARGV, 2 do
+  local class = tonumber(ARGV[i])
+  join(class, ARGV[i + 1])
+  if class == 1 and redis.call('INCR', KEYS[8]) % tonumber(ARGV[1]) == 0 then
+    for other = 2, 3 do
       local waiting = redis.call('ZPOPMIN', KEYS[other])
-      if waiting[1] then redis.call('ZADD', KEYS[1], turn_served(1), waiting[1]) end
+      if waiting[1] then join(1, waiting[1]) end
     end
   end
 end
 """
+)
 
 # KEYS: the sorted sets and the list. ARGV: the most messages, how many of each class to look at, then each
 # organization that may have fewer messages than that, and how many. Returns how many come from the list, and
 # the next messages.
-_TAKE = """
+_TAKE = (
+    _ORGANIZATION_OF
+    + """
 local left, found, may_have = tonumber(ARGV[1]), {}, {}
 for i = 3, #ARGV, 2 do may_have[ARGV[i]] = tonumber(ARGV[i + 1]) end
 for i = 1, #KEYS - 1 do
   local last = next(may_have) and tonumber(ARGV[2]) or left
   for _, message in ipairs(left > 0 and redis.call('ZRANGE', KEYS[i], 0, last - 1) or {}) do
     if left == 0 then break end
-    -- Found as plain text: a pattern, tried at each letter, takes ten times as long.
-    local _, before = string.find(message, '"organization": "', 1, true)
-    local organization = before and string.match(message, '^%d*', before + 1) or ''
+    local organization = organization_of(message)
     local may = may_have[organization] or left
     if may > 0 then
       if may_have[organization] then may_have[organization] = may - 1 end
@@ -114,25 +129,29 @@ local in_list = left > 0 and redis.call('RPOP', KEYS[#KEYS], left) or {}
 for _, message in ipairs(in_list) do found[#found + 1] = message end
 return {#in_list, found}
 """
+)
 
 _TAKE_SHA1 = hashlib.sha1(_TAKE.encode(), usedforsecurity=False).hexdigest()
 
-# KEYS: the queue's list and its sorted sets, then one flag per generation. ARGV: the number of queue keys,
-# how long a flag lasts in ms, then one message per generation. Returns the positions of the messages that
-# were enqueued: those that wait nowhere. None while the list has any, which may be one of these.
-_ENQUEUE_LOST = """
-local enqueued, queues = {}, tonumber(ARGV[1])
-if redis.call('LLEN', KEYS[1]) > 0 then return enqueued end
-for i = queues + 1, #KEYS do
-  local message, waits = ARGV[i - queues + 2], false
-  for j = 2, queues do waits = waits or redis.call('ZSCORE', KEYS[j], message) end
-  if not waits and redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[2]) then
-    redis.call('ZADD', KEYS[2], 0, message)
-    enqueued[#enqueued + 1] = i - queues - 1
+# KEYS: those of `join`, the queue's list, then one flag per generation. ARGV: how long a flag lasts in ms,
+# then one message per generation. Returns the positions of the messages that were enqueued: those that wait
+# nowhere. None while the list has any, which may be one of these.
+_ENQUEUE_LOST = (
+    _JOIN
+    + """
+local enqueued = {}
+if redis.call('LLEN', KEYS[8]) > 0 then return enqueued end
+for i = 9, #KEYS do
+  local message, waits = ARGV[i - 7], false
+  for class = 1, 3 do waits = waits or redis.call('ZSCORE', KEYS[class], message) end
+  if not waits and redis.call('SET', KEYS[i], '1', 'NX', 'PX', ARGV[1]) then
+    join(1, message)
+    enqueued[#enqueued + 1] = i - 9
   end
 end
 return enqueued
 """
+)
 
 _ID = "<generation id>"
 _ORGANIZATION = "<organization id>"
@@ -188,6 +207,9 @@ class TaskQueue:
     def __init__(self, app: Celery, task_name: str, queue: str) -> None:
         prefix: str = app.conf.broker_transport_options.get("global_keyprefix", "")
         self.key = prefix + queue
+        sets = sorted_sets(self.key)
+        # Not `:last` and `:last-flex`: web processes of the release before keep numbers there.
+        self._join_keys = *sets, *(f"{each}:last" for each in sets), wake_ups(self.key)
         message = _probe(app, task_name, queue)
         self._body = base64.b64decode(message["body"])
         message["body"] = _BODY
@@ -207,28 +229,49 @@ class TaskQueue:
 
     def enqueueing(self, entries: Sequence[Entry]) -> Command:
         """Return the command that enqueues the generations."""
-        sets = sorted_sets(self.key)
-        # Not `:last` and `:last-flex`: web processes of the release before keep numbers there.
-        keys = *sets, *(f"{each}:last" for each in sets), f"{self.key}:count", wake_ups(self.key)
-        parts: list[bytes | str | int] = []
+        keys = *self._join_keys, f"{self.key}:count"
+        parts: list[bytes | int] = []
         for entry in entries:
-            message = self.message(entry.generation_id, entry.organization_id)
-            parts += entry.queue_class.value, entry.organization_id, message
+            parts += entry.queue_class.value, self.message(entry.generation_id, entry.organization_id)
         return "EVAL", _ENQUEUE, len(keys), *keys, INTERACTIVE_PER_OTHER, *parts
+
+    async def missing(self, redis: Redis, entries: Sequence[Entry]) -> set[str]:
+        """Return the generations whose message waits nowhere. Raises `RedisError`.
+
+        None is missing while the list has any message, which may be that of each.
+        """
+        found = set[str]()
+        for start in range(0, len(entries), LOOK_AT):
+            some = entries[start : start + LOOK_AT]
+            # The stub knows only `str`.
+            messages: list[Any] = [self.message(entry.generation_id, entry.organization_id) for entry in some]
+            look = redis.pipeline(transaction=False)
+            look.llen(self.key)
+            for each in sorted_sets(self.key):
+                look.zmscore(each, messages)
+            async with in_time():
+                in_list, *scores = await look.execute()
+            if in_list:
+                return set()
+            waits = [any(score is not None for score in each) for each in zip(*scores, strict=True)]
+            found |= {
+                entry.generation_id for entry, does_wait in zip(some, waits, strict=True) if not does_wait
+            }
+        return found
 
     async def enqueue_lost(self, redis: Redis, entries: Sequence[Entry]) -> list[str]:
         """Enqueue generations whose message waits nowhere again, as interactive ones; return their ids.
 
         Each is enqueued at most once in `REPEAT_MS`, for any number of workers. Raises `RedisError`.
         """
-        queues = self.key, *sorted_sets(self.key)
         found: list[str] = []
         for start in range(0, len(entries), LOOK_AT):
             some = entries[start : start + LOOK_AT]  # a script blocks Redis
-            keys = *queues, *(f"{self.key}:enqueued-again:{entry.generation_id}" for entry in some)
+            flags = [f"{self.key}:enqueued-again:{entry.generation_id}" for entry in some]
+            keys = *self._join_keys, self.key, *flags
             messages = [self.message(entry.generation_id, entry.organization_id) for entry in some]
             async with in_time():
-                enqueue = redis.eval(_ENQUEUE_LOST, len(keys), *keys, len(queues), REPEAT_MS, *messages)
+                enqueue = redis.eval(_ENQUEUE_LOST, len(keys), *keys, REPEAT_MS, *messages)
                 found += [some[at].generation_id for at in cast(list[int], await enqueue)]
         return found
 

@@ -17,6 +17,8 @@ from chatapi.wire.deltas import AnyDelta
 
 log = logging.getLogger(__name__)
 
+# How many followers a tick wakes in one turn of the loop: thousands would hold up the streams of others.
+WOKEN_AT_ONCE = 128
 PART_FRAMES = 64
 # The most of a backlog that is decoded at once, so that other streams have their turn in between.
 PART_BYTES = 16_384
@@ -207,7 +209,11 @@ class Inbox:
     async def _keep_time(self) -> None:
         while True:
             await asyncio.sleep(self.tick_s)
-            self.wake_all()
+            followers = list(self._followers.values())
+            for start in range(0, len(followers), WOKEN_AT_ONCE):
+                for follower in followers[start : start + WOKEN_AT_ONCE]:
+                    follower.wake()
+                await asyncio.sleep(0)  # others have their turn
 
     def wake_all(self) -> None:
         """Let every follower's `next` return."""

@@ -67,6 +67,9 @@ class ListeningPort(tcp.Port):
 class Transport(tcp.Server):
     """An accepted socket that sends without delay and notices a reset which arrives together with data."""
 
+    # Twisted's constructor begins to read.
+    _wants_to_read = _is_left_out = False
+
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.bufferSize = FIRST_READ_BYTES
@@ -87,6 +90,21 @@ class Transport(tcp.Server):
         """Return the number of bytes that have arrived and have not been read."""
         return int.from_bytes(fcntl.ioctl(self.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
+    def startReading(self) -> None:
+        self._wants_to_read = True
+        if not self._is_left_out:
+            super().startReading()
+
+    def stopReading(self) -> None:
+        self._wants_to_read = False
+        super().stopReading()
+
+    def poll_again(self) -> None:
+        """End what `read_turns` has left out, unless reading has been stopped meanwhile."""
+        self._is_left_out = False
+        if self._wants_to_read:
+            super().startReading()
+
     def doRead(self) -> Any:
         """Pass arrived bytes on, now or in another turn; return the reason if reading fails."""
         # Bytes that a client sent before it closed its side are not read: they change nothing any more.
@@ -96,6 +114,8 @@ class Transport(tcp.Server):
             self.read_turns.end(partial(self._end, _ENDS[state]))
             return None
         if not self.read_turns.may_read(self):
+            self._is_left_out = True
+            super().stopReading()
             return None
         end = self._discard() if self._is_discarding else super().doRead()
         # uvloop reports a socket's error only once. If the client has sent data before its reset, Twisted

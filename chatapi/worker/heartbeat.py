@@ -21,6 +21,9 @@ from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
+# How many leases a transaction prolongs: while it runs, other organizations' requests wait for the database.
+PART = 256
+
 
 class Held(NamedTuple):
     """The generations that a process has claimed, or is about to."""
@@ -66,13 +69,13 @@ class Heartbeat:
 
     def _beat(self) -> None:
         held = self._held()
-        if not any(held):
-            return
-        failpoint("heartbeat.before")
-        alive = self._commits.write_from_thread(
-            ledger.beat, Beat([*held.running, *held.claiming], settings.LEASE_MS)
-        )
-        lost = {pulse.id for pulse in held.running} - alive
-        if lost:
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._lost, lost)
+        running = {pulse.id for pulse in held.running}
+        pulses = [*held.running, *held.claiming]
+        for start in range(0, len(pulses), PART):
+            failpoint("heartbeat.before")
+            part = pulses[start : start + PART]
+            alive = self._commits.write_from_thread(ledger.beat, Beat(part, settings.LEASE_MS))
+            lost = {pulse.id for pulse in part} & running - alive
+            if lost:
+                with suppress(RuntimeError):  # the loop has ended
+                    self._loop.call_soon_threadsafe(self._lost, lost)

@@ -1,9 +1,11 @@
 """Finds generations whose queue message was lost, and enqueues them again.
 
 A worker claims a generation within milliseconds after it has taken its message. So a message is lost if it
-waits in no queue, and the database has its generation, admitted a second ago and not claimed. A worker looks
-while it has a free slot. There are three causes: Redis was emptied, a worker was killed between the pop and
-the claim, or a web process was killed between the commit and the enqueueing.
+waits in no queue, and half a second later the database has its generation unclaimed, a second after its
+admission. One look is not enough: beside a flood it takes so long that workers have taken and claimed what
+its read of the database had found unclaimed. A worker looks while it has a free slot. There are three causes:
+Redis was emptied, a worker was killed between the pop and the claim, or a web process was killed between the
+commit and the enqueueing.
 
 If the request is lost too, the worker that claims the generation voids it with `request_lost`.
 """
@@ -11,6 +13,7 @@ If the request is lost too, the worker that claims the generation voids it with 
 import asyncio
 import logging
 from collections.abc import Callable
+from uuid import UUID
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -32,12 +35,22 @@ class LostMessages:
     """Looks for lost messages. Every worker runs one."""
 
     def __init__(
-        self, commits: GroupCommit, broker: Redis, queue: TaskQueue, has_free_slot: Callable[[], bool]
+        self,
+        commits: GroupCommit,
+        broker: Redis,
+        queue: TaskQueue,
+        *,
+        has_free_slot: Callable[[], bool],
+        holds: Callable[[UUID], bool],
     ) -> None:
+        """`holds` returns whether this worker is about to claim a generation, or runs it."""
         self._commits = commits
         self._broker = broker
         self._queue = queue
         self._has_free_slot = has_free_slot
+        self._holds = holds
+        # The generations whose messages waited nowhere at the last look.
+        self._missing = set[str]()
 
     async def run(self) -> None:
         """Look every `LOOK_S` while this worker has a free slot, for ever."""
@@ -52,9 +65,10 @@ class LostMessages:
     async def look(self) -> None:
         """Enqueue the lost generations again. Raises `RedisError` or `UsageError`."""
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
-        if not waiting:
-            return
+        # A busy worker claims late what it has taken.
+        entries = [Entry(each.hex, owner_id) for each, owner_id in waiting if not self._holds(each)]
+        before, self._missing = self._missing, await self._queue.missing(self._broker, entries)
         # A second message for the same generation changes nothing, because only one claim succeeds.
-        lost = [Entry(each.hex, organization_id) for each, organization_id in waiting]
+        lost = [entry for entry in entries if entry.generation_id in before & self._missing]
         for generation_id in await self._queue.enqueue_lost(self._broker, lost):
             log.warning("%s is enqueued again: its message was lost", generation_id)

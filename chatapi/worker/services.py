@@ -96,7 +96,13 @@ class Services:
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
         reaper = Reaper(self.commits, self.streams)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        lost_messages = LostMessages(self.commits, self._redis.broker, queue, self._has_free_slot)
+        lost_messages = LostMessages(
+            self.commits,
+            self._redis.broker,
+            queue,
+            has_free_slot=self._has_free_slot,
+            holds=self._holds,
+        )
         work: Sequence[Loop] = (
             *(publisher.run for publisher in self.publishers),
             *(partial(self._listen, stream) for stream in self.streams),
@@ -134,6 +140,9 @@ class Services:
 
     def _has_free_slot(self) -> bool:
         return len(self.running) + len(self._awaited) < slot_count()
+
+    def _holds(self, generation_id: UUID) -> bool:
+        return generation_id in self._awaited or generation_id in self.running
 
     def _held(self) -> Held:
         """Return the generations to prolong; called in the heartbeat's thread."""

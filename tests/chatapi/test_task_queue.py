@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from chatapi.redis_client import connect
 from chatapi.task_queue import (
     INTERACTIVE_PER_OTHER,
+    LOOK_AT,
     Entry,
     QueueClass,
     TaskQueue,
@@ -148,6 +149,31 @@ def test_a_message_of_an_organization_that_had_none_wakes_one_worker(valkey: Val
     assert valkey.client.llen(wake_ups(queue.key)) == 0
     enqueue(valkey, queue, Entry("b", 2), Entry("c", 3))
     assert valkey.client.llen(wake_ups(queue.key)) == 1
+
+
+async def test_lost_messages_of_a_flood_hide_nobody_else(valkey: Valkey) -> None:
+    """H5: they take turns like others."""
+    queue, redis = TaskQueue(probe_app, "note", QUEUE), connect(f"unix://{valkey.socket}")
+    enqueue(valkey, queue, *(Entry(f"a{number}", 1) for number in range(3)))
+    lost = [Entry(f"lost{number:03}", 1) for number in range(2 * LOOK_AT)]
+    assert len(await queue.enqueue_lost(redis, lost)) == len(lost)
+    enqueue(valkey, queue, Entry("z", 2))
+    assert popped(valkey, queue, 8, {"1": 0}) == ["z"], "a worker that looks past the flood finds it"
+    enqueue(valkey, queue, Entry("y", 2))
+    assert "y" in popped(valkey, queue, 2)
+    await redis.aclose()
+
+
+def test_background_work_that_is_let_in_hides_nobody_else(valkey: Valkey) -> None:
+    """H5: it has turns, too, so an organization with its share of the slots does not fill the first ones."""
+    queue = TaskQueue(probe_app, "note", QUEUE)
+    enqueue(valkey, queue, *(Entry(f"a{number}", 1, QueueClass.BACKGROUND) for number in range(2 * LOOK_AT)))
+    for number in range(2 * LOOK_AT * INTERACTIVE_PER_OTHER):
+        enqueue(valkey, queue, Entry(f"b{number}", 2))
+        assert popped(valkey, queue, 8, {"1": 0}) == [f"b{number}"]
+    assert valkey.client.zcard(f"{queue.key}:turns") == 2 * LOOK_AT
+    enqueue(valkey, queue, Entry("z", 3))
+    assert popped(valkey, queue, 8, {"1": 0}) == ["z"]
 
 
 def test_messages_of_the_previous_release_are_popped_from_its_list(valkey: Valkey) -> None:
