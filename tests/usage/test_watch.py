@@ -157,13 +157,6 @@ def test_a_failed_check_of_the_books_is_the_operators(db: None) -> None:
     assert Event.objects.get().organization_id is None
 
 
-def test_a_model_that_is_down_concerns_those_that_called_it(alice: Person, charlie: Person) -> None:
-    run(alice, model="large")
-    run(charlie)
-    events = [*watch.model_down("large", database_now())]
-    assert [event.organization_id for event in events] == [alice.project.organization_id]
-
-
 def test_one_look_asks_the_same_for_many_limits(
     alice: Person, django_assert_max_num_queries: Callable[..., Any]
 ) -> None:

@@ -17,15 +17,18 @@ class EventKind(models.TextChoices):
     SPEND = "spend.unusual", "Unusual spend"
     FAILURES = "failures.rising", "Rising failures"
     MODEL = "model.down", "Model down"
+    MODEL_UP = "model.up", "Model up again"
     DEPLOYMENT = "deployment.down", "Deployment down"
+    DEPLOYMENT_UP = "deployment.up", "Deployment up again"
     LEDGER = "ledger_check.failed", "Ledger check failed"
     TEST = "webhook.test", "Test of a webhook"
 
 
 # The kinds of the service: its operators get them, organizations do not.
-OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.LEDGER)
+OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER)
 TENANTS_KINDS = (
     EventKind.BUDGET, EventKind.CREDIT, EventKind.KEY, EventKind.SPEND, EventKind.FAILURES, EventKind.MODEL,
+    EventKind.MODEL_UP,
 )  # fmt: skip
 
 

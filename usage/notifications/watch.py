@@ -116,7 +116,7 @@ def rising_failures(now: datetime) -> Iterator[NewEvent]:
     start of the hour before.
     """
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    rows = HourlyUsage.objects.filter(organization__in=_callers(since), hour__gte=since).order_by()
+    rows = HourlyUsage.objects.filter(organization__in=callers(since), hour__gte=since).order_by()
     sums = rows.values("organization").annotate(
         all=Sum("requests"), failed=Sum("requests", filter=Q(outcome__in=FAILED), default=0)
     )
@@ -134,14 +134,7 @@ def failed_checks(_: datetime) -> Iterator[NewEvent]:
         yield NewEvent(EventKind.LEDGER, None, "ledger", day, "", data)
 
 
-def model_down(model: str, now: datetime) -> Iterator[NewEvent]:
-    """Yield an event for each organization that has called this model, which is down, in the last day."""
-    for organization_id in _callers(now - timedelta(days=1), model):
-        event = _of_day(EventKind.MODEL, organization_id, str(now.astimezone(UTC).date()), {"model": model})
-        yield event._replace(subject=f"{event.subject}/{model}")
-
-
-def _callers(since: datetime, model: str | None = None) -> list[int]:
+def callers(since: datetime, model: str | None = None) -> list[int]:
     """Return the organizations with a request since that hour, to any model or to this one."""
     of_model = "" if model is None else "AND h.model = %s"
     # One look into the index for each organization: hours have none by time alone.
@@ -151,13 +144,6 @@ def _callers(since: datetime, model: str | None = None) -> list[int]:
         [db_value(since), *([] if model is None else [model])],
     )
     return [organization_id for (organization_id,) in rows]
-
-
-def deployment_down(deployment: str, now: datetime) -> NewEvent:
-    """Return the event of a deployment that is down, by its model and name."""
-    model, _, name = deployment.partition(" ")
-    data = {"model": model, "deployment": name}
-    return NewEvent(EventKind.DEPLOYMENT, None, deployment, str(now.astimezone(UTC).date()), "", data)
 
 
 def _of_day(kind: EventKind, organization_id: int, day: str, data: Mapping[str, object]) -> NewEvent:

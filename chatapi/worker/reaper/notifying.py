@@ -21,7 +21,7 @@ from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
 from usage.failpoints import failpoint
-from usage.notifications import watch
+from usage.notifications import outages, watch
 
 log = logging.getLogger(__name__)
 
@@ -62,20 +62,17 @@ async def _delete_old(commits: GroupCommit) -> None:
 
 async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) -> None:
     down = {key for key, number in (await cool_downs(redis, prefix)).items() if number >= COOL_DOWNS}
-    if down:
-        now = await commits.read(database_now)
-        if found := await commits.read(_down, down, now):
-            await commits.write(watch.write, found)
+    now = await commits.read(database_now)
+    if found := await commits.read(_outages, down, now):
+        await commits.write(watch.write, found)
 
 
-def _down(down: Collection[str], now: datetime) -> list[NewEvent]:
+def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:
     """Return the events of these deployments, and of models that have no other one."""
     # What a deployment is called in `Route.key`.
     keys = [(row.model_id, f"{row.model_id} {row.name}") for row in catalog.active_deployments()]
-    events = [watch.deployment_down(key, now) for _, key in keys if key in down]
-    for model in {model for model, _ in keys} - {model for model, key in keys if key not in down}:
-        events += watch.model_down(model, now)
-    return watch.without_known(events)
+    models = {model for model, _ in keys} - {model for model, key in keys if key not in down}
+    return outages.changes(now, [key for _, key in keys if key in down], models)
 
 
 async def deliver_for_ever(commits: GroupCommit) -> None:
