@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from accounts.redis_urls import shared_url, stream_urls
 from chatapi import process_metrics
-from chatapi.process_metrics import Histogram, Snapshot
+from chatapi.process_metrics import Counter, Histogram, Snapshot
 from chatapi.redis_client import connect_from_thread
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ def families() -> Iterator[Metric]:
             if (value := snapshot.gauges.get(gauge.name)) is not None:
                 family.add_metric([snapshot.role, process], value)
         yield family
+    for counter in process_metrics.COUNTERS:
+        yield _counter(counter, living)
     for histogram in process_metrics.HISTOGRAMS:
         yield _histogram(histogram, living)
 
@@ -51,6 +53,14 @@ def _stream_servers() -> GaugeMetricFamily:
             family.add_metric([str(number)], 0)
         else:
             family.add_metric([str(number)], 1)
+    return family
+
+
+def _counter(counter: Counter, living: Mapping[str, Snapshot]) -> CounterMetricFamily:
+    family = CounterMetricFamily(counter.name, counter.meaning, labels=[*LABELS, *counter.labels])
+    for process, snapshot in living.items():
+        for values, number in snapshot.counters.get(counter.name, {}).items():
+            family.add_metric([snapshot.role, process, *values.split(" ")], number)
     return family
 
 

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection
 from datetime import datetime
 from functools import partial
+from itertools import product
 
 import aiohttp
 from redis.asyncio import Redis
@@ -13,8 +14,10 @@ from redis.exceptions import RedisError
 from chatapi import catalog
 from chatapi.notifications import mail, queue, webhooks
 from chatapi.notifications.dispatch import BATCH, dispatch
+from chatapi.notifications.health import KINDS
 from chatapi.notifications.models import Delivery
 from chatapi.notifications.queue import Attempt
+from chatapi.process_metrics import DELIVERY_ATTEMPTS
 from chatapi.worker.routing.exchange import cool_downs
 from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
@@ -28,6 +31,12 @@ log = logging.getLogger(__name__)
 WATCH_EVERY_S, DELIVER_EVERY_S = 60.0, 1.0
 # A deployment is down after so many cool-downs without a success: 2 + 4 + 8 + 16 + 30 seconds.
 COOL_DOWNS = 5
+# What an attempt is called in metrics, by the state of its delivery afterwards.
+OUTCOMES = {
+    Delivery.State.DELIVERED: "delivered",
+    Delivery.State.DUE: "retried",
+    Delivery.State.FAILED: "given_up",
+}
 # Messages that are under way at the same time.
 AT_ONCE = 32
 
@@ -77,6 +86,8 @@ def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:
 
 async def deliver_for_ever(commits: GroupCommit) -> None:
     """Deliver what is due, for ever. Any number of processes may do it at the same time."""
+    for kind, outcome in product(KINDS, OUTCOMES.values()):
+        DELIVERY_ATTEMPTS.add(kind, outcome, number=0)
     async with webhooks.new_session() as session:
         while True:
             try:
@@ -112,4 +123,5 @@ async def _deliver(
         log.exception("delivery %s can't be sent", delivery.pk)
         attempt = Attempt(0, error=type(error).__name__)
     failpoint("deliver.after_send")
-    await commits.read(queue.record, now, delivery, attempt)
+    state = await commits.read(queue.record, now, delivery, attempt)
+    DELIVERY_ATTEMPTS.add(KINDS[delivery.endpoint is not None], OUTCOMES[state])
