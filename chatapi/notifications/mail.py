@@ -20,10 +20,16 @@ def send(event: Event, person: User) -> Attempt:
     try:
         message(event, person).send()
     except (OSError, smtplib.SMTPException, ValueError) as exception:
-        # An SMTP error may quote what was sent, so only its kind and code are kept.
-        code = getattr(exception, "smtp_code", None)
-        error = f"the mail server: {type(exception).__name__}{f' {code}' if code else ''}"
+        error = f"the mail server: {_kind_of(exception)}"
     return Attempt(round((time.monotonic() - began) * 1_000), error=error)
+
+
+def _kind_of(error: Exception) -> str:
+    """Return the kind and the code of an error; an answer of SMTP may quote what was sent."""
+    code = getattr(error, "smtp_code", None)
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        ((code, _),) = error.recipients.values()
+    return f"{type(error).__name__}{f' {code}' if code else ''}"
 
 
 def message(event: Event, person: User) -> EmailMessage:
