@@ -48,9 +48,8 @@ def check_mail() -> Iterator[Finding]:
 def _server() -> Finding:
     place = f"{settings.EMAIL_HOST}:{settings.EMAIL_PORT}"
     try:
-        connection = get_connection()
-        connection.open()
-        connection.close()
+        with get_connection():
+            pass
     except (OSError, smtplib.SMTPException, ValueError) as error:
         return warning("mail", *_explained(place, error))
     has_tls = settings.EMAIL_USE_TLS or settings.EMAIL_USE_SSL
@@ -89,8 +88,9 @@ def _explained(place: str, error: Exception) -> tuple[str, str]:
                 f"{place} does not speak TLS as expected ({error.reason}).",
                 f"Use smtps:// in {url} for TLS from the start (465), ?tls=starttls for a later one (587).",
             )
-    has_reason = isinstance(error, OSError) and not isinstance(error, smtplib.SMTPException)
-    reason = (has_reason and error.strerror) or type(error).__name__
+    reason = type(error).__name__
+    if isinstance(error, OSError) and not isinstance(error, smtplib.SMTPException):
+        reason = error.strerror or reason
     return (
         f"{place} does not answer: {reason}.",
         f"Check host and port in {url}, and whether a firewall lets this machine connect to them.",

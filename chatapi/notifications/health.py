@@ -79,7 +79,7 @@ def given_up(now: datetime) -> QuerySet[Delivery]:
 
 
 def _counted(rows: QuerySet[Delivery]) -> dict[str, Any]:
-    numbers = {}
+    numbers: dict[str, Any] = {}
     for kind, is_of_kind in _OF_KIND.items():
         numbers[f"{kind}_all"] = Count("pk", filter=is_of_kind)
         numbers[f"{kind}_tried"] = Count("pk", filter=is_of_kind & Q(attempts__gt=0))
@@ -102,7 +102,8 @@ def failing() -> QuerySet[WebhookEndpoint]:
     # Only those with such a delivery, which an index finds, are looked at.
     due, failed = (Delivery.objects.filter(state=state).values("endpoint") for state in NOT_ARRIVED)
     rows = WebhookEndpoint.objects.filter(Q(pk__in=due) | Q(pk__in=failed), is_enabled=True)
-    return with_newest_state(rows).filter(newest_state__in=NOT_ARRIVED)
+    found: QuerySet[WebhookEndpoint] = with_newest_state(rows).filter(newest_state__in=NOT_ARRIVED)
+    return found
 
 
 def with_newest_state(rows: Any) -> Any:

@@ -5,7 +5,7 @@ import time
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.core.mail import EmailMessage
+from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
 from accounts.models import Organization
@@ -18,7 +18,9 @@ def send(event: Event, person: User) -> Attempt:
     """Send the event once. It may block for as long as the mail server does; reads no database."""
     began, error = time.monotonic(), ""
     try:
-        message(event, person).send()
+        # Closed even if it could not be opened wholly, such as after a wrong password.
+        with get_connection() as connection:
+            connection.send_messages([message(event, person)])
     except (OSError, smtplib.SMTPException, ValueError) as exception:
         error = f"the mail server: {_kind_of(exception)}"
     return Attempt(round((time.monotonic() - began) * 1_000), error=error)

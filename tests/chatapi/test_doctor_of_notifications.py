@@ -106,13 +106,11 @@ def test_plain_text_to_another_machine_is_a_warning(settings: Settings) -> None:
     assert "in plain text" in text
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
-def test_a_server_that_is_away_is_named(settings: Settings, host: str) -> None:
-    use(settings, f"smtp://{host}:{free_port()}")
+def test_a_server_that_is_away_is_named(settings: Settings) -> None:
+    port = free_port()
+    use(settings, f"smtp://127.0.0.1:{port}")
     [(level, text)] = found(check_mail())
-    assert level is Level.WARNING
-    assert text.startswith(f"{host}:")
-    assert "does not answer" in text
+    assert (level, text) == (Level.WARNING, f"127.0.0.1:{port} does not answer: Connection refused.")
 
 
 # ---- deliveries

@@ -60,12 +60,12 @@ class _Second(Func):
 
     output_field = CharField()
 
-    def as_sqlite(self, compiler: Any, connection: Any) -> Any:
+    def as_sqlite(self, compiler: Any, connection: Any, **_: Any) -> Any:
         return self.as_sql(
             compiler, connection, template=f"strftime('{_ISO.replace('%', '%%%%')}', %(expressions)s)"
         )
 
-    def as_postgresql(self, compiler: Any, connection: Any) -> Any:
+    def as_postgresql(self, compiler: Any, connection: Any, **_: Any) -> Any:
         iso = """'YYYY-MM-DD"T"HH24:MI:SS"Z"'"""
         return self.as_sql(
             compiler, connection, template=f"to_char(%(expressions)s AT TIME ZONE 'UTC', {iso})"

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from chatapi import catalog
 from chatapi.notifications import mail, queue, webhooks
 from chatapi.notifications.dispatch import BATCH, dispatch
-from chatapi.notifications.health import KINDS
+from chatapi.notifications.health import KINDS, MAIL, WEBHOOK
 from chatapi.notifications.models import Delivery
 from chatapi.notifications.queue import Attempt
 from chatapi.process_metrics import DELIVERY_ATTEMPTS
@@ -124,4 +124,4 @@ async def _deliver(
         attempt = Attempt(0, error=type(error).__name__)
     failpoint("deliver.after_send")
     state = await commits.read(queue.record, now, delivery, attempt)
-    DELIVERY_ATTEMPTS.add(KINDS[delivery.endpoint is not None], OUTCOMES[state])
+    DELIVERY_ATTEMPTS.add(MAIL if delivery.endpoint is None else WEBHOOK, OUTCOMES[state])
