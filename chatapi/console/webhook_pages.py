@@ -110,9 +110,13 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
     if is_id(before):
         rows = rows.filter(pk__lt=int(before))
     found = list(rows.order_by("-pk")[: PAGE + 1])
+    endpoint = health.with_newest_state(_endpoints(console)).get(pk=row.pk)  # without a URL that was refused
+    state, mood = _state(endpoint)
     context = {
         "title": "Webhook",
-        "endpoint": WebhookEndpoint.objects.get(pk=row.pk),  # without a URL that was refused
+        "endpoint": endpoint,
+        "state": state,
+        "mood": mood,
         "form": form,
         "deliveries": [(each, texts.sentence(each.event), _log(each)) for each in found[:PAGE]],
         "older_url": console.url("webhook", row.pk, before=found[PAGE - 1].pk) if len(found) > PAGE else "",
