@@ -163,6 +163,18 @@ def test_operators_get_mail_of_the_service(
     assert deliver(now) == 0
 
 
+def test_an_operator_chooses_the_kinds_of_the_service(settings: Settings, alice: Person) -> None:
+    root = User.objects.create_superuser("root", password="a long password")
+    client = client_of(root)
+    assert "CHATAPI_EMAIL_URL names no mail server" in text(client.get("/admin/mail/"))
+    settings.SENDS_EMAIL = True
+    assert "Add one in Users" in text(client.get("/admin/mail/"))
+    assert client.post("/admin/mail/", {"kinds": [EventKind.DEPLOYMENT_UP]}).status_code == 302
+    wanted = [kind for kind, is_wanted in preferences(root, None).items() if is_wanted]
+    assert wanted == [EventKind.DEPLOYMENT_UP]
+    assert client_of(alice.user).get("/admin/mail/").status_code in (302, 403)
+
+
 def test_a_name_with_a_line_break_adds_no_header(
     mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
 ) -> None:
