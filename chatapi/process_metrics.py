@@ -56,6 +56,20 @@ class Histogram:
         row[-1] += seconds
 
 
+class Counter:
+    """Counts what has happened, for each combination of its labels' values, which have no spaces."""
+
+    def __init__(self, name: str, meaning: str, *labels: str) -> None:
+        self.name, self.meaning, self.labels = name, meaning, labels
+        self.series: dict[str, float] = {}
+        """By the values of the labels, with spaces between them."""
+
+    def add(self, *values: str, number: int = 1) -> None:
+        """Count; zero makes the series visible, because an increase can only be seen of one that exists."""
+        key = " ".join(values)
+        self.series[key] = self.series.get(key, 0.0) + number
+
+
 ADMISSION = Histogram(
     "chatapi_admission_seconds",
     "Our own time before the queue: from a request's head to its job in the queue.",
@@ -75,6 +89,10 @@ SETTLEMENT = Histogram(
     "Our own time after the answer: from the upstream's end to the commit of the charge.",
     LATENCY_S,
 )
+DELIVERY_ATTEMPTS = Counter(
+    "chatapi_delivery_attempts", "Attempts to deliver an event, by how they ended.", "kind", "outcome"
+)
+COUNTERS: Final = (DELIVERY_ATTEMPTS,)
 HISTOGRAMS: Final = (ADMISSION, QUEUE_WAIT, FIRST_TOKEN, BETWEEN_TOKENS, SETTLEMENT)
 
 
@@ -129,6 +147,8 @@ class Snapshot(msgspec.Struct):
     role: str
     gauges: dict[str, float]
     histograms: dict[str, dict[str, list[float]]]
+    counters: dict[str, dict[str, float]] = {}
+    """Empty in those of an older release."""
 
 
 async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:
@@ -138,7 +158,8 @@ async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callabl
         count = active()
         gauges = {gauge.name: float(gauge.read(count)) for gauge in GAUGES}
         histograms = {each.name: each.series for each in HISTOGRAMS if each.series}
-        text = msgspec.json.encode(Snapshot(role, gauges, histograms))
+        counters = {each.name: each.series for each in COUNTERS if each.series}
+        text = msgspec.json.encode(Snapshot(role, gauges, histograms, counters))
         try:
             async with in_time():
                 await redis.eval(_WRITE, 1, f"{prefix}metrics", name, text)

@@ -104,6 +104,11 @@ class APIKey(models.Model):
                 name="a_previous_secret_expires",
             )
         ]
+        indexes = [
+            models.Index(
+                fields=["expires_at"], condition=Q(expires_at__isnull=False), name="api_keys_by_expiry"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.redacted})"

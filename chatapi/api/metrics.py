@@ -25,7 +25,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from chatapi.api import process_families
+from chatapi.api import notification_families, process_families
 from usage import insights
 from usage.insights import NEAR_LIMIT, Health, ModelCounters
 from usage.pricing import NANODOLLARS
@@ -83,7 +83,13 @@ class _Books(Collector):
         """Return the metrics."""
         with self._lock:
             if time.monotonic() - self._read_at >= MAX_AGE_S:
-                self._newest = [*_counters(), *_service(), *_budgets(), *process_families.families()]
+                self._newest = [
+                    *_counters(),
+                    *_service(),
+                    *_budgets(),
+                    *notification_families.families(),
+                    *process_families.families(),
+                ]
                 self._read_at = time.monotonic()
             return self._newest
 

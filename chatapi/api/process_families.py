@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 
 from accounts.redis_urls import shared_url
 from chatapi import process_metrics
-from chatapi.process_metrics import Histogram, Snapshot
+from chatapi.process_metrics import Counter, Histogram, Snapshot
 from chatapi.redis_client import connect_from_thread
 from chatapi.redis_servers import stream_servers
 
@@ -35,6 +35,8 @@ def families() -> Iterator[Metric]:
             if (value := snapshot.gauges.get(gauge.name)) is not None:
                 family.add_metric([snapshot.role, process], value)
         yield family
+    for counter in process_metrics.COUNTERS:
+        yield _counter(counter, living)
     for histogram in process_metrics.HISTOGRAMS:
         yield _histogram(histogram, living)
 
@@ -54,6 +56,14 @@ def _stream_servers() -> GaugeMetricFamily:
 async def _answering_streams() -> list[bool]:
     async with stream_servers() as servers:
         return await asyncio.gather(*(each.is_answering() for each in servers))
+
+
+def _counter(counter: Counter, living: Mapping[str, Snapshot]) -> CounterMetricFamily:
+    family = CounterMetricFamily(counter.name, counter.meaning, labels=[*LABELS, *counter.labels])
+    for process, snapshot in living.items():
+        for values, number in snapshot.counters.get(counter.name, {}).items():
+            family.add_metric([snapshot.role, process, *values.split(" ")], number)
+    return family
 
 
 def _histogram(histogram: Histogram, living: Mapping[str, Snapshot]) -> HistogramMetricFamily:

@@ -95,7 +95,7 @@ def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
     found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])
     sent = _sent(found[:PAGE])
     return {
-        "events": [(event, texts.sentence(event), sent.get(event.pk, "")) for event in found[:PAGE]],
+        "events": [(event, texts.sentence(event), sent.get(event.pk, [])) for event in found[:PAGE]],
         "chips": [Chip(f"kind: {_KINDS[kind]}", console.url("notifications"))] if kind else [],
         "older_url": console.url("notifications", kind=kind, before=found[PAGE - 1].pk)
         if len(found) > PAGE
@@ -112,21 +112,29 @@ def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:
     return rows.filter(Q(created_at__lt=start) | Q(created_at=start, pk__lt=before))
 
 
-def _sent(events: Sequence[Event]) -> dict[UUID, str]:
-    """Return in words to how many people and systems each event was sent, and to how many it was not."""
-    counts: dict[UUID, Counter[str]] = {}
+def _sent(events: Sequence[Event]) -> dict[UUID, list[tuple[str, str]]]:
+    """Return in words to how many people and systems each event was sent, and to how many it was not; each
+    with its colour.
+    """
+    counts: dict[UUID, Counter[tuple[str, str]]] = {}
     rows = Delivery.objects.filter(event__in=[event.pk for event in events])
     for event_id, endpoint_id, state in rows.values_list("event", "endpoint", "state"):
-        name = "mail" if endpoint_id is None else "webhook"
-        name += "" if state == Delivery.State.DELIVERED else f" {_STATES[state]}"
-        counts.setdefault(event_id, Counter())[name] += 1
+        kind = "mail" if endpoint_id is None else "webhook"
+        counts.setdefault(event_id, Counter())[kind, state] += 1
     return {
-        event_id: ", ".join(f"{number} {name}" for name, number in sorted(of_event.items()))
+        event_id: [
+            (f"{number} {kind}{'s' if number > 1 else ''}{_STATES[state][0]}", _STATES[state][1])
+            for (kind, state), number in sorted(of_event.items())
+        ]
         for event_id, of_event in counts.items()
     }
 
 
-_STATES: dict[str, str] = {Delivery.State.DUE: "not yet", Delivery.State.FAILED: "failed"}
+_STATES: dict[str, tuple[str, str]] = {
+    Delivery.State.DELIVERED: ("", "plain"),
+    Delivery.State.DUE: (" not yet", "warn"),
+    Delivery.State.FAILED: (" failed", "bad"),
+}
 
 
 def _low_credit_form(console: Console, data: Any = None) -> LowCreditForm | None:

@@ -5,14 +5,13 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.db.models import Max, Q
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
 from chatapi.console.tenancy import Console, page, render
-from chatapi.notifications import queue, webhooks
+from chatapi.notifications import health, queue, webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from usage.database.clock import database_now
@@ -56,12 +55,7 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 @page(_VIEW)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show all endpoints, and whether messages reach them."""
-    waiting = Q(delivery__state=Delivery.State.DUE, delivery__attempts__gt=0)
-    rows = _endpoints(console).annotate(
-        last_failed=Max("delivery__pk", filter=Q(delivery__state=Delivery.State.FAILED) | waiting),
-        last_sent=Max("delivery__pk", filter=Q(delivery__state=Delivery.State.DELIVERED)),
-    )
-    found = [(row, *_state(row)) for row in rows]
+    found = [(row, *_state(row)) for row in health.with_newest_state(_endpoints(console))]
     may_add = console.may(_ADD) and len(found) < MAX_ENDPOINTS
     context = {
         "title": "Webhooks",
@@ -76,9 +70,9 @@ def _state(row: Any) -> tuple[str, str]:
     """Return the state of an endpoint in words, and its colour."""
     if not row.is_enabled:
         return "disabled", "plain"
-    if row.last_failed is not None and row.last_failed > (row.last_sent or 0):
+    if row.newest_state in health.NOT_ARRIVED:
         return "failing", "bad"
-    return ("works", "good") if row.last_sent else ("nothing sent yet", "plain")
+    return ("works", "good") if row.newest_state else ("nothing sent yet", "plain")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -116,9 +110,13 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
     if is_id(before):
         rows = rows.filter(pk__lt=int(before))
     found = list(rows.order_by("-pk")[: PAGE + 1])
+    endpoint = health.with_newest_state(_endpoints(console)).get(pk=row.pk)  # without a URL that was refused
+    state, mood = _state(endpoint)
     context = {
         "title": "Webhook",
-        "endpoint": WebhookEndpoint.objects.get(pk=row.pk),  # without a URL that was refused
+        "endpoint": endpoint,
+        "state": state,
+        "mood": mood,
         "form": form,
         "deliveries": [(each, texts.sentence(each.event), _log(each)) for each in found[:PAGE]],
         "older_url": console.url("webhook", row.pk, before=found[PAGE - 1].pk) if len(found) > PAGE else "",

@@ -5,7 +5,7 @@ import time
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.core.mail import EmailMessage
+from django.core.mail import EmailMessage, get_connection
 from django.urls import reverse
 
 from accounts.models import Organization
@@ -18,12 +18,20 @@ def send(event: Event, person: User) -> Attempt:
     """Send the event once. It may block for as long as the mail server does; reads no database."""
     began, error = time.monotonic(), ""
     try:
-        message(event, person).send()
+        # Closed even if it could not be opened wholly, such as after a wrong password.
+        with get_connection() as connection:
+            connection.send_messages([message(event, person)])
     except (OSError, smtplib.SMTPException, ValueError) as exception:
-        # An SMTP error may quote what was sent, so only its kind and code are kept.
-        code = getattr(exception, "smtp_code", None)
-        error = f"the mail server: {type(exception).__name__}{f' {code}' if code else ''}"
+        error = f"the mail server: {_kind_of(exception)}"
     return Attempt(round((time.monotonic() - began) * 1_000), error=error)
+
+
+def _kind_of(error: Exception) -> str:
+    """Return the kind and the code of an error; an answer of SMTP may quote what was sent."""
+    code = getattr(error, "smtp_code", None)
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        ((code, _),) = error.recipients.values()
+    return f"{type(error).__name__}{f' {code}' if code else ''}"
 
 
 def message(event: Event, person: User) -> EmailMessage:

@@ -65,6 +65,9 @@ class Delivery(models.Model):
         ]
         indexes = [
             models.Index(fields=["due_at"], condition=Q(state="due"), name="deliveries_due"),
+            models.Index(fields=["begun_at"], condition=Q(state="failed"), name="deliveries_failed"),
+            # For deleting old ones.
+            models.Index(fields=["begun_at"], name="deliveries_by_time"),
             models.Index(fields=["endpoint", "-id"], name="deliveries_of_an_endpoint"),
         ]
 

@@ -17,7 +17,7 @@ from chatapi.notifications.models import (
     DeliveryAttempt,
     WebhookEndpoint,
 )
-from usage.models import Event, EventKind, Period
+from usage.models import WITH_AN_END, Event, EventKind
 
 # Longer than any attempt takes. After a crash, the next one is made when it has run out.
 LEASE = timedelta(minutes=2)
@@ -66,8 +66,12 @@ def take(now: datetime, most: int) -> list[Delivery]:
     return rows
 
 
-def record(now: datetime, delivery: Delivery, attempt: Attempt) -> None:
-    """Write the attempt of a leased delivery into its log, and decide what is next."""
+def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.State:
+    """Write the attempt of a leased delivery into its log, and return the state that follows."""
+    is_over = now >= delivery.begun_at + GIVE_UP_AFTER
+    state = Delivery.State.FAILED if is_over else Delivery.State.DUE
+    if attempt.is_delivered:
+        state = Delivery.State.DELIVERED
     with transaction.atomic():
         DeliveryAttempt.objects.create(
             delivery=delivery,
@@ -79,12 +83,11 @@ def record(now: datetime, delivery: Delivery, attempt: Attempt) -> None:
         )
         # If another process has taken it over since, or a person has replayed it, that one decides.
         own = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
-        if attempt.is_delivered:
-            own.update(state=Delivery.State.DELIVERED)
-        elif now >= delivery.begun_at + GIVE_UP_AFTER:
-            own.update(state=Delivery.State.FAILED)
-        else:
+        if state == Delivery.State.DUE:
             own.update(due_at=min(now + _wait(delivery.attempts), delivery.begun_at + GIVE_UP_AFTER))
+        else:
+            own.update(state=state)
+    return state
 
 
 def _wait(attempts: int) -> timedelta:
@@ -111,9 +114,7 @@ def old(now: datetime) -> Old:
     """Return some old deliveries and events; read outside of the transaction that deletes them."""
     # Those that are still due, too: they wait for an endpoint that is disabled.
     deliveries = Delivery.objects.filter(begun_at__lt=now - KEEP_LOG).order_by("begun_at")
-    # Those of periods without an end stay: without its event, a threshold would be reached anew.
-    over = Event.objects.filter(created_at__lt=now - KEEP_EVENTS).order_by("created_at")
-    over = over.exclude(period=Period.EVER).exclude(kind=EventKind.CREDIT)
+    over = Event.objects.filter(WITH_AN_END, created_at__lt=now - KEEP_EVENTS).order_by("created_at")
     return Old(
         list(deliveries.values_list("pk", flat=True)[:DELETED_AT_ONCE]),
         list(over.values_list("pk", flat=True)[:DELETED_AT_ONCE]),

@@ -11,7 +11,7 @@ from pytest_django.fixtures import Settings
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Role
 from chatapi.notifications import queue, webhooks
-from chatapi.notifications.dispatch import preferences
+from chatapi.notifications.dispatch import dispatch, preferences
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
@@ -66,6 +66,22 @@ def test_events_are_listed_by_pages_and_filtered_by_kind(alice: Person, charlie:
     assert "model-50" not in budgets
     assert client.get(url(alice, "notifications?kind=nothing")).status_code == 400
     assert client.get(url(alice, "notifications?before=nothing")).status_code == 400
+
+
+def test_what_was_sent_and_what_was_not_is_beside_each_event(alice: Person) -> None:
+    now = database_now()
+    for _ in range(4):
+        row = WebhookEndpoint(organization=alice.project.organization, url="https://example.com")
+        webhooks.add(row)
+    write(alice, 1)
+    dispatch(now)
+    states = [Delivery.State.DELIVERED, Delivery.State.DELIVERED, Delivery.State.DUE, Delivery.State.FAILED]
+    for delivery, state in zip(Delivery.objects.order_by("pk"), states, strict=True):
+        Delivery.objects.filter(pk=delivery.pk).update(state=state)
+    shown = client_of(alice.user).get(url(alice, "notifications")).content.decode()
+    assert re.findall(r'class="badge (\w+)">([^<]*webhook[^<]*)<', shown) == [
+        ("plain", "2 webhooks"), ("warn", "1 webhook not yet"), ("bad", "1 webhook failed"),
+    ]  # fmt: skip
 
 
 def test_each_member_chooses_the_kinds_of_mail(alice: Person, settings: Settings) -> None:
@@ -152,10 +168,15 @@ def test_the_page_of_an_endpoint_has_its_log_and_sends_again(alice: Person) -> N
     queue.record(now, delivery, queue.Attempt(120, 503, "<b>busy</b>", "status 503"))
     shown = client.get(page).content.decode()
     assert "after 120 ms" in shown
+    assert "1, the last: status 503" in shown
+    assert {"failing", "retrying"} <= set(re.findall(r'class="badge \w+">(\w+)<', shown))
     assert "&lt;b&gt;busy&lt;/b&gt;" in shown
     assert "failing" in text(client.get(url(alice, "webhooks")))
     Delivery.objects.update(state=Delivery.State.FAILED)
     assert "given up after three days" in text(client.get(page))
+    client.post(f"{page}/switch")
+    assert "It gets no events" in text(client.get(page))
+    client.post(f"{page}/switch")
     client.post(f"{page}/deliveries/{delivery.pk}/replay")
     row = Delivery.objects.get()
     assert (row.state, row.attempts) == (Delivery.State.DUE, 0)

@@ -56,7 +56,7 @@ def test_an_installation_that_is_right_exits_with_0(service: Installation) -> No
     assert "ok       processes     1 worker connected." in done.stdout
     subjects = {line[9:22].strip() for line in done.stdout.splitlines()[:-1]} - {""}
     known = {"settings", "database", "migrations", "Redis", "Redis policy", "Redis files", "clocks"}
-    assert subjects == known | {"processes", "proxies", "models"}
+    assert subjects == known | {"processes", "proxies", "mail", "webhooks", "models"}
     assert not any(key in done.stdout for key in service.keys.values())
 
 

@@ -16,15 +16,20 @@ from pytest_django.fixtures import Settings
 from accounts import keys
 from chatapi.api import metrics
 from chatapi.models import ServedModel
-from chatapi.process_metrics import GAUGES, HISTOGRAMS
+from chatapi.notifications import webhooks
+from chatapi.notifications.dispatch import dispatch
+from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.process_metrics import COUNTERS, GAUGES, HISTOGRAMS
 from tests.cast import Person, admit, run
 from tests.installation import ROOT
 from usage import insights
-from usage.books import corrections, ledger
+from usage.books import corrections, ledger, outbox
 from usage.books.credit import Note
+from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
 from usage.models import (
     BudgetLimit,
+    EventKind,
     Generation,
     HourlyUsage,
     Kind,
@@ -40,7 +45,9 @@ TOKEN = "a-token-of-16-or-more"
 PROCESS_METRICS = {each.name for each in HISTOGRAMS} | {
     f"{gauge.name}_total" if gauge.only_grows else gauge.name for gauge in GAUGES
 }
+PROCESS_METRICS |= {f"{counter.name}_total" for counter in COUNTERS}
 """What each process writes into Redis."""
+DUE, DELIVERED, FAILED = Delivery.State.DUE, Delivery.State.DELIVERED, Delivery.State.FAILED
 Samples = dict[tuple[str, frozenset[str]], float]
 
 
@@ -233,6 +240,36 @@ def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int
     BudgetLimit.objects.create(scope="key", scope_id=alice.api_key.pk, period="ever", limit_nanodollars=limit)
     found = samples()
     assert (number(found, "budgets_near_limit"), number(found, "budgets_at_limit")) == (near, at)
+
+
+def test_events_and_deliveries_that_do_not_arrive_are_counted(alice: Person) -> None:
+    now, pk = database_now(), alice.project.organization_id
+    for _ in range(3):
+        webhooks.add(WebhookEndpoint(organization_id=pk, url="https://example.com"))
+    working, _, disabled = WebhookEndpoint.objects.order_by("pk")
+    hours = (100, 80, 3, 2)  # given up before yesterday, given up, tried, waiting
+    for ago in hours:
+        at = now - timedelta(hours=ago)
+        outbox.write(at, [NewEvent(EventKind.SPEND, pk, "x", str(ago), "", {})])
+        dispatch(at)
+    states = dict(zip(hours, (FAILED, FAILED, DUE, DUE), strict=True))
+    for delivery in Delivery.objects.select_related("event"):
+        is_working = delivery.endpoint_id == working.pk
+        state = DELIVERED if is_working else states[int(delivery.event.period)]
+        tried = 0 if delivery.event.period == "2" else 5
+        Delivery.objects.filter(pk=delivery.pk).update(state=state, attempts=tried)
+    WebhookEndpoint.objects.filter(pk=disabled.pk).update(is_enabled=False)
+    outbox.write(now - timedelta(minutes=9), [NewEvent(EventKind.SPEND, pk, "x", "new", "", {})])
+    found = samples()
+    states_of_webhooks = {"waiting": 1, "retrying": 1, "failed": 2}  # those of a disabled one only if failed
+    for name, expected in states_of_webhooks.items():
+        assert number(found, "deliveries", "webhook", name) == expected
+        assert number(found, "deliveries", "mail", name) == 0
+    assert 3 * 3600 <= number(found, "delivery_oldest_age_seconds", "webhook") < 3 * 3600 + 60
+    assert number(found, "delivery_oldest_age_seconds", "mail") == 0
+    assert 540 <= number(found, "events_oldest_age_seconds") < 600
+    of_endpoints = [number(found, "webhook_endpoints", each) for each in ("working", "failing", "disabled")]
+    assert of_endpoints == [1, 1, 1]
 
 
 # ---- how it says it

@@ -24,6 +24,10 @@ from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT, Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("process_metrics"), pytest.mark.timeout(180)]
+has_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None and not os.environ.get("CI"),
+    reason="promtool is not installed: apt-get install prometheus",
+)
 TOKEN = "a-token-of-16-or-more"
 ALERTS, DASHBOARD = (
     ROOT / "deploy" / "prometheus" / "alerts.yml",
@@ -88,6 +92,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             client.complete("answers", messages=[{"role": "user", "content": "hello"}])
         wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")
         wait_for(lambda: "chatapi_admission_seconds_count" in scrape(service), "the web process' numbers")
+        wait_for(lambda: 'role="reaper"' in scrape(service), "the reaper's numbers")
         yield scrape(service)
     finally:
         service.stop()
@@ -116,6 +121,17 @@ def test_each_process_has_its_numbers(scraped: str) -> None:
     assert found["chatapi_first_token_seconds_count", "worker"].labels["model"] == "answers"
 
 
+def test_a_reaper_shows_zero_attempts_of_each_outcome(scraped: str) -> None:
+    attempts = [line for line in scraped.splitlines() if line.startswith("chatapi_delivery_attempts_total{")]
+    assert len(attempts) == 6
+    assert all('role="reaper"' in line and line.endswith(" 0.0") for line in attempts)
+
+
+def test_a_snapshot_of_an_older_release_has_no_counters() -> None:
+    old = b'{"role": "reaper", "gauges": {}, "histograms": {}}'
+    assert msgspec.json.decode(old, type=process_metrics.Snapshot).counters == {}
+
+
 def expressions() -> list[str]:
     rules = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
     panels = json.loads(DASHBOARD.read_text())["panels"]
@@ -139,10 +155,7 @@ def test_every_alert_says_what_to_do() -> None:
             assert rule["labels"]["severity"] in ("page", "ticket")
 
 
-@pytest.mark.skipif(
-    shutil.which("promtool") is None and not os.environ.get("CI"),
-    reason="promtool is not installed: apt-get install prometheus",
-)
+@has_promtool
 def test_promtool_accepts_rules_and_expressions(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions())]
     (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
@@ -151,3 +164,55 @@ def test_promtool_accepts_rules_and_expressions(tmp_path: Path) -> None:
             ["promtool", "check", "rules", path], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+# An hour of one sample each minute, and which alerts of deliveries fire at its end.
+ATTEMPTS = 'chatapi_delivery_attempts_total{kind="mail",outcome="%s",process="%s"}'
+ENDPOINTS = 'chatapi_webhook_endpoints{state="%s"}'
+HOURS = {
+    "nothing is sent": ({}, set()),
+    "mail arrives": ({ATTEMPTS % ("retried", "a"): "0+1x60", ATTEMPTS % ("delivered", "b"): "0+1x60"}, set()),
+    "no mail arrives": (
+        {ATTEMPTS % ("retried", "a"): "0+1x60", ATTEMPTS % ("delivered", "a"): "7x60"},
+        {"ChatapiMailFails"},
+    ),
+    "mail was given up": (
+        {'chatapi_deliveries{kind="mail",state="failed"}': "2x60"},
+        {"ChatapiMailGivenUp"},
+    ),
+    "some endpoints fail": ({ENDPOINTS % "failing": "5x60", ENDPOINTS % "working": "6x60"}, set()),
+    "most endpoints fail": (
+        {ENDPOINTS % "failing": "6x60", ENDPOINTS % "working": "5x60"},
+        {"ChatapiWebhooksFail"},
+    ),
+    "no reaper runs": ({"chatapi_events_oldest_age_seconds": "0+60x60"}, {"ChatapiEventsWait"}),
+}
+
+
+@has_promtool
+def test_alerts_of_deliveries_fire_when_they_should(tmp_path: Path) -> None:
+    alerts = {name for _, names in HOURS.values() for name in names}
+    tests = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": [{"series": series, "values": values} for series, values in hour.items()],
+            "promql_expr_test": [
+                {
+                    "expr": f"count by (alertname) (ALERTS{{alertname='{alert}',alertstate='firing'}})",
+                    "eval_time": "1h",
+                    "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}]
+                    if alert in fire
+                    else [],
+                }
+                for alert in alerts
+            ],
+        }
+        for name, (hour, fire) in HOURS.items()
+    ]
+    path = tmp_path / "tests.yml"
+    path.write_text(
+        yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests})
+    )
+    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

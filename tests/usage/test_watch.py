@@ -4,6 +4,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
 from accounts.models import APIKey
 from tests.cast import Person, run
 from tests.usage.conftest import DOLLAR, limit
@@ -11,7 +15,7 @@ from usage.books import credit
 from usage.books.credit import Note
 from usage.database.clock import database_now
 from usage.models import Budget, BudgetLimit, Credit, Event, LedgerCheck, Outcome
-from usage.notifications import watch
+from usage.notifications import missed, watch
 from usage.pricing import Tokens
 
 NOTE = Note("a test", "alice")
@@ -70,6 +74,24 @@ def test_a_soft_limit_beside_another_is_found_too(alice: Person) -> None:
     assert look() == ["budget.reached warning"]
 
 
+def test_looks_at_very_many_limits_take_turns(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(missed, "AT_ONCE", 2)
+    run(alice)
+    owners = {
+        "key": alice.api_key.pk,
+        "project": alice.project.pk,
+        "organization": alice.project.organization_id,
+    }
+    for number, (scope, pk) in enumerate(owners.items()):
+        BudgetLimit.objects.create(
+            pk=number + 1, scope=scope, scope_id=pk, period="ever", limit_nanodollars=1
+        )
+    now = database_now()
+    found = [{each.subject for each in missed.of_budgets(now + timedelta(minutes=turn))} for turn in (0, 1)]
+    assert sorted(map(len, found)) == [1, 2]
+    assert found[0] | found[1] == {f"{scope}/{pk}/ever" for scope, pk in owners.items()}
+
+
 def test_low_credit_is_found_when_its_threshold_rises(alice: Person) -> None:
     organization = alice.project.organization
     credit.grant(organization, DOLLAR, NOTE)
@@ -96,6 +118,33 @@ def test_a_key_expires_in_a_week_and_in_a_day(alice: Person) -> None:
     assert row.organization_id == alice.project.organization_id
     assert row.data["name"].endswith(f"/ {alice.api_key.name}")
     assert alice.key not in str(row.data)
+
+
+def test_a_key_that_is_prolonged_expires_anew(alice: Person) -> None:
+    now = database_now()
+    expire(alice.api_key, now, days=7)
+    assert look(now) == ["key.expiring 7"]
+    expire(alice.api_key, now + timedelta(hours=1), days=7)
+    assert look(now + timedelta(hours=1)) == ["key.expiring 7"] * 2
+
+
+def test_keys_that_expire_are_found_by_index(alice: Person) -> None:
+    now = database_now()
+    expire(alice.api_key, now, days=7)
+    look(now)
+    with CaptureQueriesContext(connection) as queries:
+        assert [*watch.expiring_keys(now)] == []  # the statement knows the event
+    plans = [plan(query["sql"]) for query in queries]
+    assert all("api_keys_by_expiry" in each for each in plans)
+    assert len(plans) == len(watch.KEY_DAYS)
+
+
+def plan(sql: str) -> str:
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # a table this small would be read whole
+        cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + sql)
+        return str(cursor.fetchall())
 
 
 def test_a_key_that_is_made_for_less_and_one_that_is_unusable_expire_in_silence(
@@ -155,13 +204,6 @@ def test_a_failed_check_of_the_books_is_the_operators(db: None) -> None:
     LedgerCheck.objects.create(checked_at=now, differences=2, first_difference="I2: posted 1")
     assert look(now) == ["ledger_check.failed"]
     assert Event.objects.get().organization_id is None
-
-
-def test_a_model_that_is_down_concerns_those_that_called_it(alice: Person, charlie: Person) -> None:
-    run(alice, model="large")
-    run(charlie)
-    events = [*watch.model_down("large", database_now())]
-    assert [event.organization_id for event in events] == [alice.project.organization_id]
 
 
 def test_one_look_asks_the_same_for_many_limits(

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 
 from accounts.models import Organization
+from usage.models.budget_keys import Period
 
 
 class EventKind(models.TextChoices):
@@ -17,16 +18,23 @@ class EventKind(models.TextChoices):
     SPEND = "spend.unusual", "Unusual spend"
     FAILURES = "failures.rising", "Rising failures"
     MODEL = "model.down", "Model down"
+    MODEL_UP = "model.up", "Model up again"
     DEPLOYMENT = "deployment.down", "Deployment down"
+    DEPLOYMENT_UP = "deployment.up", "Deployment up again"
     LEDGER = "ledger_check.failed", "Ledger check failed"
     TEST = "webhook.test", "Test of a webhook"
 
 
 # The kinds of the service: its operators get them, organizations do not.
-OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.LEDGER)
+OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER)
 TENANTS_KINDS = (
     EventKind.BUDGET, EventKind.CREDIT, EventKind.KEY, EventKind.SPEND, EventKind.FAILURES, EventKind.MODEL,
+    EventKind.MODEL_UP,
 )  # fmt: skip
+
+
+# The others stay: without its event, a threshold of a period without an end would be reached anew.
+WITH_AN_END = ~Q(period=Period.EVER) & ~Q(kind=EventKind.CREDIT)
 
 
 class Event(models.Model):
@@ -60,6 +68,11 @@ class Event(models.Model):
             models.Index(
                 fields=["created_at"], condition=Q(dispatched_at__isnull=True), name="events_not_dispatched"
             ),
+            # The operators' list, and that of one kind.
+            models.Index(fields=["-created_at", "-id"], name="events_by_time"),
+            models.Index(fields=["kind", "-created_at", "-id"], name="events_of_a_kind"),
+            # Without those that are never deleted, of which there may be very many.
+            models.Index(fields=["created_at"], condition=WITH_AN_END, name="events_to_delete"),
         ]
 
     def __str__(self) -> str:

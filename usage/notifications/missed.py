@@ -5,17 +5,21 @@ threshold of low credit was changed.
 from collections.abc import Iterator
 from datetime import date, datetime
 
+from django.db.models import Max, Model
+
 from accounts.models import Organization
 from usage.books import budget_limits, outbox
 from usage.books.outbox import PERCENTS, SOFT_LIMIT, NewEvent
 from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all, rows_of_values
-from usage.models import Credit, EventKind, Period
+from usage.models import BudgetLimit, Credit, EventKind, Period
 from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
 
 # What a look finds at most; the next one goes on.
 MAX_FOUND = 500
+# The limits, or organizations with credit, that one look reads; those of the next minute reads others.
+AT_ONCE = 5_000
 _THRESHOLDS = [*((str(percent), percent) for percent in PERCENTS), (SOFT_LIMIT, 0)]
 
 # A budget's limit as `LimitKey` writes it.
@@ -30,7 +34,7 @@ def of_budgets(now: datetime) -> Iterator[NewEvent]:
         for zone in set(zones.values())
         for period in Period
     }
-    for budget_id, posted, limit, threshold in _reached(current) if current else ():
+    for budget_id, posted, limit, threshold in _reached(current, _turn(now, BudgetLimit)) if current else ():
         key = BudgetKey.parse(budget_id)
         for event in outbox.budget_events(budget_id, [threshold], posted, limit):
             today = local_day(now, zones.get(event.organization_id or 0, "UTC"))
@@ -39,8 +43,17 @@ def of_budgets(now: datetime) -> Iterator[NewEvent]:
                 yield event
 
 
-def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the budgets of these periods with a threshold that they have reached without an event."""
+def _turn(now: datetime, model: type[Model]) -> range:
+    """Return the ids that a look in this minute reads: a part of them, so that millions are no more work."""
+    last = model._default_manager.aggregate(last=Max("pk"))["last"] or 0
+    begin = int(now.timestamp() // 60) % (last // AT_ONCE + 1) * AT_ONCE
+    return range(begin, begin + AT_ONCE)
+
+
+def _reached(current: set[tuple[str, date]], ids: range) -> Iterator[tuple[str, int, int, str]]:
+    """Yield the budgets of these periods with a threshold that they have reached without an event, of the
+    limits with these ids.
+    """
     values, parameters = rows_of_values("t", ["threshold", "percent"], _THRESHOLDS)
     limit = budget_limits.SIGNED
     rows = fetch_all(
@@ -48,7 +61,8 @@ def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, st
         FROM usage_budgetlimit AS l
         JOIN usage_budget AS b ON {budget_limits.IS_OWN}
         CROSS JOIN t
-        WHERE (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
+        WHERE l.id BETWEEN %s AND %s
+        AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
         AND CASE WHEN t.percent > 0
             THEN {limit} <> 0 AND b.posted_nanodollars >= ABS({limit}) / 100 * t.percent
             ELSE l.limit_nanodollars > 0 AND b.soft_limit_reached_at IS NOT NULL END
@@ -56,8 +70,8 @@ def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, st
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
             AND e.subject = {_SUBJECT}
             AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
-        ORDER BY b.id LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
-        [*parameters, *(db_value(value) for pair in sorted(current) for value in pair)],
+        ORDER BY l.id LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
+        [*parameters, ids[0], ids[-1], *(db_value(value) for pair in sorted(current) for value in pair)],
     )
     for budget_id, posted, signed, threshold in rows:
         # The statement has rounded the share of the limit down.
@@ -65,15 +79,17 @@ def _reached(current: set[tuple[str, date]]) -> Iterator[tuple[str, int, int, st
             yield budget_id, posted, signed, threshold
 
 
-def of_credit(_: datetime) -> Iterator[NewEvent]:
+def of_credit(now: datetime) -> Iterator[NewEvent]:
     """Return the event of each organization whose credit is low now."""
+    ids = _turn(now, Credit)
     owner = " AND ".join(f"b.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
     rows = fetch_all(
         f"""SELECT c.organization_id, c.credited_nanodollars,
             c.credited_nanodollars - COALESCE(b.posted_nanodollars, 0), {LOW_CREDIT}
         FROM {Credit._meta.db_table} AS c
         LEFT JOIN usage_budget AS b ON {owner} AND b.scope_id = c.organization_id
-        WHERE c.credited_nanodollars > 0
-        AND c.credited_nanodollars - COALESCE(b.posted_nanodollars, 0) < {LOW_CREDIT}"""  # noqa: S608
+        WHERE c.organization_id BETWEEN %s AND %s AND c.credited_nanodollars > 0
+        AND c.credited_nanodollars - COALESCE(b.posted_nanodollars, 0) < {LOW_CREDIT}""",  # noqa: S608
+        [ids[0], ids[-1]],
     )
     return (outbox.low_credit(*row) for row in rows)

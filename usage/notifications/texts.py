@@ -26,10 +26,16 @@ MEANINGS: Mapping[str, str] = {
         "Since the start of the hour before, 10 requests or more failed, and a fifth of all or more. Once a"
         " day."
     ),
-    EventKind.MODEL: "No deployment of a model that you called in the last day answers. Once a day.",
-    EventKind.DEPLOYMENT: (
-        "A deployment has failed for about a minute, in five cool-downs in a row. Once a day."
+    EventKind.MODEL: (
+        "No deployment of a model that you called in the last day answers. When that begins, and once a day "
+        "while it lasts."
     ),
+    EventKind.MODEL_UP: "A model that was down has answered a request.",
+    EventKind.DEPLOYMENT: (
+        "A deployment has failed for about a minute, in five cool-downs in a row. When that begins, and once "
+        "a day while it lasts."
+    ),
+    EventKind.DEPLOYMENT_UP: "A deployment that was down has answered a request.",
     EventKind.LEDGER: "A check of the books found differences. Once a day.",
     EventKind.TEST: "Somebody sent it to try an endpoint.",
 }
@@ -47,12 +53,34 @@ def _budget(data: Data) -> str:
 def _key(data: Data) -> str:
     left = "a day" if data["days"] == 1 else f"{data['days']} days"
     key = f"{data['name']} ({data['redacted_value']})"
-    return f"The API key {key} expires in less than {left}: at {data['expires_at'][:16]} UTC."
+    return f"The API key {key} expires in less than {left}: at {_minute(data['expires_at'])}."
 
 
 def _spend(data: Data) -> str:
     spent, usual = data["spent_usd"], data["usual_usd"]
     return f"This day has cost ${spent} so far. The second highest of the 14 days before cost ${usual}."
+
+
+def _model(data: Data) -> str:
+    return f"The model {data['model']}"
+
+
+def _deployment(data: Data) -> str:
+    return f"The deployment {data['deployment']} of {data['model']}"
+
+
+def _down(name: str, data: Data) -> str:
+    # Events of older releases have no beginning.
+    since = data.get("since")
+    return f"{name} has not answered since {_minute(since)}." if since else f"{name} does not answer."
+
+
+def _up(name: str, data: Data) -> str:
+    return f"{name} answers again. It was down since {_minute(data['since'])}."
+
+
+def _minute(time: str) -> str:
+    return f"{time[:10]} {time[11:16]} UTC"
 
 
 _SENTENCES: Mapping[str, Callable[[Data], str]] = {
@@ -65,10 +93,10 @@ _SENTENCES: Mapping[str, Callable[[Data], str]] = {
     EventKind.FAILURES: lambda data: (
         f"{data['failed']} of {data['requests']} requests failed in this hour and the one before."
     ),
-    EventKind.MODEL: lambda data: f"The model {data['model']} does not answer.",
-    EventKind.DEPLOYMENT: lambda data: (
-        f"The deployment {data['deployment']} of {data['model']} does not answer."
-    ),
+    EventKind.MODEL: lambda data: _down(_model(data), data),
+    EventKind.MODEL_UP: lambda data: _up(_model(data), data),
+    EventKind.DEPLOYMENT: lambda data: _down(_deployment(data), data),
+    EventKind.DEPLOYMENT_UP: lambda data: _up(_deployment(data), data),
     EventKind.LEDGER: lambda data: (
         f"The books have {data['differences']} differences; run verifyledger. {data['first_difference']}"
     ),

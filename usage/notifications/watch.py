@@ -5,11 +5,13 @@ Each finding is an event of a day, or of an expiry, so it is written once howeve
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from django.db.models import Q, Sum
+from django.db.models import CharField, Exists, F, Func, OuterRef, Q, Sum, Value
+from django.db.models.functions import Cast, Concat
 
 from accounts import access
-from accounts.models import Organization
+from accounts.models import APIKey, Organization
 from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.database.clock import local_day
@@ -24,6 +26,7 @@ Find = Callable[[datetime], Iterable[NewEvent]]
 
 # Before the expiry of a key, the last one first.
 KEY_DAYS = (1, 7)
+_ISO = "%Y-%m-%dT%H:%M:%SZ"
 # A day's spend is unusual above this, and above so many times the second highest of the days before.
 UNUSUAL_USD, UNUSUAL_TIMES = 5, 2
 DAYS_BEFORE, LEAST_DAYS_WITH_SPEND = 14, 7
@@ -52,31 +55,60 @@ def write(now: datetime, items: Sequence[Sequence[NewEvent]]) -> list[None]:
     return [None for _ in items]
 
 
+class _Second(Func):
+    """A time to the second, as in the period of a key's event."""
+
+    output_field = CharField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **_: Any) -> Any:
+        return self.as_sql(
+            compiler, connection, template=f"strftime('{_ISO.replace('%', '%%%%')}', %(expressions)s)"
+        )
+
+    def as_postgresql(self, compiler: Any, connection: Any, **_: Any) -> Any:
+        iso = """'YYYY-MM-DD"T"HH24:MI:SS"Z"'"""
+        return self.as_sql(
+            compiler, connection, template=f"to_char(%(expressions)s AT TIME ZONE 'UTC', {iso})"
+        )
+
+
 def expiring_keys(now: datetime) -> Iterator[NewEvent]:
     """Yield an event for each usable key that expires within a week, and within a day."""
-    soon = access.usable_keys().filter(expires_at__lte=now + timedelta(days=max(KEY_DAYS)))
-    for key in soon.select_related("project__organization"):
-        assert key.expires_at is not None
-        lifetime = key.expires_at - key.created_at
-        left = key.expires_at - now
-        days = next((days for days in KEY_DAYS if left <= timedelta(days=days)), None)
-        # A key that is made for less is expected to expire.
-        if days is None or lifetime <= timedelta(days=days):
-            continue
-        yield NewEvent(
-            EventKind.KEY,
-            key.project.organization_id,
-            f"key/{key.pk}",
-            f"{key.expires_at:%Y-%m-%dT%H:%M:%SZ}",
-            str(days),
-            {
-                "key_id": str(key.pk),
-                "name": f"{key.project.organization.name} / {key.project.name} / {key.name}",
-                "redacted_value": key.redacted,
-                "expires_at": key.expires_at.isoformat(),
-                "days": days,
-            },
+    begin = now
+    for days in KEY_DAYS:
+        end = now + timedelta(days=days)
+        known = Event.objects.filter(
+            kind=EventKind.KEY,
+            subject=Concat(Value("key/"), Cast(OuterRef("pk"), CharField())),
+            period=_Second(OuterRef("expires_at")),
+            threshold=str(days),
         )
+        # A key that is made for less is expected to expire.
+        lives_longer = Q(expires_at__gt=F("created_at") + timedelta(days=days))
+        soon = access.usable_keys().filter(
+            lives_longer, ~Exists(known), expires_at__gt=begin, expires_at__lte=end
+        )
+        rows = soon.select_related("project__organization").order_by("expires_at")
+        yield from (_expiring(key, days) for key in rows[: missed.MAX_FOUND])
+        begin = end
+
+
+def _expiring(key: APIKey, days: int) -> NewEvent:
+    assert key.expires_at is not None
+    return NewEvent(
+        EventKind.KEY,
+        key.project.organization_id,
+        f"key/{key.pk}",
+        key.expires_at.strftime(_ISO),
+        str(days),
+        {
+            "key_id": str(key.pk),
+            "name": f"{key.project.organization.name} / {key.project.name} / {key.name}",
+            "redacted_value": key.redacted,
+            "expires_at": key.expires_at.isoformat(),
+            "days": days,
+        },
+    )
 
 
 def unusual_spend(now: datetime) -> Iterator[NewEvent]:
@@ -116,7 +148,7 @@ def rising_failures(now: datetime) -> Iterator[NewEvent]:
     start of the hour before.
     """
     since = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
-    rows = HourlyUsage.objects.filter(organization__in=_callers(since), hour__gte=since).order_by()
+    rows = HourlyUsage.objects.filter(organization__in=callers(since), hour__gte=since).order_by()
     sums = rows.values("organization").annotate(
         all=Sum("requests"), failed=Sum("requests", filter=Q(outcome__in=FAILED), default=0)
     )
@@ -134,14 +166,7 @@ def failed_checks(_: datetime) -> Iterator[NewEvent]:
         yield NewEvent(EventKind.LEDGER, None, "ledger", day, "", data)
 
 
-def model_down(model: str, now: datetime) -> Iterator[NewEvent]:
-    """Yield an event for each organization that has called this model, which is down, in the last day."""
-    for organization_id in _callers(now - timedelta(days=1), model):
-        event = _of_day(EventKind.MODEL, organization_id, str(now.astimezone(UTC).date()), {"model": model})
-        yield event._replace(subject=f"{event.subject}/{model}")
-
-
-def _callers(since: datetime, model: str | None = None) -> list[int]:
+def callers(since: datetime, model: str | None = None) -> list[int]:
     """Return the organizations with a request since that hour, to any model or to this one."""
     of_model = "" if model is None else "AND h.model = %s"
     # One look into the index for each organization: hours have none by time alone.
@@ -151,13 +176,6 @@ def _callers(since: datetime, model: str | None = None) -> list[int]:
         [db_value(since), *([] if model is None else [model])],
     )
     return [organization_id for (organization_id,) in rows]
-
-
-def deployment_down(deployment: str, now: datetime) -> NewEvent:
-    """Return the event of a deployment that is down, by its model and name."""
-    model, _, name = deployment.partition(" ")
-    data = {"model": model, "deployment": name}
-    return NewEvent(EventKind.DEPLOYMENT, None, deployment, str(now.astimezone(UTC).date()), "", data)
 
 
 def _of_day(kind: EventKind, organization_id: int, day: str, data: Mapping[str, object]) -> NewEvent:

@@ -10,7 +10,7 @@ from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
 from chatapi.delta_stream import StreamUnavailable
-from chatapi.doctor import configuration, models, stores
+from chatapi.doctor import configuration, models, notifications, stores
 from chatapi.doctor.finding import Finding, Level, wrong
 from chatapi.serving.preflight import CannotStart
 
@@ -22,11 +22,11 @@ class Command(BaseCommand):
 
     help = (
         "Check everything that the service needs: settings, database, migrations, Redis, clocks, processes, "
-        "prices, proxies and upstreams. It changes nothing. Each line is ok, a warning (the service runs, "
-        "but not as it should) or WRONG (requests fail, or books or secrets are at risk), and the next line "
-        "says what to do. Exits with 1 if anything is WRONG, else with 0. Run it with the environment of a "
-        "worker, because only workers have the keys of upstreams: with compose, "
-        "`docker compose exec worker python manage.py doctor`."
+        "mail, webhooks, prices, proxies and upstreams. It changes nothing and sends no mail. Each line is "
+        "ok, a warning (the service runs, but not as it should) or WRONG (requests fail, or books or secrets "
+        "are at risk), and the next line says what to do. Exits with 1 if anything is WRONG, else with 0. "
+        "Run it with the environment of a worker, because only workers have the keys of upstreams: with "
+        "compose, `docker compose exec worker python manage.py doctor`."
     )
     requires_system_checks = []  # it reports them itself
 
@@ -71,8 +71,10 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
         yield from _explained("Redis", lambda: [stores.check_redis_clock()])
         yield from _explained("Redis", lambda: [stores.check_processes()])
     yield from configuration.check_proxies()
+    yield from notifications.check_mail()
     if has_database:
         yield from _explained("database", lambda: [stores.check_database_clock()])
+        yield from _explained("database", notifications.check_deliveries)
         yield from _explained("database", models.check_catalog)
         yield from _explained("database", models.check_keys)
         if calls_upstreams:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Collection
 from datetime import datetime
 from functools import partial
+from itertools import product
 
 import aiohttp
 from redis.asyncio import Redis
@@ -13,21 +14,29 @@ from redis.exceptions import RedisError
 from chatapi import catalog
 from chatapi.notifications import mail, queue, webhooks
 from chatapi.notifications.dispatch import BATCH, dispatch
+from chatapi.notifications.health import KINDS, MAIL, WEBHOOK
 from chatapi.notifications.models import Delivery
 from chatapi.notifications.queue import Attempt
+from chatapi.process_metrics import DELIVERY_ATTEMPTS
 from chatapi.worker.routing.shared_cool_downs import cool_downs
 from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
 from usage.failpoints import failpoint
-from usage.notifications import watch
+from usage.notifications import outages, watch
 
 log = logging.getLogger(__name__)
 
 WATCH_EVERY_S, DELIVER_EVERY_S = 60.0, 1.0
 # A deployment is down after so many cool-downs without a success: 2 + 4 + 8 + 16 + 30 seconds.
 COOL_DOWNS = 5
+# What an attempt is called in metrics, by the state of its delivery afterwards.
+OUTCOMES = {
+    Delivery.State.DELIVERED: "delivered",
+    Delivery.State.DUE: "retried",
+    Delivery.State.FAILED: "given_up",
+}
 # Messages that are under way at the same time.
 AT_ONCE = 32
 
@@ -62,24 +71,23 @@ async def _delete_old(commits: GroupCommit) -> None:
 
 async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) -> None:
     down = {key for key, number in (await cool_downs(redis, prefix)).items() if number >= COOL_DOWNS}
-    if down:
-        now = await commits.read(database_now)
-        if found := await commits.read(_down, down, now):
-            await commits.write(watch.write, found)
+    now = await commits.read(database_now)
+    if found := await commits.read(_outages, down, now):
+        await commits.write(watch.write, found)
 
 
-def _down(down: Collection[str], now: datetime) -> list[NewEvent]:
+def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:
     """Return the events of these deployments, and of models that have no other one."""
     # What a deployment is called in `Route.key`.
     keys = [(row.model_id, f"{row.model_id} {row.name}") for row in catalog.active_deployments()]
-    events = [watch.deployment_down(key, now) for _, key in keys if key in down]
-    for model in {model for model, _ in keys} - {model for model, key in keys if key not in down}:
-        events += watch.model_down(model, now)
-    return watch.without_known(events)
+    models = {model for model, _ in keys} - {model for model, key in keys if key not in down}
+    return outages.changes(now, [key for _, key in keys if key in down], models)
 
 
 async def deliver_for_ever(commits: GroupCommit) -> None:
     """Deliver what is due, for ever. Any number of processes may do it at the same time."""
+    for kind, outcome in product(KINDS, OUTCOMES.values()):
+        DELIVERY_ATTEMPTS.add(kind, outcome, number=0)
     async with webhooks.new_session() as session:
         while True:
             try:
@@ -115,4 +123,5 @@ async def _deliver(
         log.exception("delivery %s can't be sent", delivery.pk)
         attempt = Attempt(0, error=type(error).__name__)
     failpoint("deliver.after_send")
-    await commits.read(queue.record, now, delivery, attempt)
+    state = await commits.read(queue.record, now, delivery, attempt)
+    DELIVERY_ATTEMPTS.add(MAIL if delivery.endpoint is None else WEBHOOK, OUTCOMES[state])

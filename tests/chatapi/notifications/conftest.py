@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 import pytest
+from django.contrib.auth.models import User
 from pytest_django.fixtures import Settings
 
 from chatapi.notifications import webhooks
@@ -15,6 +16,7 @@ from tests.cast import Person
 from tests.webhook_receiver import Receiver, receiving
 from usage.books import outbox
 from usage.books.outbox import NewEvent
+from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Event, EventKind
 
@@ -50,6 +52,14 @@ def endpoint_of(person: Person, url: str, *kinds: str) -> tuple[WebhookEndpoint,
     secret = webhooks.add(endpoint)
     assert secret is not None
     return endpoint, secret
+
+
+def has_signed_in(*people: Person) -> None:
+    """Give each person an address, to which mail may go."""
+    for person in people:
+        User.objects.filter(pk=person.user.pk).update(
+            email=f"{person.user.username}@example.com", last_login=database_now()
+        )
 
 
 def write_event(person: Person, now: datetime, kind: EventKind = EventKind.SPEND) -> Event:

@@ -1,72 +1,38 @@
 """Mail: a real SMTP server gets one message for each event and person that wants it."""
 
-import email.policy
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from email import message_from_bytes
-from email.message import EmailMessage
-from typing import Any
 
 import pytest
-from aiosmtpd.controller import Controller
 from django.contrib.auth.models import User
 from pytest_django.fixtures import Settings
 
 from accounts.models import Member
-from chatapi.environment import Environment
+from chatapi.notifications import health, queue
 from chatapi.notifications.dispatch import prefer, preferences
 from chatapi.notifications.models import Delivery, DeliveryAttempt
+from tests.admin_pages import client_of, text
 from tests.cast import Person
-from tests.chatapi.notifications.conftest import Deliver, write_event
+from tests.chatapi.notifications.conftest import Deliver, has_signed_in, write_event
 from tests.installation import free_port
+from tests.mail_server import Mailbox, serving, use
 from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS, EventKind
 
 
-class Mailbox:
-    """Keeps what the server gets; `answer` is its reply to each message."""
-
-    def __init__(self) -> None:
-        self.messages: list[EmailMessage] = []
-        self.receivers: list[str] = []
-        self.answer = "250 OK"
-
-    async def handle_DATA(self, _: Any, __: Any, envelope: Any) -> str:  # noqa: N802  aiosmtpd's name
-        if self.answer.startswith("250"):
-            found: Any = message_from_bytes(envelope.content, policy=email.policy.default)
-            self.messages.append(found)
-            self.receivers += envelope.rcpt_tos
-        return self.answer
-
-
 @pytest.fixture
-def mailbox(settings: Settings, monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[Mailbox]:
+def mailbox(settings: Settings, transactional_db: None) -> Iterator[Mailbox]:
     """Run an SMTP server, which the settings name."""
-    found = Mailbox()
-    port = free_port()
-    server = Controller(found, hostname="127.0.0.1", port=port)
-    server.start()
-    monkeypatch.setenv("CHATAPI_EMAIL_URL", f"smtp://127.0.0.1:{port}")
-    for name, value in Environment().email("CHATAPI_EMAIL_URL").items():
-        setattr(settings, name, value)
-    settings.SENDS_EMAIL, settings.DEFAULT_FROM_EMAIL = True, "Chat API <chatapi@example.com>"
-    settings.PUBLIC_URL = "https://chat.example.com"
-    yield found
-    server.stop(no_assert=True)
+    with serving() as found:
+        use(settings, f"smtp://127.0.0.1:{found.port}")
+        yield found
 
 
 @pytest.fixture
 def now(transactional_db: None) -> datetime:
     return database_now()
-
-
-def has_signed_in(*people: Person) -> None:
-    for person in people:
-        User.objects.filter(pk=person.user.pk).update(
-            email=f"{person.user.username}@example.com", last_login=database_now()
-        )
 
 
 def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
@@ -82,10 +48,10 @@ def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
     assert message["from"] == "Chat API <chatapi@example.com>"
     assert message["message-id"] == f"<{event.webhook_id}.{alice.user.pk}@example.com>"
     assert message["auto-submitted"] == "auto-generated"
-    text = message.get_content()
-    assert text.startswith("This day has cost $8.1 so far.")
-    assert "You get this mail because you are a member of Acme" in text
-    assert f"https://chat.example.com/console/{alice.project.organization_id}/notifications" in text
+    content = message.get_content()
+    assert content.startswith("This day has cost $8.1 so far.")
+    assert "You get this mail because you are a member of Acme" in content
+    assert f"https://chat.example.com/console/{alice.project.organization_id}/notifications" in content
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
 
 
@@ -126,6 +92,45 @@ def test_mail_is_tried_again_while_the_server_refuses_it(
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
 
 
+def test_an_address_that_bounces_keeps_no_other_member_waiting_and_is_given_up(
+    mailbox: Mailbox, alice: Person, bob: Person, deliver: Deliver, now: datetime
+) -> None:
+    Member.objects.update(role="owner")
+    has_signed_in(alice, bob)
+    mailbox.refused = {"alice@example.com"}
+    write_event(alice, now)
+    assert deliver(now) == 2
+    assert mailbox.receivers == ["bob@example.com"]
+    assert_given_up(alice, deliver, now, "SMTPRecipientsRefused 550")
+    assert mailbox.receivers == ["bob@example.com"]
+
+
+def test_a_server_that_is_down_for_days_is_asked_for_three_days(
+    settings: Settings, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    use(settings, f"smtp://127.0.0.1:{free_port()}")
+    write_event(alice, now)
+    assert deliver(now) == 1
+    assert_given_up(alice, deliver, now, "ConnectionRefusedError")
+
+
+def assert_given_up(alice: Person, deliver: Deliver, now: datetime, error: str) -> None:
+    """Deliver until no mail is due, and see that members and operators are shown the failure."""
+    page = f"/console/{alice.project.organization_id}/notifications"
+    assert "1 mail not yet" in text(client_of(alice.user).get(page))
+    while due := Delivery.objects.filter(state=Delivery.State.DUE).first():
+        at = due.due_at
+        assert deliver(at) == 1
+    assert at == now + queue.GIVE_UP_AFTER
+    delivery = Delivery.objects.get(state=Delivery.State.FAILED)
+    assert {row.error for row in delivery.log.all()} == {f"the mail server: {error}"}
+    assert delivery.log.count() == delivery.attempts > 10
+    assert "1 mail failed" in text(client_of(alice.user).get(page))
+    assert health.deliveries(at + timedelta(hours=23))["mail"].failed == 1
+    assert health.deliveries(at + timedelta(hours=25))["mail"].failed == 0
+
+
 def test_without_a_mail_server_nothing_is_sent_later_either(
     mailbox: Mailbox, settings: Settings, alice: Person, deliver: Deliver, now: datetime
 ) -> None:
@@ -149,13 +154,25 @@ def test_operators_get_mail_of_the_service(
     deliver(now)
     assert mailbox.receivers == ["root@example.com"]
     [message] = mailbox.messages
-    text = message.get_content()
-    assert text.startswith("The deployment gpu-1 of small does not answer.")
-    assert "because you are an operator" in text
-    assert "http" not in text
+    content = message.get_content()
+    assert content.startswith("The deployment gpu-1 of small does not answer.")
+    assert "because you are an operator" in content
+    assert "http" not in content
     prefer(User.objects.get(username="root"), None, {EventKind.DEPLOYMENT: False})
     outbox.write(now, [NewEvent(EventKind.DEPLOYMENT, None, "small gpu-1", "2026-11-27", "", data)])
     assert deliver(now) == 0
+
+
+def test_an_operator_chooses_the_kinds_of_the_service(settings: Settings, alice: Person) -> None:
+    root = User.objects.create_superuser("root", password="a long password")
+    client = client_of(root)
+    assert "CHATAPI_EMAIL_URL names no mail server" in text(client.get("/admin/mail/"))
+    settings.SENDS_EMAIL = True
+    assert "Add one in Users" in text(client.get("/admin/mail/"))
+    assert client.post("/admin/mail/", {"kinds": [EventKind.DEPLOYMENT_UP]}).status_code == 302
+    wanted = [kind for kind, is_wanted in preferences(root, None).items() if is_wanted]
+    assert wanted == [EventKind.DEPLOYMENT_UP]
+    assert client_of(alice.user).get("/admin/mail/").status_code in (302, 403)
 
 
 def test_a_name_with_a_line_break_adds_no_header(

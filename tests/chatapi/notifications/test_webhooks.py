@@ -14,6 +14,7 @@ from accounts.public_addresses import is_public
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
+from chatapi.process_metrics import DELIVERY_ATTEMPTS
 from tests.cast import Person
 from tests.chatapi.notifications.conftest import Deliver, endpoint_of, write_event
 from tests.webhook_receiver import Receiver, content
@@ -94,6 +95,7 @@ def test_after_three_days_a_delivery_has_failed_and_can_be_replayed(
     endpoint_of(alice, receiver.url)
     event = write_event(alice, now)
     receiver.status, receiver.answer = 500, b"x" * 100_000
+    DELIVERY_ATTEMPTS.series.clear()
     at, times = now, []
     while Delivery.objects.filter(state=DUE).exists() or at == now:
         if deliver(at):
@@ -108,9 +110,11 @@ def test_after_three_days_a_delivery_has_failed_and_can_be_replayed(
     assert delivery.log.count() == delivery.attempts == len(times) > 10
     assert {(row.status, row.error) for row in delivery.log.all()} == {(500, "status 500")}
     assert max(len(row.answer) for row in delivery.log.all()) <= 500
+    assert DELIVERY_ATTEMPTS.series == {"webhook retried": len(times) - 1, "webhook given_up": 1}
     receiver.status = 200
     queue.replay(at, delivery)
     assert deliver(at) == 1
+    assert DELIVERY_ATTEMPTS.series["webhook delivered"] == 1
     assert receiver.accepted_ids == [event.webhook_id]
     assert Delivery.objects.get().state == DELIVERED
 

@@ -1,5 +1,5 @@
 """A deployment that cools down again and again is an event of operators; a model without another one is an
-event of its callers.
+event of its callers. Both are events again when they answer.
 """
 
 import pytest
@@ -46,8 +46,12 @@ async def test_a_deployment_that_never_answers_is_down(
     one = ("deployment.down", "small sandbox")
     assert await look(redis, {"small sandbox": COOL_DOWNS}) == [one]
     acme = alice.project.organization_id
-    assert await look(redis, {"small sandbox": COOL_DOWNS + 2, "small spare": COOL_DOWNS}) == [
-        one,
-        ("deployment.down", "small spare"),
-        ("model.down", f"organization/{acme}/small"),
-    ]
+    down = [one, ("deployment.down", "small spare"), ("model.down", f"organization/{acme}/small")]
+    assert await look(redis, {"small sandbox": COOL_DOWNS + 2, "small spare": COOL_DOWNS}) == down
+    # Redis has forgotten the cool-downs, and nobody has got an answer yet.
+    assert await look(redis, {}) == down
+    commits = GroupCommit()
+    await commits.read(run, alice)
+    await commits.close()
+    up = [("deployment.up", "small sandbox"), ("model.up", f"organization/{acme}/small")]
+    assert await look(redis, {}) == sorted(down + up)

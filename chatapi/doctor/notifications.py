@@ -1,0 +1,152 @@
+"""Checks mail and webhooks: the mail server, which is sent nothing, and what has not been delivered."""
+
+import smtplib
+import ssl
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.mail import get_connection
+
+from chatapi.doctor.finding import Finding, ok, warning
+from chatapi.notifications import health
+from chatapi.notifications.health import MAIL, Deliveries
+from chatapi.notifications.models import DeliveryAttempt, WebhookEndpoint
+from usage.database.clock import database_now
+from usage.formatting import duration
+
+# An event that waits longer, and a delivery that is retried for longer, is worth a line.
+EVENT_WAITS, DELIVERY_WAITS = timedelta(minutes=1), timedelta(hours=1)
+MOST_ENDPOINTS = 10
+_LOCAL_HOSTS = {"127.0.0.1", "localhost", "::1"}
+_SMTP = "django.core.mail.backends.smtp.EmailBackend"
+
+
+# ---- mail
+
+
+def check_mail() -> Iterator[Finding]:
+    """Yield whether the mail server takes mail of this service; it connects and signs in, and sends none."""
+    if not settings.SENDS_EMAIL:
+        yield ok("mail", "Not set up: no mail is sent. CHATAPI_EMAIL_URL names a mail server.")
+        return
+    if settings.EMAIL_BACKEND == _SMTP:
+        yield _server()
+    else:
+        yield warning(
+            "mail", "It is printed, and sent to nobody.", "Name a mail server in CHATAPI_EMAIL_URL."
+        )
+    if not settings.PUBLIC_URL:
+        yield warning(
+            "mail",
+            "Mail about events has no links, because CHATAPI_PUBLIC_URL is empty.",
+            "Set it to the address of this service, such as https://chat.example.com.",
+        )
+
+
+def _server() -> Finding:
+    place = f"{settings.EMAIL_HOST}:{settings.EMAIL_PORT}"
+    try:
+        with get_connection():
+            pass
+    except (OSError, smtplib.SMTPException, ValueError) as error:
+        return warning("mail", *_explained(place, error))
+    has_tls = settings.EMAIL_USE_TLS or settings.EMAIL_USE_SSL
+    if not has_tls and settings.EMAIL_HOST not in _LOCAL_HOSTS:
+        return warning(
+            "mail",
+            f"{place} answers, but mail goes there in plain text.",
+            "Add ?tls=starttls to CHATAPI_EMAIL_URL, or use smtps://.",
+        )
+    over = " over TLS" if has_tls else ""
+    takes = " and takes the password" if settings.EMAIL_HOST_USER else ""
+    return ok("mail", f"{place} answers{over}{takes}; mail is from {settings.DEFAULT_FROM_EMAIL}.")
+
+
+def _explained(place: str, error: Exception) -> tuple[str, str]:
+    """Return what is wrong, and what to do; without answers of the server, which may quote what was sent."""
+    url = "CHATAPI_EMAIL_URL"
+    match error:
+        case smtplib.SMTPAuthenticationError():
+            return (
+                f"{place} refuses the user or the password ({error.smtp_code}).",
+                f"Correct them in {url}, percent-encoded.",
+            )
+        case smtplib.SMTPNotSupportedError():
+            return (
+                f"{place} offers no {'TLS by STARTTLS' if settings.EMAIL_USE_TLS else 'sign-in'}.",
+                f"Use smtps:// in {url}, or another port or server.",
+            )
+        case ssl.SSLCertVerificationError():
+            return (
+                f"The certificate of {place} is not trusted: {error.verify_message}.",
+                "Use the name in the certificate; SSL_CERT_FILE names a file with an authority of your own.",
+            )
+        case ssl.SSLError():
+            return (
+                f"{place} does not speak TLS as expected ({error.reason}).",
+                f"Use smtps:// in {url} for TLS from the start (465), ?tls=starttls for a later one (587).",
+            )
+    reason = type(error).__name__
+    if isinstance(error, OSError) and not isinstance(error, smtplib.SMTPException):
+        reason = error.strerror or reason
+    return (
+        f"{place} does not answer: {reason}.",
+        f"Check host and port in {url}, and whether a firewall lets this machine connect to them.",
+    )
+
+
+# ---- what has not been delivered
+
+
+def check_deliveries() -> Iterator[Finding]:
+    """Yield events and deliveries that wait or have failed, and the endpoints that fail."""
+    now, event = database_now(), health.oldest_event()
+    if event is not None and now - event > EVENT_WAITS:
+        yield warning(
+            "events",
+            f"The oldest waits for {_age(now, event)}: no reaper delivers.",
+            "Start one: manage.py serve --only reaper.",
+        )
+    yield from _mail(now, health.deliveries(now)[MAIL])
+    endpoints = health.endpoints()
+    for row in health.failing().select_related("organization").order_by("pk")[:MOST_ENDPOINTS]:
+        yield _failing(now, row)
+    if endpoints.failing > MOST_ENDPOINTS:
+        more = endpoints.failing - MOST_ENDPOINTS
+        yield warning("webhooks", f"{more} more endpoints fail.", "See whether reapers reach the internet.")
+    if not any((endpoints.working, endpoints.failing, endpoints.disabled)):
+        yield ok("webhooks", "None is set up; organizations add them in the console.")
+    elif not endpoints.failing:
+        disabled = f", {endpoints.disabled} disabled by their organizations" if endpoints.disabled else ""
+        yield ok("webhooks", f"{endpoints.working} in order{disabled}.")
+
+
+def _mail(now: datetime, found: Deliveries) -> Iterator[Finding]:
+    remedy = "Correct what the line about the mail server says, or the address of the person in Users."
+    oldest = found.oldest_begun_at
+    if found.retrying and oldest is not None and now - oldest > DELIVERY_WAITS:
+        tried = health.waiting().filter(endpoint__isnull=True, attempts__gt=0)
+        log = DeliveryAttempt.objects.filter(delivery__in=tried.order_by("due_at").values("pk")[:1])
+        error = log.order_by("-pk").values_list("error", flat=True).first() or "no attempt is recorded"
+        text = f"{found.retrying} tried in vain, the oldest for {_age(now, oldest)}: {error}."
+        yield warning("mail", text, remedy)
+    if found.failed:
+        yield warning("mail", f"{found.failed} given up in the last day, after three days.", remedy)
+
+
+def _failing(now: datetime, row: WebhookEndpoint) -> Finding:
+    # Without the path, which may be a secret.
+    place = f"{urlsplit(row.url).hostname} of {row.organization}"
+    last = DeliveryAttempt.objects.filter(delivery__endpoint=row).order_by("-pk").first()
+    text = (
+        f"{place} failed {_age(now, last.at)} ago: {last.error or 'no error'}." if last else f"{place} fails."
+    )
+    return warning(
+        "webhooks", text, "Its organization's page Webhooks has the log; it repairs or disables the endpoint."
+    )
+
+
+def _age(now: datetime, then: datetime) -> str:
+    return duration((now - then) / timedelta(milliseconds=1))

@@ -1,0 +1,180 @@
+"""`manage.py doctor` about mail and webhooks: it connects to the mail server, and sends nothing."""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+from pytest_django.fixtures import Settings
+
+from chatapi.doctor.finding import Finding, Level
+from chatapi.doctor.notifications import check_deliveries, check_mail
+from chatapi.notifications import queue, webhooks
+from chatapi.notifications.dispatch import dispatch
+from chatapi.notifications.models import Delivery, WebhookEndpoint
+from tests import mail_server
+from tests.cast import Person
+from tests.installation import free_port
+from tests.mail_server import PASSWORD, USER, serving, use
+from usage.books import outbox
+from usage.books.outbox import NewEvent
+from usage.database.clock import database_now
+from usage.models import EventKind
+
+HOUR = timedelta(hours=1)
+OK = Level.OK
+
+
+def found(findings: Iterator[Finding]) -> list[tuple[Level, str]]:
+    rows = list(findings)
+    assert all(bool(row.remedy) == (row.level is not OK) for row in rows)
+    return [(row.level, row.text) for row in rows]
+
+
+# ---- mail
+
+
+def test_no_mail_server_is_fine(settings: Settings) -> None:
+    settings.SENDS_EMAIL = False
+    [(level, text)] = found(check_mail())
+    assert level is OK
+    assert text.startswith("Not set up")
+
+
+def test_a_server_that_is_right_is_sent_nothing(settings: Settings) -> None:
+    with serving() as mailbox:
+        use(settings, f"smtp://127.0.0.1:{mailbox.port}")
+        [(level, text)] = found(check_mail())
+    assert level is OK
+    assert text == f"127.0.0.1:{mailbox.port} answers; mail is from Chat API <chatapi@example.com>."
+    assert mailbox.commands == 0
+
+
+def test_mail_that_is_printed_and_links_without_an_address_are_warnings(settings: Settings) -> None:
+    use(settings, "console:")
+    settings.PUBLIC_URL = ""
+    (printed, _), (links, text) = found(check_mail())
+    assert printed is links is Level.WARNING
+    assert "CHATAPI_PUBLIC_URL is empty" in text
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mail_server.certificate(tmp_path_factory.mktemp("mail"))
+
+
+SIGNS_IN = f"{USER.replace('@', '%40')}:{PASSWORD.replace('%', '%25').replace('/', '%2F')}@"
+
+
+# The server's TLS, the URL, whether the authority is known, and what is found.
+CASES = [
+    ("starttls", f"smtp://{SIGNS_IN}{{}}?tls=starttls", True, "answers over TLS and takes the password"),
+    ("smtps", f"smtps://{SIGNS_IN}{{}}", True, "answers over TLS and takes the password"),
+    ("starttls", f"smtp://{SIGNS_IN}{{}}?tls=starttls", False, "is not trusted: self-signed certificate"),
+    ("smtps", f"smtps://{SIGNS_IN}{{}}", False, "is not trusted: self-signed certificate"),
+    ("starttls", f"smtps://{SIGNS_IN}{{}}", True, "does not speak TLS as expected"),
+    ("smtps", "smtps://me:hunter2@{}", True, "refuses the user or the password (535)"),
+    ("", f"smtp://{SIGNS_IN}{{}}?tls=starttls", True, "offers no TLS by STARTTLS"),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tls_and_the_password_are_tried(
+    case: tuple[str, str, bool, str],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    certificate: Path,
+) -> None:
+    tls, url, is_trusted, text = case
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with serving(tls=tls, certificate=certificate if tls else None) as mailbox:
+        use(settings, url.format(f"127.0.0.1:{mailbox.port}"))
+        [(level, sentence)] = found(check_mail())
+    assert (level is OK) == text.startswith("answers")
+    assert text in sentence
+    assert "hunter2" not in sentence
+    assert mailbox.commands == 0
+
+
+def test_plain_text_to_another_machine_is_a_warning(settings: Settings) -> None:
+    with serving("127.0.0.2") as mailbox:
+        use(settings, f"smtp://127.0.0.2:{mailbox.port}")
+        [(level, text)] = found(check_mail())
+    assert level is Level.WARNING
+    assert "in plain text" in text
+
+
+def test_a_server_that_is_away_is_named(settings: Settings) -> None:
+    port = free_port()
+    use(settings, f"smtp://127.0.0.1:{port}")
+    [(level, text)] = found(check_mail())
+    assert (level, text) == (Level.WARNING, f"127.0.0.1:{port} does not answer: Connection refused.")
+
+
+# ---- deliveries
+
+
+@pytest.fixture
+def now(db: None) -> datetime:
+    return database_now()
+
+
+def event(person: Person, at: datetime) -> None:
+    pk = person.project.organization_id
+    data = {"spent_usd": "8.1", "usual_usd": "4"}
+    outbox.write(at, [NewEvent(EventKind.SPEND, pk, f"organization/{pk}", str(at), "", data)])
+
+
+def endpoint(person: Person, path: str) -> WebhookEndpoint:
+    row = WebhookEndpoint(organization=person.project.organization, url=f"https://hooks.example.com/{path}")
+    webhooks.add(row)
+    return row
+
+
+def attempt(at: datetime, error: str) -> None:
+    for delivery in queue.take(at, 10):
+        queue.record(at, delivery, queue.Attempt(1, error=error))
+
+
+def test_nothing_set_up_is_fine(now: datetime) -> None:
+    assert found(check_deliveries()) == [(OK, "None is set up; organizations add them in the console.")]
+
+
+def test_an_event_that_nobody_delivers_is_found(alice: Person, now: datetime) -> None:
+    event(alice, now - HOUR)
+    (level, text), _ = found(check_deliveries())
+    assert level is Level.WARNING
+    assert text == "The oldest waits for 1 h: no reaper delivers."
+
+
+def test_endpoints_that_fail_are_named_without_their_paths(alice: Person, now: datetime) -> None:
+    endpoint(alice, "a-secret")
+    event(alice, now - 3 * HOUR)
+    dispatch(now - 3 * HOUR)
+    attempt(now - 2 * HOUR, "status 503")
+    assert found(check_deliveries()) == [
+        (Level.WARNING, "hooks.example.com of Acme failed 2 h ago: status 503.")
+    ]
+    attempt(now, "")
+    assert found(check_deliveries()) == [(OK, "1 in order.")]
+    WebhookEndpoint.objects.update(is_enabled=False)
+    assert found(check_deliveries()) == [(OK, "0 in order, 1 disabled by their organizations.")]
+
+
+def test_mail_that_is_tried_in_vain_and_mail_that_was_given_up_are_found(
+    alice: Person, settings: Settings, now: datetime
+) -> None:
+    settings.SENDS_EMAIL = True
+    User.objects.filter(pk=alice.user.pk).update(email="alice@example.com", last_login=now)
+    event(alice, now - 2 * HOUR)
+    dispatch(now - 2 * HOUR)
+    attempt(now - 2 * HOUR, "the mail server: TimeoutError")
+    (level, text), _ = found(check_deliveries())
+    assert level is Level.WARNING
+    assert text == "1 tried in vain, the oldest for 2 h: the mail server: TimeoutError."
+    Delivery.objects.update(state=Delivery.State.FAILED, begun_at=now - queue.GIVE_UP_AFTER - HOUR)
+    (level, text), _ = found(check_deliveries())
+    assert level is Level.WARNING
+    assert text == "1 given up in the last day, after three days."

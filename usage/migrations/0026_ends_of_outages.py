@@ -1,0 +1,18 @@
+"""Two kinds of events more: a model and a deployment are up again. No column changes."""
+
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('usage', '0025_longer_budget_ids'),
+    ]
+
+    operations = [
+        migrations.AlterField(
+            model_name='event',
+            name='kind',
+            field=models.CharField(choices=[('budget.reached', 'Budget reached'), ('credit.low', 'Low credit'), ('key.expiring', 'Key expires'), ('spend.unusual', 'Unusual spend'), ('failures.rising', 'Rising failures'), ('model.down', 'Model down'), ('model.up', 'Model up again'), ('deployment.down', 'Deployment down'), ('deployment.up', 'Deployment up again'), ('ledger_check.failed', 'Ledger check failed'), ('webhook.test', 'Test of a webhook')], max_length=24),
+        ),
+    ]

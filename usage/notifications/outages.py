@@ -1,0 +1,121 @@
+"""Finds outages of models and deployments: an event when one begins, once a day while it lasts, and when it
+ends.
+
+The period of each event is the time of the event before it. So an event has one successor, whichever process
+finds it first.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from usage.books.outbox import NewEvent
+from usage.database.sql import db_value, fetch_all
+from usage.database.time_limit import time_limit
+from usage.models import Event, EventKind, Outcome
+from usage.notifications.watch import callers
+
+REMIND_AFTER = timedelta(days=1)
+# The shortest time between two beginnings: what fails again and again would be many events.
+AGAIN_AFTER = timedelta(hours=1)
+# An outage without an event for so long has ended in silence: nobody calls the model, or it is gone.
+FORGET_AFTER = timedelta(days=3)
+# The end is an answer to a request that began so recently; a look a minute misses none.
+ANSWERED_WITHIN = timedelta(minutes=5)
+_ENDS: Mapping[str, EventKind] = {
+    EventKind.MODEL: EventKind.MODEL_UP,
+    EventKind.DEPLOYMENT: EventKind.DEPLOYMENT_UP,
+}
+# A model, or a model and the name of a deployment.
+Place = tuple[str, ...]
+
+
+@time_limit()
+def changes(now: datetime, deployments: Collection[str], models: Collection[str]) -> list[NewEvent]:
+    """Return the events that these deployments, by `Route.key`, and models are down, and that others are not
+    any more.
+    """
+    newest = _newest(now)
+    down = [_of_deployment(each) for each in deployments]
+    down += [event for model in models for event in _of_callers(model, now)]
+    is_down = {EventKind.DEPLOYMENT.value: deployments, EventKind.MODEL.value: models}
+    open_ones = [
+        row
+        for (kind, _), row in newest.items()
+        if row.kind == kind and " ".join(_place(row)) not in is_down[kind]
+    ]
+    return [*_begun(now, down, newest), *_ended(now, open_ones)]
+
+
+def _newest(now: datetime) -> dict[tuple[str, str], Event]:
+    """Return the newest event of each outage, by its kind when it is down and its subject."""
+    kinds = [*_ENDS, *_ENDS.values()]
+    rows = Event.objects.filter(kind__in=kinds, created_at__gte=now - FORGET_AFTER)
+    begins = {end.value: begin for begin, end in _ENDS.items()}
+    return {(begins.get(row.kind, row.kind), row.subject): row for row in rows.order_by("created_at", "pk")}
+
+
+def _of_deployment(key: str) -> NewEvent:
+    model, _, name = key.partition(" ")
+    return NewEvent(EventKind.DEPLOYMENT, None, key, "", "", {"model": model, "deployment": name})
+
+
+def _of_callers(model: str, now: datetime) -> Iterator[NewEvent]:
+    """Yield an event for each organization that has called this model in the last day."""
+    for organization_id in callers(now - timedelta(days=1), model):
+        subject = f"organization/{organization_id}/{model}"
+        yield NewEvent(EventKind.MODEL, organization_id, subject, "", "", {"model": model})
+
+
+def _begun(
+    now: datetime, down: Iterable[NewEvent], newest: Mapping[tuple[str, str], Event]
+) -> Iterator[NewEvent]:
+    """Yield the events of outages that have begun, or have lasted for another day."""
+    for event in down:
+        before, since = newest.get((event.kind, event.subject)), now.isoformat()
+        period = str(now.astimezone(UTC).date())
+        if before is not None:
+            is_going_on = before.kind in _ENDS
+            wait, start = AGAIN_AFTER, _since(before)
+            if is_going_on:
+                wait, start, since = REMIND_AFTER, before.created_at, _since(before).isoformat()
+            if now < start + wait:
+                continue
+            period = before.created_at.isoformat()
+        yield event._replace(period=period, data={**event.data, "since": since})
+
+
+def _ended(now: datetime, open_ones: Iterable[Event]) -> Iterator[NewEvent]:
+    """Yield the events of those outages after which a request was answered."""
+    by_place: dict[Place, list[Event]] = {}
+    for row in open_ones:
+        by_place.setdefault(_place(row), []).append(row)
+    for place, rows in by_place.items():
+        if _has_answered(place, max(now - ANSWERED_WITHIN, *(row.created_at for row in rows))):
+            for row in rows:
+                data = {**row.data, "since": _since(row).isoformat()}
+                period = row.created_at.isoformat()
+                yield NewEvent(_ENDS[row.kind], row.organization_id, row.subject, period, "", data)
+
+
+def _place(event: Event) -> Place:
+    return tuple(event.data[name] for name in ("model", "deployment") if name in event.data)
+
+
+def _since(event: Event) -> datetime:
+    """Return the beginning of the outage; events of older releases have none, and are one each day."""
+    since = event.data.get("since")
+    return datetime.fromisoformat(since) if since else event.created_at
+
+
+def _has_answered(place: Place, since: datetime) -> bool:
+    """Return whether a request that began since then was completed there; test keys reach no upstream."""
+    of_deployment = "AND g.deployment = %s" if len(place) > 1 else ""
+    # One look into the index for each organization, as in `callers`.
+    found = fetch_all(
+        f"""SELECT 1 FROM accounts_organization AS o WHERE 1 = (SELECT 1 FROM usage_generation AS g
+        WHERE g.organization_id = o.id AND g.admitted_at >= %s AND g.model = %s {of_deployment}
+        AND g.outcome = '{Outcome.COMPLETED.value}' AND NOT g.is_test LIMIT 1)
+        LIMIT 1""",  # noqa: S608  the text is ours, the values are parameters
+        [db_value(since), *place],
+    )
+    return bool(found)
