@@ -39,6 +39,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "start": ("viewer", NOBODY),
     "overview": ("viewer", NOBODY),
     "usage": ("viewer", NOBODY),
+    "usage_file": ("viewer", NOBODY),
     "requests": ("viewer", NOBODY),
     "request": ("viewer", NOBODY),
     "live": ("viewer", NOBODY),
@@ -164,7 +165,7 @@ class House:
             return reverse(f"console:{name}", args=[self.acme.pk, *webhook])
         of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
-        months = {"statement": (month,), "statement_file": (month, "csv")}
+        months = {"statement": (month,), "statement_file": (month, "csv"), "usage_file": ("csv",)}
         rows = {
             "request": str(request),
             "live_stop": str(request),
