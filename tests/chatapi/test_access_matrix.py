@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 from allauth.mfa.models import Authenticator
-from asgiref.sync import async_to_sync
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.db import transaction
@@ -31,7 +30,7 @@ from chatapi.api.management.route import ManagementRoute
 from chatapi.api.management.routes import ROUTES as MANAGEMENT
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.response_store import Content
-from tests.admin_pages import client_of
+from tests.admin_pages import body, client_of
 from tests.cast import Person, admit, join, run
 from usage.models import (
     Budget,
@@ -377,15 +376,6 @@ def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person,
         assert not re.search(rf"Acme|alice|bob|{alice.api_key.public[:4]}", shown), name
         if is_about_a_row(name):
             assert shown == _without_ids(house, name, client.get(house.path(name, unknown=True))), name
-
-
-def body(response: Any) -> str:
-    """Return the body; exports are sent in parts."""
-
-    async def gather() -> bytes:
-        return b"".join([part async for part in response.streaming_content])
-
-    return (async_to_sync(gather)() if response.streaming else response.content).decode()
 
 
 def _without_ids(house: House, name: str, response: Any) -> str:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from accounts.models import Organization, Project
 from chatapi.models import ServedModel
-from tests.admin_pages import client_of, text
+from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
 from usage import insights
 from usage.database.clock import database_now
@@ -103,8 +103,8 @@ def test_it_is_filtered_by_error_and_metadata(alice: Person, query: str, request
     [
         ("group=error", [("upstream timeout", 1, "100 %")]),
         ("group=metadata", [("research", 2, "50 %"), ("sales", 1, "0 %")]),
-        ("group=model", [("small", 3, "33 %")]),
-        ("group=key", [("alice", 3, "33 %")]),
+        ("group=model", [("small", 3, "33.3 %")]),
+        ("group=key", [("alice", 3, "33.3 %")]),
         ("", []),
     ],
 )
@@ -143,7 +143,7 @@ def test_it_is_exported_as_it_is_shown(alice: Person, charlie: Person) -> None:
         ("", {("all", "3", "1")}),
     ):
         answer: Any = client_of(alice.user).get(url(alice, f"usage.csv?days=1&{query}"))
-        lines = csv.DictReader(b"".join(answer.streaming_content).decode().splitlines())
+        lines = csv.DictReader(body(answer).splitlines())
         found = {
             (line["group"], line["requests"], line["failed_requests"])
             for line in lines
