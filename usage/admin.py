@@ -28,6 +28,7 @@ from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Pr
 from usage.pages import (
     budget_admin,  # noqa: F401  registers its own pages
     exports,
+    payment_pages,  # noqa: F401  registers its own pages
 )
 from usage.pages.exports import ExportedList
 from usage.rollups import refused_requests

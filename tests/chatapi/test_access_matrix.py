@@ -44,6 +44,7 @@ from usage.models import (
     Price,
     RefusedRequests,
 )
+from usage.payment.models import Payment
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
 
@@ -67,6 +68,7 @@ MODELS = {
     "usage_budget": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budgetlimit": ("viewer", "admin", "viewer", "admin", "admin"),
     "usage_credit": ("viewer", NOBODY, "viewer", OPERATOR, NOBODY),
+    "payment_payment": ("admin", NOBODY, "admin", NOBODY, NOBODY),
     "usage_event": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_discount": ("viewer", OPERATOR, "viewer", NOBODY, NOBODY),
     "usage_price": (OPERATOR, OPERATOR, OPERATOR, NOBODY, NOBODY),
@@ -118,6 +120,7 @@ PAGES = {
     "accounts_organization_grant_credit": (OPERATOR, OPERATOR),
     "usage_credit_refund": (OPERATOR, OPERATOR),
     "usage_ledgerentry_correct": (OPERATOR, OPERATOR),
+    "payment_payment_ask": (None, OPERATOR),
     "prices": (OPERATOR, None),
     "mail": (OPERATOR, OPERATOR),
     "price_withdraw": (None, OPERATOR),
@@ -196,6 +199,7 @@ class House:
             data={"model": "small"},
             created_at=generation.admitted_at,
         )
+        Payment.objects.create(organization=acme, amount_cents=1_000, requested_by="alice")
         refused_requests.add(
             generation.admitted_at, [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}]
         )
@@ -238,6 +242,7 @@ class House:
             Budget,
             Deployment,
             Event,
+            Payment,
         ):
             row = shown._default_manager.first()
             assert row is not None
@@ -250,7 +255,7 @@ class House:
         row_id = str(self.of[model].pk)
         never = (
             "0" * 32
-            if model in {"usage_generation", "usage_event", "chatapi_storedresponse"}
+            if model in {"usage_generation", "usage_event", "chatapi_storedresponse", "payment_payment"}
             else "999999999"
         )
         names = {
