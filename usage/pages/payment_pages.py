@@ -93,11 +93,11 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
         """Add the URL that has Stripe asked."""
         view = self.admin_site.admin_view(require_POST(self.ask))
-        return [path("<uuid:object_id>/ask/", view, name="payment_payment_ask"), *super().get_urls()]
+        return [path("<path:object_id>/ask/", view, name="payment_payment_ask"), *super().get_urls()]
 
-    def ask(self, request: HttpRequest, object_id: UUID) -> HttpResponse:
+    def ask(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Have a reaper ask Stripe about the payment, as a webhook does."""
-        row: Payment | None = self.get_queryset(request).filter(pk=object_id).first()
+        row: Payment | None = self.get_object(request, object_id)
         if not access.is_operator(request.user) or not self.has_view_permission(request):
             raise PermissionDenied
         if row is None:
