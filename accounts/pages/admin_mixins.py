@@ -44,8 +44,8 @@ class ReadOnlyAdmin(ListPage, ModelAdmin):
 class IsSetFilter(admin.EmptyFieldListFilter):
     """A filter by whether a time is set: "revoked: No, Yes" for Django's "revoked at: Empty, Not empty"."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.title = str(self.title).removesuffix(" at")
 
     def choices(self, changelist: Any) -> Iterator[Any]:

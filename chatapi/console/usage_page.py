@@ -63,8 +63,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        points = [point.totals for point in insights.series(form.over, None, form.filters)]
         grouped = insights.series(form.over, form.group_by, form.filters) if form.is_grouped else []
+        points = _of_all_groups(form, grouped)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
     trends = _trends([bucket_of(form, *span) for span in spans], found)
@@ -103,6 +103,17 @@ def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
     if form.is_valid() and form.is_by_end_user:
         form.add_error(None, "Usage over time does not have end users. Overview does.")
     return form
+
+
+def _of_all_groups(form: ConsoleUsageForm, grouped: Sequence[Point]) -> list[Totals]:
+    """Return the sums of each bucket; by error they are read, because requests without one have no group."""
+    if not grouped or form.group_by == "error":
+        return [point.totals for point in insights.series(form.over, None, form.filters)]
+    count_of_groups = len(grouped) // len(form.over.starts())
+    return [
+        sum((point.totals for point in grouped[at : at + count_of_groups]), Totals())
+        for at in range(0, len(grouped), count_of_groups)
+    ]
 
 
 def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
