@@ -86,7 +86,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "searched": SEARCHED,
         "refusals": _refusals(form),
         "view_url": request.build_absolute_uri(),
-        "file_url": console.url("usage_file", "csv", **form.query),
+        "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
     }
     return render(request, console, "usage.html", context)
 
