@@ -365,6 +365,9 @@ class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     readonly_fields = ["hour_utc", "project_name", "key_name", "http_status", "requests_count"]
     fields = ["hour_utc", "organization", "project_name", "key_name", "http_status", "code", "requests_count"]
 
+    class Media:
+        css = {"all": ["usage/operator.css"]}
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Show operators the requests without a valid key, too."""
         if access.is_operator(request.user):

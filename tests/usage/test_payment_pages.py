@@ -67,6 +67,7 @@ def test_a_refund_is_shown_with_both_entries(stripe: Stripe, payer: Organization
     look_at_all()
     shown = text(root.get(page(payment)))
     assert "Paid, and the ledger agrees with Stripe." in shown
+    assert "State Paid" in shown
     assert f"{payment.payment_intent}/2" in shown
     assert "$4.00" in text(root.get(LIST))
 

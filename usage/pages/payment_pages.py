@@ -81,7 +81,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     fields = [
-        "begun", "id", "organization", "amount", "state_badge", "in_ledger", "returned", "requested_by",
+        "begun", "id", "organization", "amount", "state", "in_ledger", "returned", "requested_by",
         "receipt", "at_stripe", "session_id", "payment_intent", "asked",
     ]  # fmt: skip
     readonly_fields = [name for name in fields if name not in ("organization", "requested_by")]
