@@ -14,7 +14,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from accounts import api_keys, end_users
-from accounts.errors import KeyMissing, NotAuthenticated, PermissionDenied, TwoKeys
+from accounts.errors import KeyMissing, KeyRefusal, NotAuthenticated, PermissionDenied, TwoKeys
 from accounts.limits import Limit
 from accounts.model_lists import ModelsMode, list_allows
 from accounts.models import KeyScope, RateLimit
@@ -73,6 +73,13 @@ class Caller:
             raise PermissionDenied(f"This API key may not do this: it lacks the scope '{scope}'.")
 
 
+class RefusedKey(NamedTuple):
+    """A key with the right secret that is not valid now, and why."""
+
+    reason: KeyRefusal
+    api_key_id: int
+
+
 # The request headers `authorization` and `x-api-key`.
 KeyHeaders = tuple[str | None, str | None]
 
@@ -86,7 +93,7 @@ def sent_key(headers: KeyHeaders) -> str:
     bearer = credentials.strip() if scheme.lower() == "bearer" else ""
     bare = (headers[1] or "").strip()
     if not bearer and not bare:
-        raise KeyMissing("no key")
+        raise KeyMissing
     if bearer and bare and not hmac.compare_digest(bearer.encode(), bare.encode()):
         raise TwoKeys
     return bearer or bare
@@ -97,14 +104,25 @@ def look_up(key: str) -> Caller:
 
     A malformed key or a wrong checksum costs no query.
     """
-    if (caller := look_up_all([key]).get(key)) is None:
-        # One error for all reasons: a stranger must not learn whether a key ever existed.
-        raise NotAuthenticated("malformed, unknown, revoked, disabled or expired key")
-    return caller
+    if api_keys.parse(key) is None:
+        raise NotAuthenticated(KeyRefusal.MALFORMED)
+    return admitted(look_up_all([key]).get(key))
 
 
-def look_up_all(keys: Collection[str]) -> dict[str, Caller]:
-    """Return the callers by key; refused keys are left out."""
+def admitted(found: Caller | RefusedKey | None) -> Caller:
+    """Return the caller that was found; raises `NotAuthenticated`.
+
+    One error for all reasons: a stranger must not learn whether a key ever existed.
+    """
+    if found is None:
+        raise NotAuthenticated
+    if isinstance(found, RefusedKey):
+        raise NotAuthenticated(*found)
+    return found
+
+
+def look_up_all(keys: Collection[str]) -> dict[str, Caller | RefusedKey]:
+    """Return the callers by key, or why a key is refused; unknown keys are left out."""
     parsed = {key: known.public for key in keys if (known := api_keys.parse(key))}
     if not parsed:
         return {}
@@ -112,21 +130,30 @@ def look_up_all(keys: Collection[str]) -> dict[str, Caller]:
     places, sent = ", ".join(["%s"] * len(parsed)), list(parsed.values())
     rows = _read(f"k.public IN ({places}) OR k.previous_public IN ({places})", [*sent, *sent])
     digests: dict[str | None, tuple[_Row, str]] = {row.public: (row, row.digest) for row in rows}
-    digests |= {row.previous_public: (row, row.previous_digest) for row in rows if row.has_previous}
-    right = {}
+    digests |= {row.previous_public: (row, row.previous_digest) for row in rows if row.previous_public}
+    right: dict[str, _Row] = {}
+    refused: dict[str, RefusedKey] = {}
     for key, public in parsed.items():
         row, known_digest = digests.get(public) or (None, "")
         # Compared even when there is no row, so that the time taken does not distinguish known keys.
-        if hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest) and row:
+        if not hmac.compare_digest(api_keys.digest(key, settings.KEY_PEPPER), known_digest) or not row:
+            continue
+        has_ended = public == row.previous_public and not row.has_previous
+        reason = row.refusal or (KeyRefusal.ROTATED if has_ended else "")
+        if reason:
+            refused[key] = RefusedKey(KeyRefusal(reason), row.id)
+        else:
             right[key] = row
-    return dict(zip(right, _callers(right.values()), strict=True))
+    return {**dict(zip(right, _callers(right.values()), strict=True)), **refused}
 
 
 def look_up_id(api_key_id: int) -> Caller:
     """Return the caller of a key that was authenticated before; raises `NotAuthenticated`."""
-    for caller in _callers(_read("k.id = %s", [api_key_id])):
-        return caller
-    raise NotAuthenticated("unknown, revoked, disabled or expired key")
+    for row in _read("k.id = %s", [api_key_id]):
+        if row.refusal:
+            raise NotAuthenticated(row.refusal, row.id)
+        return _callers([row])[0]
+    raise NotAuthenticated
 
 
 class _Row(NamedTuple):
@@ -158,6 +185,8 @@ class _Row(NamedTuple):
     has_previous: bool | None
     is_limited: bool
     has_own_end_user_limits: bool
+    refusal: str
+    """Why the key is not valid now (`KeyRefusal`); empty: it is."""
 
 
 # SQL, because the ORM takes several times as long. The last condition reads from the few limits to their end
@@ -170,19 +199,20 @@ _SELECT = """SELECT k.id, k.name, k.public, k.digest, k.previous_public, k.previ
     EXISTS (SELECT 1 FROM accounts_ratelimit AS r
         WHERE r.organization_id = o.id OR r.project_id = p.id OR r.api_key_id = k.id),
     p.counts_end_users AND EXISTS (SELECT 1 FROM accounts_enduser AS u WHERE u.project_id = p.id
-        AND u.id IN (SELECT end_user_id FROM accounts_ratelimit WHERE end_user_id IS NOT NULL))
+        AND u.id IN (SELECT end_user_id FROM accounts_ratelimit WHERE end_user_id IS NOT NULL)),
+    CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked_key' WHEN k.expires_at <= %s THEN 'expired_key'
+        WHEN NOT k.is_active THEN 'disabled_key' WHEN NOT p.is_active THEN 'archived_project'
+        WHEN NOT o.is_active THEN 'inactive_organization' ELSE '' END
     FROM accounts_apikey AS k
     JOIN accounts_project AS p ON p.id = k.project_id
-    JOIN accounts_organization AS o ON o.id = p.organization_id
-    WHERE k.revoked_at IS NULL AND k.is_active AND p.is_active AND o.is_active
-    AND (k.expires_at IS NULL OR k.expires_at > %s)"""
+    JOIN accounts_organization AS o ON o.id = p.organization_id"""
 
 
 def _read(which: str, parameters: Sequence[str | int]) -> list[_Row]:
-    """Return the keys that are valid now, of those that meet the condition."""
+    """Return the keys that meet the condition, each with why it is not valid now, if it is not."""
     now = connection.ops.adapt_datetimefield_value(timezone.now())
     with connection.cursor() as cursor:
-        cursor.execute(f"{_SELECT} AND ({which})", [now, now, *parameters])
+        cursor.execute(f"{_SELECT} WHERE {which}", [now, now, *parameters])
         return [_Row._make(row) for row in cursor.fetchall()]
 
 
@@ -245,7 +275,7 @@ class CallerCache:
         Raises `NotAuthenticated`.
         """
         if api_keys.parse(key) is None:
-            raise NotAuthenticated("malformed key")
+            raise NotAuthenticated(KeyRefusal.MALFORMED)
         digest, now = api_keys.digest(key, settings.KEY_PEPPER), time.monotonic()
         found = self._known.get(digest)
         if found is not None and now - found[0] < self._max_age_s:

@@ -11,6 +11,7 @@ AccountsError
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from accounts import limits
 from accounts.limits import Limit, LimitStatus
@@ -20,12 +21,35 @@ class AccountsError(Exception):
     """The root of this package's errors."""
 
 
+class KeyRefusal(StrEnum):
+    """Why a request has no valid key. For the counts only: clients get the same refusal for all."""
+
+    MISSING = "no_key"
+    MALFORMED = "malformed_key"
+    UNKNOWN = "unknown_key"
+    REVOKED = "revoked_key"
+    EXPIRED = "expired_key"
+    DISABLED = "disabled_key"
+    ROTATED = "ended_secret"
+    ARCHIVED_PROJECT = "archived_project"
+    INACTIVE_ORGANIZATION = "inactive_organization"
+    TOO_MANY_WRONG = "too_many_wrong_keys"
+
+
 class NotAuthenticated(AccountsError):
-    """No valid key. The reason is for the server's log only: clients get the same refusal for all."""
+    """No valid key. The reason is not for clients, which get the same refusal for all."""
+
+    def __init__(self, reason: str = KeyRefusal.UNKNOWN, api_key_id: int | None = None) -> None:
+        """Store the reason, and the key's id if its secret was right once."""
+        super().__init__(reason)
+        self.reason, self.api_key_id = reason, api_key_id
 
 
 class KeyMissing(NotAuthenticated):
     """Neither `Authorization: Bearer <key>` nor `x-api-key: <key>` was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(KeyRefusal.MISSING)
 
 
 class TwoKeys(AccountsError):

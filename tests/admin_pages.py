@@ -20,11 +20,16 @@ def downloaded(client: Client, path: str) -> str:
     """Return an export, which the server sends in parts."""
     response: Any = client.get(path)
     assert response.status_code == 200, response.content
+    return body(response)
+
+
+def body(response: Any) -> str:
+    """Return the body of a page or an export."""
 
     async def gather() -> bytes:
         return b"".join([part async for part in response.streaming_content])
 
-    return async_to_sync(gather)().decode()
+    return (async_to_sync(gather)() if response.streaming else response.content).decode()
 
 
 def page(row: Any, action: str = "change") -> str:

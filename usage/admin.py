@@ -28,10 +28,14 @@ from usage.models import CHARGED, Generation, HourlyUsage, Kind, LedgerEntry, Pr
 from usage.pages import (
     budget_admin,  # noqa: F401  registers its own pages
     exports,
+    payment_pages,  # noqa: F401  registers its own pages
 )
 from usage.pages.exports import ExportedList
+from usage.rollups import refused_requests
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+# Of the requests without a valid key, above the list of refusals.
+KEY_REFUSAL_DAYS = 14
 _OUTCOMES = {
     "completed": "success",
     "client cancelled": "warning",
@@ -351,6 +355,7 @@ class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
         "No request of a known key was refused: rate limits, budgets and mistakes in requests are counted "
         "here within seconds."
     )
+    list_before_template = "usage/refused_keys.html"
     list_display = ["hour_utc", "who", "key_short", "http_status", "code", "requests_count"]
     list_filter = ["organization", "project", "api_key", CodeFilter, "hour"]
     search_fields = ["project__name", "api_key__name", "api_key__public"]
@@ -359,6 +364,20 @@ class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     ordering = ["-hour", "-id"]
     readonly_fields = ["hour_utc", "project_name", "key_name", "http_status", "requests_count"]
     fields = ["hour_utc", "organization", "project_name", "key_name", "http_status", "code", "requests_count"]
+
+    class Media:
+        css = {"all": ["usage/operator.css"]}
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Show operators the requests without a valid key, too."""
+        if access.is_operator(request.user):
+            since = database_now().date() - timedelta(days=KEY_REFUSAL_DAYS - 1)
+            found = {
+                "key_refusals": refused_requests.key_refusals(since),
+                "key_refusal_days": KEY_REFUSAL_DAYS,
+            }
+            extra_context = {**(extra_context or {}), **found}
+        return super().changelist_view(request, extra_context)
 
     @display(description="Requests", ordering="requests")
     def requests_count(self, row: RefusedRequests) -> str:

@@ -1,11 +1,12 @@
-"""Parts of admin pages: read-only pages, forms that check constraints, fields that choose a row."""
+"""Parts of admin pages: read-only pages, a filter, forms that check constraints, fields that choose a row."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 from django import forms
+from django.contrib import admin
 from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.db import DataError
@@ -38,6 +39,18 @@ class ReadOnlyAdmin(ListPage, ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
+
+
+class IsSetFilter(admin.EmptyFieldListFilter):
+    """A filter by whether a time is set: "revoked: No, Yes" for Django's "revoked at: Empty, Not empty"."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.title = str(self.title).removesuffix(" at")
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        for choice, text in zip(super().choices(changelist), ("All", "No", "Yes"), strict=True):
+            yield {**choice, "display": text}
 
 
 class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

@@ -29,6 +29,7 @@ from chatapi.api import notification_families, process_families
 from usage import insights
 from usage.insights import NEAR_LIMIT, Health, ModelCounters
 from usage.pricing import NANODOLLARS
+from usage.rollups import refused_requests
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class _Books(Collector):
             if time.monotonic() - self._read_at >= MAX_AGE_S:
                 self._newest = [
                     *_counters(),
+                    _key_refusals(),
                     *_service(),
                     *_budgets(),
                     *notification_families.families(),
@@ -116,6 +118,15 @@ def _counters() -> Iterator[Metric]:
             for part, amount in values(of).items():
                 family.add_metric([model, part], amount)
         yield family
+
+
+def _key_refusals() -> Metric:
+    family = CounterMetricFamily(
+        "chatapi_refused_keys", "Requests without a valid key, by reason.", labels=["reason"]
+    )
+    for reason, requests in refused_requests.key_refusal_totals().items():
+        family.add_metric([reason], requests)
+    return family
 
 
 # Zeros are written too: an increase can only be seen of a series that exists.

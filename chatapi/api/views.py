@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from accounts import access
 from accounts.authentication import Caller
+from accounts.errors import NotAuthenticated, TooManyFailedAttempts
 from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
@@ -24,6 +25,7 @@ from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, spending
 from usage.errors import is_unavailable
 from usage.models import Generation
+from usage.rollups.refused_requests import refused_requests
 
 _MODELS_LIMIT = re.compile(r"[1-9][0-9]{0,2}|1000")
 log = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
     if is_unavailable(error):
         log.warning("the database is not available: %s", error)
         return envelope(request, errors.unavailable("The service can't read its books right now."))
+    if isinstance(error, NotAuthenticated | TooManyFailedAttempts):
+        refused_requests.count_key_refusal(error)
     api_error = errors.from_exception(error)
     if api_error.failure.code == "internal_error":
         # DRF handles the exception, so Django's own logging never sees it.

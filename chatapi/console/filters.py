@@ -16,6 +16,7 @@ from usage.insights import GroupBy, Range
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import NO_HELP, TIME, RowField, UsageFilterForm
 from usage.pages.overview_form import OverviewForm
+from usage.pages.range_links import Choice
 from usage.pages.requests_form import RequestsForm
 
 # The console's page for each name that the forms link to.
@@ -46,24 +47,34 @@ class OfConsole(UsageFilterForm):
         return self.console.url(_PAGES.get(name, name), **parameters)
 
 
-class ConsoleOverviewForm(OfConsole, OverviewForm):
-    """What the Overview of an organization shows."""
+class SumsForm(OfConsole, OverviewForm):
+    """What pages show that add up an organization's requests."""
 
     def own_organizations(self) -> "QuerySet[Organization]":
         return Organization.objects.none()
 
     def offers_group(self, group: GroupBy) -> bool:
         """Return whether the page links to this grouping."""
-        if group == "end_user":
-            return self._counts_end_users
         if group == "metadata":
             return self.group_by == group or any(row.stores_metadata for row in self._own_projects)
-        return group != "organization"
+        return group not in ("organization", "end_user")
 
     @property
     def _own_projects(self) -> Sequence[Project]:
         """Return the project of the page, or all of the organization's."""
         return [self.console.project] if self.console.project else self.console.projects
+
+    def label(self, group: GroupBy, name: str) -> str:
+        """Return the name of a group; a project's is without the organization's."""
+        shown = super().label(group, name)
+        return shown.removeprefix(f"{self.console.organization} / ") if group == "project" else shown
+
+
+class ConsoleOverviewForm(SumsForm):
+    """What the Overview of an organization shows."""
+
+    def offers_group(self, group: GroupBy) -> bool:
+        return self._counts_end_users if group == "end_user" else super().offers_group(group)
 
     @property
     def _counts_end_users(self) -> bool:
@@ -72,35 +83,42 @@ class ConsoleOverviewForm(OfConsole, OverviewForm):
         is_narrower = any(self.cleaned_data[name] for name in ("key", "outcome", "error", "metadata"))
         return self.is_by_end_user or bool(field.known and field.known.counts_end_users and not is_narrower)
 
-    def label(self, group: GroupBy, name: str) -> str:
-        """Return the name of a group; a project's is without the organization's."""
-        shown = super().label(group, name)
-        return shown.removeprefix(f"{self.console.organization} / ") if group == "project" else shown
 
-
-class ConsoleUsageForm(OfConsole, OverviewForm):
-    """What the page of usage over time shows."""
+class ConsoleUsageForm(SumsForm):
+    """What the page of usage over time shows: without groups, unless the URL names one."""
 
     page = "usage"
-
-    def own_organizations(self) -> "QuerySet[Organization]":
-        return Organization.objects.none()
+    usual_group = ""
+    usual_measure = "requests"
 
     def offer_choices(self) -> None:
-        """Show the filters, too: a project to choose, a key and a model to type."""
+        """Show the filters, too: a project to choose, the others to type."""
         super().offer_choices()
         options = [("", "all projects"), *((str(row.pk), row.name) for row in self.console.projects)]
         self.fields["project"].widget = forms.Select(choices=options)
-        for name in ("key", "model"):
-            self.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": "name"})
+        for name, hint in {"key": "name", "model": "name", "error": "code", "metadata": "key=value"}.items():
+            self.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
         field: Any = self.fields["key"]
         if field.known is not None:
             self.data = {**self.data, "key": str(field.known)}
 
+    def group_links(self) -> list[Choice]:
+        everything = self._choice("All", not self.is_grouped, group="", measure="", metadata_key="")
+        return [everything, *super().group_links()]
+
     def errors_of(self, code: str) -> str:
         """Return the URL of the range's requests that failed with this error code."""
-        filters = self.parameters("project", "key", "model", *TIME)
+        filters = self.parameters("project", "key", "model", "metadata", *TIME)
         return self.link("requests", {**filters, "error": code, "outcome": ANY_ERROR})
+
+    def narrowed_url(self, group_id: str) -> str:
+        """Return the URL of this page about one group; empty if it can't be narrowed to it."""
+        rest = {"group": "", "measure": "", "metadata_key": ""}
+        if self.group_by != "metadata":
+            return self.link(self.page, self.query | rest | {self.group_by: group_id})
+        is_possible = group_id and self.filters.metadata is None
+        pair = {"metadata": f"{self.shown_key}={group_id}"}
+        return self.link(self.page, self.query | rest | pair) if is_possible else ""
 
 
 class ConsoleRequestsForm(OfConsole, RequestsForm):

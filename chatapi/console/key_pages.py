@@ -24,6 +24,7 @@ from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import PERIODS
 from usage.pages.filters import is_id
 from usage.pages.forms import USDField
+from usage.rollups import refused_requests
 
 PAGE = 50
 
@@ -166,6 +167,7 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
         "title": row.name,
         "key": row,
         "status": keys.status(row, timezone.now()),
+        "last_refusal": refused_requests.last_key_refusal(row.pk),
         "rate_limits": list(key_panels.rate_limits(row)),
         "budgets": list(key_panels.budgets(row)),
         "may_revoke": may_change and _may_revoke(console, row),

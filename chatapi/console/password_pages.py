@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from allauth.account.internal.flows.login import perform_password_login
-from allauth.account.models import Login
 from django import forms
 from django.conf import settings
 from django.contrib import messages
@@ -22,6 +20,7 @@ from accounts import invitations, memberships
 from accounts.sign_in import addresses, attempts, mail, providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+from chatapi.console.sign_in import signed_in
 
 MAX_ACCOUNTS = 3
 
@@ -130,8 +129,4 @@ class Invitation(PasswordResetConfirmView):
         if is_confirmed:
             addresses.confirm(person, person.email)
         del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
-        login = Login(user=person, redirect_url=reverse("console:home"))
-        response: HttpResponse = perform_password_login(
-            self.request, {"username": person.get_username()}, login
-        )
-        return response
+        return signed_in(self.request, person)

@@ -4,6 +4,7 @@ from allauth.account.internal.flows.login import perform_password_login
 from allauth.account.models import Login
 from django.conf import settings
 from django.contrib.auth import logout
+from django.contrib.auth.models import User
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -18,6 +19,7 @@ from accounts.models import Organization
 from accounts.sign_in import providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm
+from accounts.sign_in.models import IdentityProvider
 from chatapi.console.tenancy import MAX_CHOICES, Console, page
 from usage.models import Generation
 
@@ -32,17 +34,26 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     if "password" in request.POST:
         form = SignInForm(request, request.POST)
         if form.is_valid():
-            person = form.get_user()
-            login = Login(user=person, redirect_url=next_url(request))
-            response: HttpResponse = perform_password_login(
-                request, {"username": person.get_username()}, login
-            )
-            return response
+            return signed_in(request, form.get_user())
     elif typed := request.POST.get("username", "").strip():
         provider = providers.of_address(typed)
         if provider is not None and provider.is_required:
             return provider_page(request, provider, is_required=True)
         form = SignInForm(request, initial={"username": typed})
+    return sign_in_page(request, form, provider)
+
+
+def signed_in(request: HttpRequest, person: User) -> HttpResponse:
+    """Sign in a person whose password was right, after their other factors, and lead to the wanted page."""
+    login = Login(user=person, redirect_url=next_url(request))
+    response: HttpResponse = perform_password_login(request, {"username": person.get_username()}, login)
+    return response
+
+
+def sign_in_page(
+    request: HttpRequest, form: SignInForm, provider: IdentityProvider | None = None
+) -> HttpResponse:
+    """Return the page with this form, and with a link to the provider if there is one."""
     context = {
         "form": form,
         "asks_for_password": bool(form.is_bound or form.initial),

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from allauth.account.internal.flows.login import perform_password_login
-from allauth.account.models import Login
 from django import forms
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -11,9 +9,10 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt, csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
@@ -23,9 +22,10 @@ from accounts.audit.middleware import ip_of
 from accounts.models import Member, Organization, Role
 from accounts.sign_in import addresses, attempts, mail, providers
 from accounts.sign_in.adapters import provider_page
-from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+from accounts.sign_in.form import SignInForm, TooMany, network_of, refuse_for, unless_unavailable
 from accounts.sign_in.models import EmailDomain, domain_of
 from chatapi.console.password_pages import AddressForm
+from chatapi.console.sign_in import sign_in_page, signed_in
 from usage.books import credit
 
 PURPOSE = "sign-up"
@@ -121,30 +121,60 @@ class PlaceForm(forms.Form):
         return bool(self.cleaned_data.get("place", FOUND) == FOUND)
 
 
+class RepeatedForm(SignInForm):
+    """The password of a form that was sent again after it had made the account."""
+
+    error_messages = SignInForm.error_messages | {
+        "invalid_login": "This address has an account already, with another password. "
+        "Sign in, or choose a new password."
+    }
+
+
 @sensitive_post_parameters("password")
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
+@csrf_exempt  # signing in changes the token, so a repeated form has an old one; `_start` checks it
 def confirm(request: HttpRequest, token: str) -> HttpResponse:
-    """Make the account of a confirmed address, give it a place, and sign in."""
+    """Make the account of a confirmed address, give it a place, and sign in.
+
+    A second press of the button ends like the first one, whichever is served first.
+    """
     content = addresses.read(PURPOSE, token)
     address = content["email"] if content else ""
-    if not content or not _may_sign_up(address) or addresses.is_taken(address):
-        return render(request, "console/choose_password.html", {"validlink": False}, status=404)
+    if not content or not _may_sign_up(address):
+        return _useless(request)
+    if addresses.owner_of(address) == request.user:
+        return redirect("console:home")
+    response: HttpResponse = csrf_protect(_start)(request, address)
+    return response
+
+
+def _start(request: HttpRequest, address: str) -> HttpResponse:
+    if addresses.is_taken(address):
+        return _sign_in_again(request, address) if request.method == "POST" else _useless(request)
     person = User(username=address, email=address)
     domain = _joinable(address)
     form = PlaceForm(request, person, domain)
-    if not form.is_valid():
-        context = {"form": form, "address": address}
-        return render(request, "console/confirm_sign_up.html", context, status=form.status)
-    try:
-        _give_place(request, form, domain)
-    except IntegrityError:
-        # A second press, or the name was taken meanwhile.
-        form.add_error(None, "This was done just now, or the name was taken. Try to sign in.")
-        return render(request, "console/confirm_sign_up.html", {"form": form, "address": address})
-    login = Login(user=person, redirect_url=reverse("console:home"))
-    response: HttpResponse = perform_password_login(request, {"username": address}, login)
-    return response
+    if form.is_valid():
+        try:
+            _give_place(request, form, domain)
+            return signed_in(request, person)
+        except IntegrityError:
+            form.add_error(None, "This name was taken just now.")
+    if form.is_bound and addresses.is_taken(address):
+        return _sign_in_again(request, address)
+    context = {"form": form, "address": address}
+    return render(request, "console/confirm_sign_up.html", context, status=form.status)
+
+
+def _useless(request: HttpRequest) -> HttpResponse:
+    return render(request, "console/choose_password.html", {"validlink": False}, status=404)
+
+
+def _sign_in_again(request: HttpRequest, address: str) -> HttpResponse:
+    """Sign in by the password of a repeated form, counted and checked as on the sign-in page."""
+    form = RepeatedForm(request, {"username": address, "password": request.POST.get("password", "")})
+    return signed_in(request, form.get_user()) if form.is_valid() else sign_in_page(request, form)
 
 
 def _joinable(address: str) -> EmailDomain | None:

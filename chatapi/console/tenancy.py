@@ -10,6 +10,7 @@ from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 from django.shortcuts import render as render_template
 from django.urls import reverse
@@ -102,7 +103,7 @@ class Console:
         return f"{path}?{parameters}" if parameters else path
 
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 
 
 def page(permission: str) -> Callable[[View], View]:
@@ -116,7 +117,7 @@ def page(permission: str) -> Callable[[View], View]:
     def decorate(view: View) -> View:
         @never_cache
         @wraps(view)
-        def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponse:
+        def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponseBase:
             places = access.places_of(request.user)
             if not access.may_enter(request.user):
                 return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))

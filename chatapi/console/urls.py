@@ -35,6 +35,7 @@ _of_organization = [
     path("start", start.start_page, name="start"),
     path("overview", overview.overview_page, name="overview"),
     path("usage", usage_page.usage_page, name="usage"),
+    path("usage.<str:file_format>", usage_page.usage_file, name="usage_file"),
     path("requests", request_pages.list_page, name="requests"),
     path("requests/<str:generation_id>", request_pages.receipt_page, name="request"),
     path("live", live_page.live_page, name="live"),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
 from chatapi.console.filters import ConsoleUsageForm, scoped
@@ -12,10 +13,12 @@ from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, duration, share
-from usage.insights import Totals
+from usage.insights import Point, Totals
 from usage.insights.generation_list import SEARCHED, error_codes
 from usage.insights.speed import Speed, percentile, speeds
-from usage.pages.overview import bucket_of
+from usage.pages import exports
+from usage.pages.filters import words
+from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days, refused_requests
@@ -37,14 +40,22 @@ class Row:
     cells: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupLine:
+    """A group's name, the URL of this page about it alone, if there is one, and its sums."""
+
+    label: str
+    url: str
+    totals: Totals
+    error_rate: str
+
+
 @require_safe
 @page("usage.view_hourlyusage")
 def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
-    """Show the charts of the URL's range and filters, the errors and the refusals."""
-    form = scoped(ConsoleUsageForm, request, console)
+    """Show the charts of the URL's range and filters, the groups, the errors and the refusals."""
+    form = _form(request, console)
     context: dict[str, Any] = {"title": "Usage", "clear_url": console.url("usage")}
-    if form.is_valid() and form.is_by_end_user:
-        form.add_error(None, "Usage over time is by project, key and model. Overview has end users.")
     if not form.is_valid():
         return render(request, console, "usage.html", context | {"mistake": form.mistake}, status=400)
     starts = form.over.starts()
@@ -52,7 +63,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        points = [point.totals for point in insights.series(form.over, None, form.filters)]
+        grouped = insights.series(form.over, form.group_by, form.filters) if form.is_grouped else []
+        points = _of_all_groups(form, grouped)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
     trends = _trends([bucket_of(form, *span) for span in spans], found)
@@ -64,16 +76,58 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "step": step,
         "trends": trends,
         "rows": _rows(trends),
-        "whole": sum(sums, Totals()),
         "has_usage": any(each.totals.requests for each in found),
+        "chart": chart_of(form, grouped, MAX_COLUMNS) if grouped else None,
+        "groups": _groups(form, grouped),
+        "newest_since": form.newest_since(),
         "errors": [
             (code, times, form.errors_of(code)) for code, times in error_codes(form.over, form.filters)
         ],
         "searched": SEARCHED,
         "refusals": _refusals(form),
         "view_url": request.build_absolute_uri(),
+        "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
     }
     return render(request, console, "usage.html", context)
+
+
+@require_safe
+@page("usage.view_hourlyusage")
+def usage_file(request: HttpRequest, console: Console, file_format: str) -> HttpResponseBase:
+    """Send the page's sums as a file; the audit log has who exported it."""
+    return exports.sums(request, _form(request, console), file_format)
+
+
+def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
+    form = scoped(ConsoleUsageForm, request, console)
+    if form.is_valid() and form.is_by_end_user:
+        form.add_error(None, "Usage over time does not have end users. Overview does.")
+    return form
+
+
+def _of_all_groups(form: ConsoleUsageForm, grouped: Sequence[Point]) -> list[Totals]:
+    """Return the sums of each bucket; by error they are read, because requests without one have no group."""
+    if not grouped or form.group_by == "error":
+        return [point.totals for point in insights.series(form.over, None, form.filters)]
+    count_of_groups = len(grouped) // len(form.over.starts())
+    return [
+        sum((point.totals for point in grouped[at : at + count_of_groups]), Totals())
+        for at in range(0, len(grouped), count_of_groups)
+    ]
+
+
+def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
+    """Return the groups of these points, those with the most requests first."""
+    sums: dict[tuple[str | None, str], Totals] = {}
+    for point in points:
+        group = (point.group_id, point.group_label)
+        sums[group] = sums.get(group, Totals()) + point.totals
+    lines = []
+    for (group_id, name), totals in sums.items():
+        label = words(name) if form.group_by in ("error", "outcome") else form.label(form.group_by, name)
+        url = "" if group_id is None else form.narrowed_url(group_id)
+        lines.append(GroupLine(label, url, totals, share(totals.failed_requests, totals.requests)))
+    return sorted(lines, key=lambda line: (not line.url, -line.totals.requests, line.label))
 
 
 def _rows(trends: Sequence[Trend]) -> list[Row]:
@@ -84,11 +138,11 @@ def _rows(trends: Sequence[Trend]) -> list[Row]:
     ]
 
 
-def _refusals(form: ConsoleUsageForm) -> list[tuple[int, str, int]]:
-    """Return what was refused; nothing about a model, which refusals don't have."""
+def _refusals(form: ConsoleUsageForm) -> list[tuple[int, str, int]] | None:
+    """Return what was refused; None for filters that refusals don't have."""
     columns = form.filters.by_column()
-    if "model" in columns:
-        return []
+    if form.is_of_requests or columns.keys() & {"model", "outcome"}:
+        return None
     owners = {name: value for name, value in columns.items() if name.endswith("_id")}
     return refused_requests.of_hours(form.over.start, form.over.end, **owners)
 

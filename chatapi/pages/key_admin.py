@@ -26,7 +26,7 @@ from unfold.views import ChangeList
 from accounts import access, keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
-from accounts.pages.admin_mixins import ChoosesRows
+from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
@@ -89,7 +89,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         "last_request",
     ]  # fmt: skip
     list_filter = [
-        "is_test", "is_admin", "is_active", ("revoked_at", admin.EmptyFieldListFilter),
+        "is_test", "is_admin", "is_active", ("revoked_at", IsSetFilter),
         "project__organization",
     ]  # fmt: skip
     list_select_related = ["project__organization"]

@@ -58,6 +58,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
         "activity": activity,
         "activity_days": DAYS,
         "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day, "requests"),
+        "last_refusal": refused_requests.last_key_refusal(row.pk),
         "refused": refused_requests.of_key(row.pk, timezone.now()),
         "rate_limits": list(rate_limits(row)),
         "budgets": list(budgets(row)),

@@ -28,6 +28,7 @@ from usage.pages.budget_lines import Line
 from usage.pages.filters import page_url
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
+from usage.payment import configuration
 from usage.rollups import closed_days
 from usage.statements.month import Month
 
@@ -246,6 +247,9 @@ def _urls(request: HttpRequest, row: Any) -> dict[str, str]:
         "keys_url": page_url("accounts_apikey_changelist", {"project__organization__id__exact": row.pk}),
         "projects_url": page_url("accounts_project_changelist", {"organization__id__exact": row.pk}),
         "members_url": page_url("accounts_member_changelist", {"organization__id__exact": row.pk}),
+        "payments_url": page_url("payment_payment_changelist", {"organization__id__exact": row.pk})
+        if configuration.is_on() and user.has_perm("payment.view_payment")
+        else "",
         "settings_url": reverse("admin:accounts_organization_change", args=[row.pk]),
         "console_url": reverse("console:home_of", args=[row.pk]),
         "grant_url": granted,

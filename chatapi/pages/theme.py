@@ -1,5 +1,6 @@
 """The admin's look: its name, its icon, links in tables, and the sidebar."""
 
+from collections.abc import Callable
 from typing import Any
 
 from django.http import HttpRequest
@@ -7,6 +8,8 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+
+from usage.payment import configuration
 
 
 def link(url: str, text: str, label: str = "") -> SafeString:
@@ -19,12 +22,12 @@ def link(url: str, text: str, label: str = "") -> SafeString:
     )
 
 
-def _page(title: str, icon: str, model: str) -> dict[str, Any]:
+def _page(title: str, icon: str, model: str, is_on: Callable[[], bool] = lambda: True) -> dict[str, Any]:
     """Return a sidebar entry for a model's list; icons are names of the Material Symbols font."""
     app, _, name = model.partition(".")
 
     def is_shown(request: HttpRequest) -> bool:
-        return any(request.user.has_perm(f"{app}.{act}_{name}") for act in ("view", "change"))
+        return is_on() and any(request.user.has_perm(f"{app}.{act}_{name}") for act in ("view", "change"))
 
     return {
         "title": title,
@@ -77,6 +80,7 @@ THEME: dict[str, Any] = {
                     _page("Hourly usage", "bar_chart", "usage.hourlyusage"),
                     _page("Refused requests", "block", "usage.refusedrequests"),
                     _page("Credit", "wallet", "usage.credit"),
+                    _page("Payments", "credit_card", "payment.payment", is_on=configuration.is_on),
                     _overall("Budgets", "savings", "budgets", "usage.budgetlimit"),
                 ],
             },

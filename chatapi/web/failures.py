@@ -5,7 +5,7 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from accounts.errors import RateLimited
+from accounts.errors import NotAuthenticated, RateLimited, TooManyFailedAttempts
 from chatapi import errors, identity
 from chatapi.delta_stream import StreamLost, StreamUnavailable
 from chatapi.fair_room import NoRoom
@@ -39,6 +39,8 @@ async def send_failure(exchange: Exchange, error: Exception) -> None:
     Some dialects answer a request for a stream that is not valid with a stream of status 200.
     """
     failure = to_failure(exchange, error)
+    if isinstance(error, NotAuthenticated | TooManyFailedAttempts):
+        refused_requests.count_key_refusal(error)
     if not exchange.is_started:
         await _count_refusal(exchange, failure)
     if exchange.is_started and exchange.encoder is not None:

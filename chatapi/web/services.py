@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from accounts import authentication
-from accounts.authentication import Caller, CallerCache, KeyHeaders, sent_key
-from accounts.errors import AccountsError, NotAuthenticated
+from accounts.authentication import Caller, CallerCache, KeyHeaders, RefusedKey, sent_key
+from accounts.errors import AccountsError
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
 from chatapi import catalog, response_store
@@ -209,12 +209,9 @@ class Services:
 
     async def _look_up(self, key: str, address: str) -> Caller:
         with attempts.permitted(address, key):
-            found = await self._look_ups(key)
-            if found is None:
-                raise NotAuthenticated("not a valid key")
-            return found
+            return authentication.admitted(await self._look_ups(key))
 
-    async def _look_up_all(self, keys: Sequence[str]) -> list[Caller | None]:
+    async def _look_up_all(self, keys: Sequence[str]) -> list[Caller | RefusedKey | None]:
         """Look up keys, each once for all requests that wait: a busy key has many when its entry expires."""
         found = await self.commits.read(authentication.look_up_all, set(keys))
         return [found.get(key) for key in keys]

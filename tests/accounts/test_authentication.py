@@ -1,14 +1,15 @@
 """From a header to a caller: who is let in, and what it costs to find out."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import keys
-from accounts.authentication import Caller, CallerCache, look_up, look_up_all, sent_key
-from accounts.errors import NotAuthenticated, TwoKeys
+from accounts.authentication import Caller, CallerCache, look_up, look_up_all, look_up_id, sent_key
+from accounts.errors import KeyRefusal, NotAuthenticated, TwoKeys
 from accounts.models import APIKey, RateLimit
 from tests.cast import Person
 
@@ -40,7 +41,8 @@ def test_all_keys_together_cost_one_query(
     RateLimit.objects.create(project=bob.project, requests_per_minute=2)
     with django_assert_num_queries(2):
         found = look_up_all([alice.key, bob.key, UNKNOWN])
-    assert {key: [limit.most for limit in found[key].rate_limits] for key in found} == {
+    callers = {key: row for key, row in found.items() if isinstance(row, Caller)}
+    assert {key: [limit.most for limit in row.rate_limits] for key, row in callers.items()} == {
         alice.key: [1],
         bob.key: [2],
     }
@@ -97,6 +99,51 @@ def test_an_expired_key_is_refused_and_one_that_will_expire_is_not(alice: Person
     alice.api_key.save()
     with pytest.raises(NotAuthenticated):
         look_up(alice.key)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"revoked_at": timezone.now()}, KeyRefusal.REVOKED),
+        ({"expires_at": timezone.now() - timedelta(days=1)}, KeyRefusal.EXPIRED),
+        ({"is_active": False}, KeyRefusal.DISABLED),
+        ({"project": False}, KeyRefusal.ARCHIVED_PROJECT),
+        ({"organization": False}, KeyRefusal.INACTIVE_ORGANIZATION),
+        ({"revoked_at": timezone.now(), "is_active": False}, KeyRefusal.REVOKED),
+    ],
+)
+def test_a_refusal_has_its_reason_and_the_key_if_its_secret_is_right(
+    alice: Person, changes: dict[str, Any], reason: str, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    for name in changes.keys() & {"project", "organization"}:
+        owner = alice.project if name == "project" else alice.project.organization
+        owner.is_active = changes.pop(name)
+        owner.save()
+    APIKey.objects.filter(pk=alice.api_key.pk).update(**changes)
+    with django_assert_num_queries(1), pytest.raises(NotAuthenticated) as refused:
+        look_up(alice.key)
+    assert (refused.value.reason, refused.value.api_key_id) == (reason, alice.api_key.pk)
+    with pytest.raises(NotAuthenticated) as refused:
+        look_up_id(alice.api_key.pk)
+    assert refused.value.reason == reason
+
+
+def test_strangers_learn_about_no_key(alice: Person) -> None:
+    keys.revoke(APIKey.objects.all())
+    APIKey.objects.filter(pk=alice.api_key.pk).update(public=UNKNOWN.split("_")[2])
+    for key, reason in ((UNKNOWN, KeyRefusal.UNKNOWN), ("sk-proj-0123", KeyRefusal.MALFORMED)):
+        with pytest.raises(NotAuthenticated) as refused:
+            look_up(key)
+        assert (refused.value.reason, refused.value.api_key_id) == (reason, None)
+
+
+def test_an_ended_secret_is_the_reason(alice: Person) -> None:
+    keys.rotate(alice.api_key, timezone.now() + timedelta(hours=1))
+    assert look_up(alice.key)
+    APIKey.objects.update(previous_expires_at=timezone.now() - timedelta(seconds=1))
+    with pytest.raises(NotAuthenticated) as refused:
+        look_up(alice.key)
+    assert (refused.value.reason, refused.value.api_key_id) == (KeyRefusal.ROTATED, alice.api_key.pk)
 
 
 @pytest.mark.parametrize("whose", ["project", "organization"])

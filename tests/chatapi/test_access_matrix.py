@@ -13,7 +13,6 @@ from uuid import UUID
 
 import pytest
 from allauth.mfa.models import Authenticator
-from asgiref.sync import async_to_sync
 from django.contrib import admin
 from django.contrib.auth.models import Group, User
 from django.db import transaction
@@ -31,7 +30,7 @@ from chatapi.api.management.route import ManagementRoute
 from chatapi.api.management.routes import ROUTES as MANAGEMENT
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.response_store import Content
-from tests.admin_pages import client_of
+from tests.admin_pages import body, client_of
 from tests.cast import Person, admit, join, run
 from usage.models import (
     Budget,
@@ -45,6 +44,7 @@ from usage.models import (
     Price,
     RefusedRequests,
 )
+from usage.payment.models import Payment
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
 
@@ -68,6 +68,7 @@ MODELS = {
     "usage_budget": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_budgetlimit": ("viewer", "admin", "viewer", "admin", "admin"),
     "usage_credit": ("viewer", NOBODY, "viewer", OPERATOR, NOBODY),
+    "payment_payment": ("admin", NOBODY, "admin", NOBODY, NOBODY),
     "usage_event": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
     "usage_discount": ("viewer", OPERATOR, "viewer", NOBODY, NOBODY),
     "usage_price": (OPERATOR, OPERATOR, OPERATOR, NOBODY, NOBODY),
@@ -119,6 +120,7 @@ PAGES = {
     "accounts_organization_grant_credit": (OPERATOR, OPERATOR),
     "usage_credit_refund": (OPERATOR, OPERATOR),
     "usage_ledgerentry_correct": (OPERATOR, OPERATOR),
+    "payment_payment_ask": (None, OPERATOR),
     "prices": (OPERATOR, None),
     "mail": (OPERATOR, OPERATOR),
     "price_withdraw": (None, OPERATOR),
@@ -197,6 +199,7 @@ class House:
             data={"model": "small"},
             created_at=generation.admitted_at,
         )
+        Payment.objects.create(organization=acme, amount_cents=1_000, requested_by="alice")
         refused_requests.add(
             generation.admitted_at, [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}]
         )
@@ -239,6 +242,7 @@ class House:
             Budget,
             Deployment,
             Event,
+            Payment,
         ):
             row = shown._default_manager.first()
             assert row is not None
@@ -251,7 +255,7 @@ class House:
         row_id = str(self.of[model].pk)
         never = (
             "0" * 32
-            if model in {"usage_generation", "usage_event", "chatapi_storedresponse"}
+            if model in {"usage_generation", "usage_event", "chatapi_storedresponse", "payment_payment"}
             else "999999999"
         )
         names = {
@@ -377,15 +381,6 @@ def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person,
         assert not re.search(rf"Acme|alice|bob|{alice.api_key.public[:4]}", shown), name
         if is_about_a_row(name):
             assert shown == _without_ids(house, name, client.get(house.path(name, unknown=True))), name
-
-
-def body(response: Any) -> str:
-    """Return the body; exports are sent in parts."""
-
-    async def gather() -> bytes:
-        return b"".join([part async for part in response.streaming_content])
-
-    return (async_to_sync(gather)() if response.streaming else response.content).decode()
 
 
 def _without_ids(house: House, name: str, response: Any) -> str:

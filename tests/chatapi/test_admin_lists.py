@@ -164,3 +164,42 @@ def test_an_organizations_page_leads_to_inviting_for_it(root: Any, alice: Person
 
 def test_a_name_is_spelled_as_it_is(root: Any, small: ServedModel) -> None:
     assert "Models chevron_right small" in text(root.get("/admin/chatapi/servedmodel/small/change/"))
+
+
+# ---- words of the theme that pages say otherwise
+
+
+@pytest.mark.parametrize(
+    ("path", "heading"),
+    [
+        ("accounts/apikey/", "API keys"),
+        ("accounts/apikey/add/", "API keys"),
+        ("chatapi/servedmodel/", "Models"),
+        ("usage/credit/", "Credit"),
+    ],
+)
+def test_a_heading_names_no_package_and_offers_all_rows_only_to_a_search(
+    root: Any, path: str, heading: str
+) -> None:
+    page = root.get(f"/admin/{path}").content.decode()
+    (found,) = re.findall(r"<h1.*?</h1>", page, re.DOTALL)
+    assert re.sub(r"<[^>]*>|\s+", " ", found).split() == heading.split()
+
+
+def test_a_search_says_how_many_rows_it_found(root: Any, alice: Person) -> None:
+    page = root.get("/admin/accounts/apikey/?q=alice").content.decode()
+    (found,) = re.findall(r"<h1.*?</h1>", page, re.DOTALL)
+    assert "1 result" in found
+    assert "Show all" not in page
+
+
+def test_a_list_whose_name_has_no_plural_counts_rows(root: Any, acme: Organization) -> None:
+    Credit.objects.create(organization=acme)
+    assert "1 row" in text(root.get("/admin/usage/credit/"))
+
+
+def test_filters_by_a_time_say_yes_and_no(root: Any, alice: Person) -> None:
+    page = root.get("/admin/accounts/apikey/").content.decode()
+    assert "Not empty" not in page
+    (yes,) = re.findall(r'href="([^"]*revoked_at__isempty=0[^"]*)"[^>]*>\s*(?:<[^>]*>\s*)*Yes', page)
+    assert not root.get(f"/admin/accounts/apikey/{yes}").context["cl"].result_list

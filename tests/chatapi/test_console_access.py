@@ -23,7 +23,7 @@ from chatapi.console.urls import _of_organization
 from chatapi.models import ServedModel
 from chatapi.notifications import webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
-from tests.admin_pages import client_of
+from tests.admin_pages import body, client_of
 from tests.cast import Person, join, run
 from tests.fake_stripe import Stripe
 from usage.books import outbox
@@ -39,6 +39,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "start": ("viewer", NOBODY),
     "overview": ("viewer", NOBODY),
     "usage": ("viewer", NOBODY),
+    "usage_file": ("viewer", NOBODY),
     "requests": ("viewer", NOBODY),
     "request": ("viewer", NOBODY),
     "live": ("viewer", NOBODY),
@@ -164,7 +165,7 @@ class House:
             return reverse(f"console:{name}", args=[self.acme.pk, *webhook])
         of_member = dict.fromkeys(("invitation", "change_role", "remove_member"), member)
         month = f"{timezone.now():%Y-%m}" if of == "acme" else "2000-01"
-        months = {"statement": (month,), "statement_file": (month, "csv")}
+        months = {"statement": (month,), "statement_file": (month, "csv"), "usage_file": ("csv",)}
         rows = {
             "request": str(request),
             "live_stop": str(request),
@@ -272,7 +273,7 @@ def test_filters_by_others_rows_are_unknown_and_their_names_are_nowhere(house: H
     assert client.post(house.path("playground_key"), secret).status_code == 404
     for name, (least, _) in TABLE.items():
         if least:
-            shown = client.get(house.path(name), follow=True).content.decode()
+            shown = body(client.get(house.path(name), follow=True))
             assert not re.search(rf"Umbrella|charlie|{house.charlie.api_key.public[:4]}", shown), name
 
 
@@ -308,8 +309,9 @@ def test_pages_are_small_and_ask_little(house: House) -> None:
             with CaptureQueriesContext(connection) as asked:
                 response = client.get(path + query)
             assert response.status_code == 200, name
-            if len(asked) > MAX_OF_A_PREVIEW.get(name, MAX_QUERIES) or len(response.content) > MAX_BYTES:
-                wrong[name + query] = (len(response.content), [each["sql"] for each in asked])
+            size = len(body(response))
+            if len(asked) > MAX_OF_A_PREVIEW.get(name, MAX_QUERIES) or size > MAX_BYTES:
+                wrong[name + query] = (size, [each["sql"] for each in asked])
     assert wrong == {}
 
 

@@ -1,5 +1,6 @@
 """Usage over time, sorted requests, the usual ranges and the time zone in the console."""
 
+import csv
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +10,7 @@ from django.utils import timezone
 
 from accounts.models import Organization, Project
 from chatapi.models import ServedModel
-from tests.admin_pages import client_of, text
+from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
 from usage import insights
 from usage.database.clock import database_now
@@ -70,6 +71,87 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
         assert (number(page, "Requests"), number(page, "Time to")) == ("1", first), query
     for wrong in ("group=end_user", "days=x", "key=nobody", "start=2026-13-01"):
         assert client.get(url(alice, f"usage?{wrong}")).status_code == 400, wrong
+
+
+def failures_of_teams(person: Person) -> None:
+    """Run requests with metadata: two of "research", one of which failed, and one of "sales"."""
+    Project.objects.filter(pk=person.project.pk).update(stores_metadata=True)
+    failed = run(person, outcome=Outcome.FAILED, error_code="upstream_timeout", first_token_ms=900)
+    rows = {failed: "research", run(person, first_token_ms=100): "research"}
+    for row, team in (rows | {run(person, first_token_ms=300): "sales"}).items():
+        Generation.objects.filter(pk=row.pk).update(metadata={"team": team})
+
+
+@pytest.mark.parametrize(
+    ("query", "requests", "first"),
+    [
+        ("error=upstream_timeout", "1", "900 ms"),
+        ("metadata=team%3Dsales", "1", "300 ms"),
+        ("metadata=team%3Dresearch&error=upstream_timeout", "1", "900 ms"),
+        ("metadata=team%3Dnobody", "0", "–"),
+    ],
+)
+def test_it_is_filtered_by_error_and_metadata(alice: Person, query: str, requests: str, first: str) -> None:
+    failures_of_teams(alice)
+    page = client_of(alice.user).get(url(alice, f"usage?days=1&{query}"))
+    assert (number(page, "Requests"), number(page, "Time to")) == (requests, first)
+    assert page.context["refusals"] is None, "they have neither"
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("group=error", [("upstream timeout", 1, "100 %")]),
+        ("group=metadata", [("research", 2, "50 %"), ("sales", 1, "0 %")]),
+        ("group=model", [("small", 3, "33.3 %")]),
+        ("group=key", [("alice", 3, "33.3 %")]),
+        ("", []),
+    ],
+)
+def test_it_is_grouped_as_the_overview_is(
+    alice: Person, query: str, expected: list[tuple[str, int, str]]
+) -> None:
+    failures_of_teams(alice)
+    client = client_of(alice.user)
+    page = client.get(url(alice, f"usage?days=1&{query}"))
+    groups = page.context["groups"]
+    found = [(each.label.split(" (")[0], each.totals.requests, each.error_rate) for each in groups]
+    assert found == expected
+    assert number(page, "Requests") == "3", "the charts are those of all groups"
+    for each in groups:
+        narrowed = client.get(each.url)
+        assert number(narrowed, "Requests") == str(each.totals.requests)
+    for title in ("Yesterday", "30 days", "Project", "Metadata"):
+        assert re.search(rf'href="([^"]*)"[^>]*>{title}<', page.content.decode()), title
+
+
+def test_a_range_keeps_the_filters_and_the_group(alice: Person) -> None:
+    failures_of_teams(alice)
+    shown = client_of(alice.user).get(url(alice, "usage?days=1&group=error&metadata=team%3Dresearch"))
+    links = dict(re.findall(r'href="([^"]*)"[^>]*>(Yesterday|Hours|CSV)<', shown.content.decode()))
+    assert sorted(links.values()) == ["CSV", "Hours", "Yesterday"]
+    assert all("group=error" in each and "metadata=team%3Dresearch" in each for each in links)
+    assert '<input type="hidden" name="group" value="error">' in shown.content.decode()
+
+
+def test_it_is_exported_as_it_is_shown(alice: Person, charlie: Person) -> None:
+    failures_of_teams(alice)
+    run(charlie)
+    for query, expected in (
+        ("group=metadata", {("research", "2", "1"), ("sales", "1", "0")}),
+        ("error=upstream_timeout", {("all", "1", "1")}),
+        ("", {("all", "3", "1")}),
+    ):
+        answer: Any = client_of(alice.user).get(url(alice, f"usage.csv?days=1&{query}"))
+        lines = csv.DictReader(body(answer).splitlines())
+        found = {
+            (line["group"], line["requests"], line["failed_requests"])
+            for line in lines
+            if line["requests"] != "0"
+        }
+        assert found == expected, query
+    assert client_of(alice.user).get(url(alice, "usage.csv?error=%3C")).status_code == 400
+    assert client_of(alice.user).get(url(alice, "usage.xls")).status_code == 404
 
 
 def test_refusals_are_counted_beside_errors(alice: Person, charlie: Person) -> None:

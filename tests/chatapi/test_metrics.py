@@ -294,7 +294,7 @@ def test_who_accepts_a_version_that_is_quoted_or_no_number_gets_the_numbers(
 def test_labels_name_models_and_our_own_words_and_no_tenants(used: Generation, alice: Person) -> None:
     text = ask().content.decode()
     labels = {name for family in parse_text(text) for each in family.samples for name in each.labels}
-    assert labels == {"model", "outcome", "kind", "direction", "state", "server"}
+    assert labels == {"model", "outcome", "kind", "direction", "state", "server", "reason"}
     for trace in ("Acme", "Umbrella", "alice", "charlie", alice.api_key.public, used.pk.hex):
         assert trace not in text
 

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from accounts import api_keys
 from tests.bad_input.bodies import CHAT
 from tests.chatapi.http_client import Client
 from tests.installation import Installation, wait_for
@@ -15,13 +16,21 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 MAKE = """
 import json
+from django.utils import timezone
 from accounts.keys import create_key, get_or_create_project
 from accounts.models import RateLimit
 project = get_or_create_project("Refused", "default")
-rights = {"narrow": {"scopes": ["models"]}, "limited": {}, "ending": {}, "wrong": {}}
+rights = {"narrow": {"scopes": ["models"]}, "limited": {}, "ending": {}, "wrong": {}, "revoked": {}}
 made = {name: create_key(project, name=f"refused-{name}", **each) for name, each in rights.items()}
 RateLimit.objects.create(api_key=made["limited"][0], requests_per_minute=1)
+made["revoked"][0].revoked_at = timezone.now()
+made["revoked"][0].save()
 print(json.dumps({name: secret for name, (_, secret) in made.items()}))
+"""
+REASONS = """
+import json
+from usage.rollups.refused_requests import key_refusal_totals
+print(json.dumps(key_refusal_totals()))
 """
 COUNTED = """
 import json
@@ -72,6 +81,24 @@ def test_every_kind_of_refusal_is_counted_by_its_code(
         [404, codes[1], 2],
         [415, "unsupported_media_type", 1],
     ]
+
+
+def test_requests_without_a_valid_key_are_counted_on_every_route(
+    installation: Installation, made: dict[str, Client]
+) -> None:
+    before = json.loads(shell(installation, REASONS))
+    unknown = Client(installation.url, api_keys.generate(is_test=False))
+    for client in (made["revoked"], unknown, Client(installation.url, "nonsense")):
+        assert client.complete("five").status == 401
+        assert client.send("GET", "/v1/models").status == 401
+    expected = {"revoked_key": 2, "unknown_key": 2, "malformed_key": 2}
+
+    def new() -> dict[str, int]:
+        after = json.loads(shell(installation, REASONS))
+        return {reason: after[reason] - before[reason] for reason in expected}
+
+    wait_for(lambda: new() == expected, "the counts", timeout_s=20)
+    assert counted(installation, "revoked") == [[401, "revoked_key", 2]]
 
 
 def test_a_process_that_ends_loses_none(installation: Installation, made: dict[str, Client]) -> None:

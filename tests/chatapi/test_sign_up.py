@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from allauth.account.models import EmailAddress
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
 from django.test import Client
@@ -15,7 +16,7 @@ from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts
 from accounts.sign_in.models import EmailDomain
 from tests.cast import Person
-from tests.chatapi.signing_in import PASSWORD, link_in, who, with_password
+from tests.chatapi.signing_in import PASSWORD, link_in, sign_in, who, with_password
 from usage.models import Credit
 
 PATH = "/console/sign-up"
@@ -61,13 +62,15 @@ def test_a_founded_organization_spends_nothing_before_it_has_credit(mailoutbox: 
     assert (credit.is_required, credit.credited_nanodollars) == (True, 0)
 
 
-def test_a_link_works_once_and_no_other_link_works(mailoutbox: list[EmailMessage]) -> None:
+def test_a_link_makes_one_account_and_no_other_link_works(mailoutbox: list[EmailMessage]) -> None:
     link = mailed(mailoutbox)
     Client().post(link, {"password": PASSWORD, "name": "Globex"})
-    for path in (link, link + "x", f"{PATH}/nothing"):
-        for answer in (Client().get(path), Client().post(path, {"password": PASSWORD, "name": "Hooli"})):
-            assert answer.status_code == 404
-            assert "This link does not work" in answer.content.decode()
+    answers = [Client().get(link)]
+    for path in (link + "x", f"{PATH}/nothing"):
+        answers += [Client().get(path), Client().post(path, {"password": PASSWORD, "name": "Hooli"})]
+    for answer in answers:
+        assert answer.status_code == 404
+        assert "This link does not work" in answer.content.decode()
     assert Organization.objects.count() == 1
 
 
@@ -131,6 +134,71 @@ def test_a_weak_password_is_not_taken(mailoutbox: list[EmailMessage], password: 
     answer = Client().post(mailed(mailoutbox), {"password": password, "name": "Globex"})
     assert 'class="error"' in answer.content.decode()
     assert not User.objects.exists()
+
+
+# ---- pressing twice
+
+
+def test_a_second_press_signs_in_and_makes_nothing(mailoutbox: list[EmailMessage]) -> None:
+    link, again = mailed(mailoutbox), Client()
+    Client().post(link, {"password": PASSWORD, "name": "Globex"})
+    done = again.post(link, {"password": PASSWORD, "name": "Globex"}, follow=True)
+    assert done.redirect_chain[-1][0] == f"/console/{Organization.objects.get().pk}/start"
+    assert who(again) == "ada@globex.example"
+    assert (User.objects.count(), Member.objects.count(), Credit.objects.count()) == (1, 1, 1)
+
+
+def test_a_press_in_the_middle_of_another_one_ends_in_the_same_way(
+    mailoutbox: list[EmailMessage], settings: Settings
+) -> None:
+    settings.AUTH_PASSWORD_VALIDATORS = [{"NAME": "tests.chatapi.test_sign_up.PressesAgain"}]
+    link, slow = mailed(mailoutbox), Client()
+    PressesAgain.link = link
+    done = slow.post(link, {"password": PASSWORD, "name": "Globex"}, follow=True)
+    assert done.redirect_chain[-1][0] == f"/console/{Organization.objects.get().pk}/start"
+    assert who(slow) == "ada@globex.example"
+
+
+class PressesAgain:
+    """A check of passwords during which the same form is sent once more."""
+
+    link = ""
+
+    def validate(self, password: str, user: User | None = None) -> None:
+        link, PressesAgain.link = PressesAgain.link, ""
+        if link:
+            Client().post(link, {"password": password, "name": "Globex"})
+
+
+def test_a_second_press_of_the_same_browser_has_an_old_token(mailoutbox: list[EmailMessage]) -> None:
+    link, browser = mailed(mailoutbox), Client(enforce_csrf_checks=True)
+    token = str(browser.get(link).context["csrf_token"])
+    form = {"password": PASSWORD, "name": "Globex", "csrfmiddlewaretoken": token}
+    for _ in range(2):
+        assert browser.post(link, form).headers["location"] == "/console/"
+    assert browser.get(link).headers["location"] == "/console/"
+    assert Client(enforce_csrf_checks=True).post(link, form).status_code == 403
+
+
+def test_a_wrong_password_leads_to_the_sign_in_page_and_is_counted(mailoutbox: list[EmailMessage]) -> None:
+    link, guesser = mailed(mailoutbox), Client()
+    Client().post(link, {"password": PASSWORD, "name": "Globex"})
+    attempts.forget("ada@globex.example", "127.0.0.1")
+    for number in range(attempts.MAX_PER_NAME_AND_IP):
+        page = guesser.post(link, {"password": f"{number} guesses", "name": "Globex"}).content.decode()
+        assert "This address has an account already, with another password." in page
+        assert 'action="/console/sign-in"' in page
+    for answer in (guesser.post(link, {"password": PASSWORD}), sign_in(guesser, "ada@globex.example")):
+        assert answer.status_code == 429
+    assert who(guesser) == ""
+
+
+def test_a_second_press_asks_for_the_second_factor(mailoutbox: list[EmailMessage]) -> None:
+    link, again = mailed(mailoutbox), Client()
+    Client().post(link, {"password": PASSWORD, "name": "Globex"})
+    TOTP.activate(User.objects.get(), generate_totp_secret())
+    answer = again.post(link, {"password": PASSWORD, "name": "Globex"})
+    assert (answer.headers["location"], who(again)) == ("/console/sign-in/second-factor", "")
 
 
 # ---- joining

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
-from tests.admin_pages import client_of
+from accounts.errors import KeyMissing, KeyRefusal, NotAuthenticated, TooManyFailedAttempts
+from tests.admin_pages import client_of, text
 from tests.cast import Person
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
-from usage.models import RefusedRequests
+from usage.models import RefusedKeys, RefusedRequests
 from usage.rollups import hour_of, refused_requests
-from usage.rollups.refused_requests import KEPT, OTHER, Refusal, RefusedRequestCounter
+from usage.rollups.refused_requests import KEPT, NO_KEY, OTHER, Refusal, RefusedRequestCounter
 
 
 class Door:
@@ -79,6 +80,78 @@ def test_counts_of_long_ago_are_deleted(alice: Person) -> None:
         refused_requests.add(now - age, [{Refusal(alice.api_key.pk, 400, "x"): 1}])
     refused_requests.forget_old(now, [None])
     assert [row.hour for row in RefusedRequests.objects.all()] == [hour_of(now - KEPT + timedelta(hours=1))]
+
+
+# ---- without a valid key
+
+
+def refuse_keys(*errors: NotAuthenticated | TooManyFailedAttempts) -> None:
+    """Count these errors and write the counts."""
+    counter = RefusedRequestCounter()
+    for error in errors:
+        counter.count_key_refusal(error)
+    refused_requests.add(database_now(), [counter._counts])
+
+
+def reasons() -> dict[str, int]:
+    return {reason: times for reason, times in refused_requests.key_refusal_totals().items() if times}
+
+
+def test_requests_without_a_valid_key_are_counted_by_reason_and_day(alice: Person) -> None:
+    refuse_keys(KeyMissing(), NotAuthenticated(), NotAuthenticated(), TooManyFailedAttempts(1_000))
+    refuse_keys(KeyMissing(), NotAuthenticated(KeyRefusal.REVOKED, alice.api_key.pk))
+    today = database_now().date()
+    assert refused_requests.key_refusals(today) == [
+        (today, "no_key", 2),
+        (today, "unknown_key", 2),
+        (today, "revoked_key", 1),
+        (today, "too_many_wrong_keys", 1),
+    ]
+    assert rows() == [(alice.api_key.pk, 401, "revoked_key", 1)], "only a right secret names its key"
+
+
+def test_strangers_do_not_fill_the_tables_or_memory() -> None:
+    counter = RefusedRequestCounter(max_entries=2)
+    for number in range(1_000):
+        counter.count(Refusal(number + 1, 400, "a"))
+        counter.count_key_refusal(NotAuthenticated())
+        counter.count_key_refusal(KeyMissing())
+    assert counter._counts[Refusal(NO_KEY, 401, "unknown_key")] == 1_000
+    assert counter._counts[Refusal(NO_KEY, 401, "no_key")] == 1_000
+    assert len(counter._counts) <= 6
+
+
+@pytest.mark.django_db
+def test_the_days_of_reasons_are_kept(alice: Person) -> None:
+    refuse_keys(NotAuthenticated())
+    RefusedKeys.objects.update(day=database_now().date() - timedelta(days=400))
+    refused_requests.forget_old(database_now(), [None])
+    refuse_keys(NotAuthenticated())
+    assert reasons() == {"unknown_key": 2}, "a counter for Prometheus never falls"
+
+
+def test_a_keys_people_see_when_and_why_it_was_refused_last(alice: Person, bob: Person) -> None:
+    refused_requests.add(
+        database_now() - timedelta(days=3), [{Refusal(alice.api_key.pk, 401, "expired_key"): 4}]
+    )
+    refused_requests.add(database_now(), [{Refusal(alice.api_key.pk, 429, "rate_limit_exceeded"): 1}])
+    hour = hour_of(database_now() - timedelta(days=3))
+    key = alice.api_key.pk
+    in_console = text(client_of(alice.user).get(f"/console/{alice.project.organization_id}/keys/{key}"))
+    assert f"Last refused {hour:%Y-%m-%d %H:%M} UTC or within the hour: expired key, 4 requests" in in_console
+    in_admin = text(client_of(alice.user).get(reverse("admin:accounts_apikey_change", args=[key])))
+    assert f"Last refused in the hour from {hour:%Y-%m-%d %H:%M} UTC: expired key, 4 requests." in in_admin
+    other = text(client_of(alice.user).get(f"/console/{alice.project.organization_id}/keys/{bob.api_key.pk}"))
+    assert "Last refused" not in other
+
+
+def test_operators_see_the_reasons_by_day_and_others_do_not(admin_client: Any, alice: Person) -> None:
+    refuse_keys(KeyMissing(), NotAuthenticated(), NotAuthenticated())
+    page = reverse("admin:usage_refusedrequests_changelist")
+    shown = text(admin_client.get(page))
+    assert f"{database_now():%Y-%m-%d} unknown key 2" in shown
+    assert f"{database_now():%Y-%m-%d} no key 1" in shown
+    assert "without a valid key" not in text(client_of(alice.user).get(page))
 
 
 def test_a_keys_last_day_is_summed_by_code(alice: Person) -> None:

@@ -340,17 +340,20 @@ def _with_stored_name(filters: RequestFilters) -> RequestFilters:
 def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
     rows = rows.filter(**_unindexed(filters))
     if filters.metadata is not None:
-        has_pair = RawSQL(_HAS_PAIR[connection.vendor], filters.metadata, BooleanField())  # noqa: S611
-        rows = rows.filter(has_pair)
+        rows = rows.filter(RawSQL(has_pair("usage_generation"), filters.metadata, BooleanField()))  # noqa: S611
     return rows if filters.id is None else rows.filter(id=filters.id)
 
 
 # Django's own lookups take a key of digits for the index of a list.
 _HAS_PAIR = {
-    "sqlite": "EXISTS (SELECT 1 FROM json_each(usage_generation.metadata) AS pair "
-    "WHERE pair.key = %s AND pair.value = %s)",
-    "postgresql": "usage_generation.metadata ->> %s = %s",
+    "sqlite": "EXISTS (SELECT 1 FROM json_each({}.metadata) AS pair WHERE pair.key = %s AND pair.value = %s)",
+    "postgresql": "{}.metadata ->> %s = %s",
 }
+
+
+def has_pair(table: str) -> str:
+    """Return the condition that a row of the table has a key and a value in its metadata."""
+    return _HAS_PAIR[connection.vendor].format(table)
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:

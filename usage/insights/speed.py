@@ -12,6 +12,7 @@ from typing import TypeVar
 from usage.database.replica import report
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
+from usage.insights.generation_list import has_pair
 from usage.insights.sources import Filters
 
 Number = TypeVar("Number", int, float)
@@ -37,15 +38,24 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     """Return the speeds between each start and end; the filters have an organization or a key."""
     column = "api_key_id" if filters.api_key_id is not None else "organization_id"
     owner = filters.api_key_id if filters.api_key_id is not None else filters.organization_id
-    rest = {"project_id": filters.project_id, "model": filters.model, "outcome": filters.outcome}
+    rest = {
+        "project_id": filters.project_id,
+        "model": filters.model,
+        "outcome": filters.outcome,
+        "error_code": filters.error,
+    }
     narrowed = {name: value for name, value in rest.items() if value is not None}
+    tests, tested = [f"{name} = %s" for name in narrowed], list(narrowed.values())
+    if filters.metadata is not None:
+        tests, tested = [*tests, has_pair("sample")], [*tested, *filters.metadata]
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
-            SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, project_id, model, outcome
+            SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, project_id, model, outcome,
+                error_code, metadata
             FROM usage_generation WHERE {column} = %s AND admitted_at >= %s AND admitted_at < %s
-            ORDER BY admitted_at DESC LIMIT {SEARCHED if narrowed else SAMPLE}) AS part{{}}"""  # noqa: S608
+            ORDER BY admitted_at DESC LIMIT {SEARCHED if tests else SAMPLE}) AS part{{}}"""  # noqa: S608
     statement = " UNION ALL ".join(part.format(at) for at in range(len(edges)))
-    conditions = " AND ".join(["first_token_ms IS NOT NULL", *(f"{name} = %s" for name in narrowed)])
+    conditions = " AND ".join(["first_token_ms IS NOT NULL", *tests])
     parameters = [
         db_value(value)
         for at, (start, end) in enumerate(edges)
@@ -54,7 +64,7 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     rows = fetch_all(
         f"""SELECT at, first_token_ms, last_token_ms, completion_tokens FROM ({statement}) AS sample
         WHERE {conditions}""",  # noqa: S608  the text is ours, the values are parameters
-        [*parameters, *narrowed.values()],
+        [*parameters, *tested],
     )
     first: list[list[int]] = [[] for _ in edges]
     rates: list[list[float]] = [[] for _ in edges]

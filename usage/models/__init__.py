@@ -20,7 +20,7 @@ from usage.models.generations import (
 from usage.models.ledger import BOOKED, CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
 from usage.models.notifications import OPERATORS_KINDS, TENANTS_KINDS, WITH_AN_END, Event, EventKind
 from usage.models.prices import Discount, Price
-from usage.models.refused_requests import RefusedRequests
+from usage.models.refused_requests import RefusedKeys, RefusedRequests
 from usage.models.retention import RetentionHorizon
 from usage.models.rollups import (
     ClosedDay,
@@ -41,6 +41,7 @@ __all__ = [
     "DailyEndUserUsage", "DailyFirstTokens", "DailyItem", "DailyTotals", "DailyUsage", "Dimension",
     "Discount", "Event", "EventKind", "Generation", "HourlyUsage", "IdempotencyKey", "ItemKind",
     "ItemizedDay", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "MonthlyEndUserUsage", "Outcome",
-    "Period", "Price", "RefusedRequests", "RetentionHorizon", "Scope", "State", "Statement", "UsageNote",
+    "Period", "Price", "RefusedKeys", "RefusedRequests", "RetentionHorizon", "Scope", "State", "Statement",
+    "UsageNote",
     "UsageSource",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The table of refused requests; `rollups/refused_requests.py` writes it."""
+"""The tables of refused requests; `rollups/refused_requests.py` writes them."""
 
 from django.db import models
 
@@ -15,7 +15,10 @@ class RefusedRequests(models.Model):
     status = models.PositiveSmallIntegerField(
         help_text="The HTTP status; 0 for the code `other`, which has several."
     )
-    code = models.CharField(max_length=64, help_text="The error's code as the client gets it.")
+    code = models.CharField(
+        max_length=64,
+        help_text="The error's code as the client gets it; why the key was refused if the status is 401.",
+    )
     requests = models.PositiveBigIntegerField()
 
     class Meta:
@@ -32,3 +35,18 @@ class RefusedRequests(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}h {self.code} of {self.api_key_id}"
+
+
+class RefusedKeys(models.Model):
+    """Number of requests without a valid key on one UTC day, for one reason. Few rows, kept forever."""
+
+    day = models.DateField()
+    reason = models.CharField(max_length=32)
+    requests = models.PositiveBigIntegerField()
+
+    class Meta:
+        verbose_name_plural = "refused keys"
+        constraints = [models.UniqueConstraint(fields=["day", "reason"], name="one_row_per_day_and_reason")]
+
+    def __str__(self) -> str:
+        return f"{self.day:%Y-%m-%d} {self.reason}"

@@ -15,7 +15,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
-from accounts.pages.admin_mixins import ChoosesRows, ReadOnlyAdmin
+from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
 from usage.formatting import moment, usd
@@ -152,7 +152,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         ("scope", BudgetScopeFilter),
         "period",
         "period_start",
-        ("soft_limit_reached_at", admin.EmptyFieldListFilter),
+        ("soft_limit_reached_at", IsSetFilter),
     ]
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator

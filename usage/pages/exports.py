@@ -101,7 +101,11 @@ def overview(request: HttpRequest, file_format: str) -> HttpResponseBase:
     """Export what the Overview's chart shows: sums by hour or day, and by group."""
     if not request.user.has_perm("usage.view_hourlyusage"):
         raise PermissionDenied
-    form = scoped_form(OverviewForm, request)
+    return sums(request, scoped_form(OverviewForm, request), file_format)
+
+
+def sums(request: HttpRequest, form: OverviewForm, file_format: str) -> HttpResponseBase:
+    """Return the sums of a form by hour or day, and by group, as a file."""
     if not form.is_valid():
         return _mistake(form.mistake)
     rows: list[Record] = [
@@ -112,9 +116,10 @@ def overview(request: HttpRequest, file_format: str) -> HttpResponseBase:
             "group_id": point.group_id,
             "amount_usd": usd(point.totals.amount_nanodollars),
         }
-        for point in insights.series(form.over, form.group_by, form.filters)
+        for point in insights.series(form.over, form.group_by if form.is_grouped else None, form.filters)
     ]
-    name = f"usage-by-{form.group_by}" + _dates(form.over.start, form.over.end)
+    groups = f"-by-{form.group_by}" if form.is_grouped else ""
+    name = f"usage{groups}" + _dates(form.over.start, form.over.end)
     # Usage of end users does not say which requests failed.
     columns = [column for column in _OVERVIEW if column != "failed_requests" or not form.is_by_end_user]
     return respond(request, Table(name, columns, [rows], len(rows)), file_format)

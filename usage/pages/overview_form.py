@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from django import forms
 from django.db.models import QuerySet
@@ -69,6 +69,9 @@ class OverviewForm(UsageFilterForm):
 
     page = "index"
     usual_days = "7"
+    usual_group: ClassVar[str] = "model"
+    """The grouping of a URL that names none; empty: no groups."""
+    usual_measure: ClassVar[str] = "spend"
     over: Range
     model_kinds: Mapping[str, str] = {}
     """The kinds of the models whose requests are no completions."""
@@ -88,10 +91,12 @@ class OverviewForm(UsageFilterForm):
     )
 
     def clean(self) -> dict[str, Any]:
-        """Read the range of time; group by model and measure spend unless the URL says otherwise."""
+        """Read the range of time; group and measure as usual unless the URL says otherwise."""
         data = super().clean()
-        data["group"] = data.get("group") or "model"
-        data["measure"] = data.get("measure") or ("requests" if data["group"] == "error" else "spend")
+        data["group"] = data.get("group") or self.usual_group
+        data["measure"] = data.get("measure") or (
+            "requests" if data["group"] == "error" else self.usual_measure
+        )
         if self.is_by_end_user:
             self._check_end_users(data)
         return data
@@ -195,6 +200,10 @@ class OverviewForm(UsageFilterForm):
         # than an error.
         is_too_long = query["bucket"] == "hour" and not usual.fits("hour")
         return usual if is_too_long else insights.parse_range(query, now)
+
+    @property
+    def is_grouped(self) -> bool:
+        return bool(self.cleaned_data["group"])
 
     @property
     def group_by(self) -> GroupBy:

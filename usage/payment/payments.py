@@ -90,6 +90,11 @@ def claim(most: int = BATCH) -> list[Claimed]:
     return claimed
 
 
+def look_now(payment: Payment) -> None:
+    """Have the payment looked at as soon as a reaper has time."""
+    Payment.objects.filter(pk=payment.pk).exclude(session_id="").update(look_at=database_now())
+
+
 def postpone(claimed: Claimed) -> None:
     """Look again later at a payment that Stripe does not know."""
     same = Payment.objects.filter(pk=claimed.id, looks_count=claimed.fence, look_at=claimed.until)

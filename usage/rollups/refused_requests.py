@@ -1,24 +1,29 @@
-"""Refused requests of known keys, counted by key, status, error code and hour.
+"""Refused requests: of known keys by key, status, error code and hour, without a valid key by reason and day.
+
+A request whose key is known and no longer valid counts in both. Strangers choose none of the words that are
+stored, so they can't fill the tables.
 
 The books begin with admission, so nothing else records them. Each web process counts in memory and adds its
-counts to the hour's rows every few seconds and when it ends; a process that is killed loses the counts since
-its last write.
+counts to the rows every few seconds and when it ends; a process that is killed loses the counts since its
+last write.
 """
 
 import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from threading import Lock
 from typing import NamedTuple
 
 from django.db.models import Sum
 
+from accounts.errors import KeyRefusal, NotAuthenticated, TooManyFailedAttempts
 from usage.database.group_commit import GroupCommit
 from usage.database.replica import report
-from usage.database.sql import db_value, execute, rows_of_values
+from usage.database.sql import db_value, execute, insert, rows_of_values
 from usage.errors import DatabaseUnavailable
-from usage.models import RefusedRequests
+from usage.models import RefusedKeys, RefusedRequests
 from usage.rollups import hour_of
 
 WRITE_EVERY_S = 5.0
@@ -26,8 +31,12 @@ WRITE_EVERY_S = 5.0
 MAX_ENTRIES = 5_000
 MAX_ROWS_PER_STATEMENT = 1_000
 OTHER = "other"
+# Stands for the key of requests without a known one: no row has this id.
+NO_KEY = 0
 # As long as generations are kept at least.
 KEPT = timedelta(days=35)
+
+_REASONS = frozenset(KeyRefusal)
 
 log = logging.getLogger(__name__)
 
@@ -41,22 +50,34 @@ class Refusal(NamedTuple):
 
 
 class RefusedRequestCounter:
-    """The counts of one process that are not written yet. Not thread-safe: for its event loop only."""
+    """The counts of one process that are not written yet; its event loop and its threads may use them."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._counts: Counter[Refusal] = Counter()
+        self._lock = Lock()
 
     def count(self, refusal: Refusal, requests: int = 1) -> None:
-        if refusal not in self._counts and len(self._counts) >= self._max_entries:
-            refusal = Refusal(refusal.api_key_id, 0, OTHER)
-            if refusal not in self._counts and len(self._counts) >= 2 * self._max_entries:
-                return  # the database has been away for long, and memory is bounded
-        self._counts[refusal] += requests
+        with self._lock:
+            # Without a known key there are few reasons.
+            is_full = refusal.api_key_id != NO_KEY and len(self._counts) >= self._max_entries
+            if is_full and refusal not in self._counts:
+                refusal = Refusal(refusal.api_key_id, 0, OTHER)
+                if refusal not in self._counts and len(self._counts) >= 2 * self._max_entries:
+                    return  # the database has been away for long, and memory is bounded
+            self._counts[refusal] += requests
+
+    def count_key_refusal(self, error: NotAuthenticated | TooManyFailedAttempts) -> None:
+        """Count a request without a valid key."""
+        if isinstance(error, NotAuthenticated):
+            self.count(Refusal(error.api_key_id or NO_KEY, 401, error.reason))
+        else:
+            self.count(Refusal(NO_KEY, 429, KeyRefusal.TOO_MANY_WRONG))
 
     async def write(self, commits: GroupCommit) -> None:
         """Add the counts to this hour's rows; if the database is unavailable, keep them for the next time."""
-        written, self._counts = self._counts, Counter()
+        with self._lock:
+            written, self._counts = self._counts, Counter()
         if not written:
             return
         try:
@@ -80,8 +101,8 @@ refused_requests = RefusedRequestCounter()
 
 
 def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:
-    """Add the counts to the rows of this hour; an operation of `GroupCommit`. Keys that no longer exist are
-    left out.
+    """Add the counts to the rows of this hour and day; an operation of `GroupCommit`. Keys that don't exist
+    are left out of those of the hour.
     """
     total: Counter[Refusal] = Counter()
     for counts in items:
@@ -90,6 +111,7 @@ def add(now: datetime, items: Sequence[Mapping[Refusal, int]]) -> list[None]:
     rows = [(*refusal, requests) for refusal, requests in sorted(total.items())]
     for start in range(0, len(rows), MAX_ROWS_PER_STATEMENT):
         _add_rows(hour_of(now), rows[start : start + MAX_ROWS_PER_STATEMENT])
+    _add_key_refusals(now.astimezone(UTC).date(), total)
     return [None] * len(items)
 
 
@@ -109,6 +131,19 @@ def _add_rows(hour: datetime, rows: Sequence[tuple[int, int, str, int]]) -> None
     )
 
 
+def _add_key_refusals(day: date, total: Mapping[Refusal, int]) -> None:
+    reasons: Counter[str] = Counter()
+    for refusal, requests in total.items():
+        if refusal.code in _REASONS:
+            reasons[refusal.code] += requests
+    if reasons:
+        rows = [(day, reason, requests) for reason, requests in sorted(reasons.items())]
+        adding = "DO UPDATE SET requests = usage_refusedkeys.requests + excluded.requests"
+        insert(
+            "usage_refusedkeys", ["day", "reason", "requests"], rows, f"ON CONFLICT (day, reason) {adding}"
+        )
+
+
 def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
     """Return the key's refused requests of the last 24 hours: status, code and number, the most first."""
     rows = RefusedRequests.objects.filter(api_key=api_key_id, hour__gte=hour_of(now) - timedelta(hours=23))
@@ -118,6 +153,27 @@ def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
         .annotate(total=Sum("requests"))
         .order_by("-total", "code")
     )
+
+
+def last_key_refusal(api_key_id: int) -> RefusedRequests | None:
+    """Return the newest hour in which the key was refused because it is not valid, and why."""
+    rows = RefusedRequests.objects.filter(api_key=api_key_id, status=401, code__in=_REASONS)
+    return rows.order_by("-hour", "-id").first()
+
+
+@report
+def key_refusals(since: date) -> list[tuple[date, str, int]]:
+    """Return the requests without a valid key from this UTC day on: day, reason and number, the newest day
+    first.
+    """
+    rows = RefusedKeys.objects.filter(day__gte=since).order_by("-day", "-requests", "reason")
+    return list(rows.values_list("day", "reason", "requests"))
+
+
+def key_refusal_totals() -> dict[str, int]:
+    """Return the number of requests without a valid key by reason, of all days: it only grows."""
+    found = RefusedKeys.objects.order_by().values_list("reason").annotate(total=Sum("requests"))
+    return {**dict.fromkeys(sorted(_REASONS), 0), **dict(found)}
 
 
 @report

@@ -1,10 +1,14 @@
 // The buttons that copy the text of the element that they name, and say so: on themselves, and to screen readers.
+// The result stays until the focus leaves or something else is pressed: nobody has to read it in time, and the status
+// is empty before the next copy, which a screen reader would not announce otherwise.
+
+const status = document.querySelector("[data-announces]");
+let restore = () => {};
 
 // Without a secure origin there is no clipboard for scripts: then the text is selected, and copied as a person would.
 async function copy(source) {
-  const text = source.value ?? source.textContent;
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(source.value ?? source.textContent);
     return true;
   } catch {
     if (source.select) source.select();
@@ -13,20 +17,27 @@ async function copy(source) {
   }
 }
 
+function reset() {
+  restore();
+  restore = () => {};
+}
+
 document.addEventListener("click", async (event) => {
+  reset();
   const button = event.target.closest("[data-copies]");
-  if (!button || button.dataset.usual) return;
+  if (!button) return;
   const isCopied = await copy(document.getElementById(button.dataset.copies));
-  document.getElementById("copied").textContent = isCopied ? "Copied" : "Not copied: press Ctrl+C or ⌘C";
-  if (!isCopied) return;
-  button.dataset.usual = button.innerHTML;
-  button.textContent = "Copied";
-  setTimeout(() => {
-    button.innerHTML = button.dataset.usual;
-    delete button.dataset.usual;
-    document.getElementById("copied").textContent = "";
-  }, 2000);
+  reset(); // of a press in the meantime
+  const label = button.innerHTML;
+  status.textContent = isCopied ? "Copied" : "Not copied: press Ctrl+C or ⌘C";
+  if (isCopied) button.textContent = "Copied";
+  restore = () => {
+    button.innerHTML = label;
+    status.textContent = "";
+  };
 });
+
+document.addEventListener("focusout", reset);
 
 // A click into the field, or a key that reaches it, selects its text.
 document.addEventListener("focusin", (event) => { if (event.target.matches("input[readonly]")) event.target.select(); });

@@ -1,38 +1,8 @@
-// What all pages of the console share: buttons that copy, tabs, questions before what can't be undone, the switcher.
-
-const COPIED_MS = 2000;
+// What all pages of the console share: tabs and the switcher.
 
 function announce(text) {
-  document.getElementById("announcement").textContent = text;
+  document.querySelector("[data-announces]").textContent = text;
 }
-
-// Without a secure origin there is no clipboard for scripts: then the text is selected, and copied as a person would.
-async function copy(source) {
-  try {
-    await navigator.clipboard.writeText(source.value ?? source.textContent);
-    return true;
-  } catch {
-    if (source.select) source.select();
-    else getSelection().selectAllChildren(source);
-    return document.execCommand("copy");
-  }
-}
-
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest("[data-copies]");
-  if (!button || button.dataset.usual) return;
-  const isCopied = await copy(document.getElementById(button.dataset.copies));
-  announce(isCopied ? "Copied" : "Not copied: press Ctrl+C or ⌘C");
-  if (!isCopied) return;
-  button.dataset.usual = button.textContent;
-  button.textContent = "Copied";
-  setTimeout(() => {
-    button.textContent = button.dataset.usual;
-    delete button.dataset.usual;
-  }, COPIED_MS);
-});
-
-document.addEventListener("focusin", (event) => { if (event.target.matches("input[readonly]")) event.target.select(); });
 
 // Tabs, as https://www.w3.org/WAI/ARIA/apg/patterns/tabs/ describes them.
 for (const list of document.querySelectorAll("[role=tablist]")) {
