@@ -62,9 +62,10 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
             else:
                 usage = await respond(exchange, services, admission, request.dialect, admitting)
         finally:
-            # If several models may have answered, only the books say which one did.
-            known = usage if usage and not admission.fallbacks else None
-            services.in_background(_release(services, reservation, known, admitting))
+            if not reservation.is_empty:
+                # If several models may have answered, only the books say which one did.
+                known = usage if usage and not admission.fallbacks else None
+                services.in_background(_release(services, reservation, known, admitting))
         return
     except AlreadyAdmitted as error:
         if not error.is_same_request:

@@ -186,6 +186,8 @@ class Exchange:
 
     def add_limits(self, taken: Reservation | RateLimited) -> None:
         """Add the headers that describe the caller's rate limits: OpenAI's, and the protocol's own."""
+        if not taken.statuses:
+            return
         self.response_headers += taken.headers()
         now = datetime.now(UTC)
         for status in taken.tightest():

@@ -117,6 +117,8 @@ class Rates:
         expires.
         """
         limits = (*caller.rate_limits, *more)
+        if not limits:
+            return Reservation(generation_id)
         # Shielded, because a script that was sent takes all the same: its answer says what to roll back.
         taking = asyncio.ensure_future(
             self._limits.take(limits, generation_id, model=model, amounts=amounts, fallbacks=fallbacks)

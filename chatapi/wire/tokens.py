@@ -148,16 +148,26 @@ class Counter:
         self._tail_chars = 0
         self._known_tokens = 0
         self._known_bytes = 0
-        self.text_bytes = 0
-        """The length of everything added so far, in UTF-8."""
+        self._text_bytes = 0
 
     def add(self, text: str) -> None:
         self._latest.append(text)
         if len(self._latest) == _JOINED_DELTAS:
-            self._tail.append("".join(self._latest))
+            self._join()
+
+    def _join(self) -> None:
+        if self._latest:
+            text = "".join(self._latest)
             self._latest.clear()
-        self._tail_chars += len(text)
-        self.text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            self._tail.append(text)
+            self._tail_chars += len(text)
+            self._text_bytes += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+    @property
+    def text_bytes(self) -> int:
+        """The length of everything added so far, in UTF-8."""
+        self._join()
+        return self._text_bytes
 
     @property
     def uncounted_chars(self) -> int:
@@ -168,22 +178,19 @@ class Counter:
         """Encode all but the end, which may still grow: 1 to 4 ms for 4 KiB. For a long text call it in a
         thread.
         """
+        self._join()
         if self._tail_chars >= 2 * _PIECE_CHARS:
-            *whole, last = _pieces(self._unsettled)
+            *whole, last = _pieces("".join(self._tail))
             self._settled_tokens += sum(count(piece, self._encoding) for piece in whole)
-            self._tail, self._latest, self._tail_chars = [last], [], len(last)
+            self._tail, self._tail_chars = [last], len(last)
 
     @property
     def tokens(self) -> int:
         """Tokens of everything added so far, as `count` counts them. Encodes what is new and not settled."""
         if self.text_bytes > self._known_bytes:
-            self._known_tokens = self._settled_tokens + count(self._unsettled, self._encoding)
+            self._known_tokens = self._settled_tokens + count("".join(self._tail), self._encoding)
             self._known_bytes = self.text_bytes
         return self._known_tokens
-
-    @property
-    def _unsettled(self) -> str:
-        return "".join([*self._tail, *self._latest])
 
 
 def _bytes_or_replacement(byte_values: Callable[[int], bytes], token_id: int) -> bytes:

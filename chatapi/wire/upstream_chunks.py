@@ -225,7 +225,10 @@ class ChunkReader:
         before = len(batch)
         for position, choice in enumerate(chunk.choices or ()):
             self._read_choice(choice, position if choice.index is None else choice.index, batch)
-        self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
+        if chunk.usage is None and len(batch) == before + 1 and type(batch[-1]) is Text:
+            self._usage.said += 1  # what nearly every chunk is
+        else:
+            self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: _Chunk) -> None:
         """Keep what the first chunk says of all; it may come before the first delta."""

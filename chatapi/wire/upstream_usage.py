@@ -133,21 +133,22 @@ class UsageReader:
         self._just_ended: int | None = None
         # The latest one came where no choice's own comes.
         self._is_whole = False
-        # Chunks that said something, of which each has a token at least.
-        self._said = 0
+        self.said = 0
+        """Chunks that said something, of which each has a token at least. One that only has text is counted
+        here by the caller, and not read: a call for each would cost as much as its text.
+        """
+        self._seen = 0
         # Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of all
         # choices.
         self._fits_sum_so_far = True
 
     def read(self, sent: SentUsage | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:
         """Take in a chunk: its usage, and the deltas that it gave."""
-        if sent is None and len(said) == 1 and type(said[0]) is Text:  # what nearly every chunk is
-            self._said += 1
-            self._just_ended = self._latest = None
-            return
+        self._forget_early()
         ended = [delta.index for delta in said if isinstance(delta, Finished)]
         has_content = len(ended) < len(said) and any(isinstance(delta, _WITH_TOKENS) for delta in said)
-        self._said += has_content
+        self.said += has_content
+        self._seen = self.said
         usage = sent.value() if sent is not None else None
         if usage is not None:
             self._take(usage, ended, has_choices=has_choices)
@@ -159,8 +160,14 @@ class UsageReader:
 
     def whole(self, choices: int) -> Usage | None:
         """The usage of all choices, when every one has ended."""
+        self._forget_early()
         is_in_pieces = choices > 1 and len(self._pieces) == choices and not self._is_whole
         return self._added() if is_in_pieces and not self._fits_sum_so_far else self._latest
+
+    def _forget_early(self) -> None:
+        """Forget a usage that came before a text: it can't count the text."""
+        if self.said > self._seen:
+            self._just_ended = self._latest = None
 
     def _take(self, usage: Usage, ended: list[int], *, has_choices: bool) -> None:
         index = (ended[0] if len(ended) == 1 else None) if has_choices else self._just_ended
@@ -170,9 +177,9 @@ class UsageReader:
         if index is None:
             return
         self._pieces[index] = usage
-        most = self._said + HIDDEN_TOKENS * len(self._pieces)
+        most = self.said + HIDDEN_TOKENS * len(self._pieces)
         grows = previous is None or usage.completion_tokens >= previous.completion_tokens
-        self._fits_sum_so_far &= grows and self._said <= usage.completion_tokens <= most
+        self._fits_sum_so_far &= grows and self.said <= usage.completion_tokens <= most
 
     def _added(self) -> Usage:
         by_prompt: defaultdict[int, list[Usage]] = defaultdict(list)

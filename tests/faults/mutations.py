@@ -146,6 +146,20 @@ MUTATIONS = (
         ("tests/usage/test_idempotency_keys.py",),
     ),
     Mutation(
+        "the thresholds of limits are not looked for",
+        "usage/books/settlement.py",
+        "EXISTS (SELECT 1 FROM usage_budgetlimit)",
+        "FALSE",
+        ("tests/usage/test_events.py",),
+    ),
+    Mutation(
+        "the threshold of credit is not looked for",
+        "usage/books/settlement.py",
+        "EXISTS (SELECT 1 FROM usage_credit)",
+        "FALSE",
+        ("tests/usage/test_events.py",),
+    ),
+    Mutation(
         "a dead worker's answer may cost more than was held for it",
         "chatapi/worker/reaper/reaper.py",
         "completion = counted_completion(usage, orphan.completion_tokens_cap)",

@@ -121,6 +121,16 @@ def test_an_event_costs_a_statement_and_no_crossing_costs_none(key: APIKey, ask:
     assert counts == [usual] * 4 + [usual + 2, usual]
 
 
+def test_thresholds_are_looked_for_from_the_first_limit_on(key: APIKey, ask: Ask) -> None:
+    with CaptureQueriesContext(connection) as asked:
+        charge_10_000(ask())
+    (posting,) = [each["sql"] for each in asked if "WITH change" in each["sql"]]
+    assert "RETURNING" not in posting
+    limit("key", key.pk, "ever", 40_000)
+    charge_10_000(ask())
+    assert events() == [f"key/{key.pk}/ever ever 50"]
+
+
 def test_a_correction_crosses_thresholds_too(key: APIKey, ask: Ask) -> None:
     limit("key", key.pk, "ever", 100_000)
     charge_10_000(ask())

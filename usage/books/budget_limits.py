@@ -20,6 +20,7 @@ def _equal(limit: str, columns: Iterable[str], budget: str = "b") -> str:
 IS_OWN = _equal("l", LimitKey._fields)
 # Two texts, because the second costs a subquery for each budget, which only budgets of end users need.
 _OWN = f"FROM usage_budgetlimit AS l WHERE {IS_OWN}"
+_END_USER = Scope.END_USER.value  # each look at an enumeration's value is two calls
 _KIND = [name for name in LimitKey._fields if name not in ("scope", "scope_id")]
 _NEAREST = f"""FROM (
         SELECT n.limit_nanodollars, n.soft_limit_nanodollars FROM usage_budgetlimit AS n
@@ -46,7 +47,7 @@ def signed_limit_of(budget: str) -> str:
 
 def limit_of(ids: Iterable[str]) -> str:
     """Return the part of a query that finds the limit `l` of each budget `b` with one of these ids."""
-    return _NEAREST if any(each.startswith(Scope.END_USER.value) for each in ids) else _OWN
+    return _NEAREST if any(each.startswith(_END_USER) for each in ids) else _OWN
 
 
 def own_limits(keys: Iterable[LimitKey]) -> dict[LimitKey, BudgetLimit]:

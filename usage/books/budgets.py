@@ -184,10 +184,13 @@ _RETURNED = {"sqlite": "usage_budget", "postgresql": "b"}
 
 
 @together()
-def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> list[tuple[Any, ...]]:
+def post(
+    now: datetime, changes: Mapping[str, tuple[int, int]], *, has_thresholds: bool = True
+) -> list[tuple[Any, ...]]:
     """Release and post: each budget's pending falls by the first number, its posted rises by the second.
 
-    Return the columns of `Posted`, of all budgets; the list is filled when the statement was sent.
+    Return the columns of `Posted`, of all budgets; the list is filled when the statement was sent. It stays
+    empty without `has_thresholds`: then no budget has a limit or credit.
     """
     if not changes:
         return []
@@ -195,21 +198,26 @@ def post(now: datetime, changes: Mapping[str, tuple[int, int]]) -> list[tuple[An
     values, parameters = rows_of_values(
         "change", ["target", "released", "amount"], [(key, *changes[key]) for key in sorted(changes)]
     )
+    update = f"""{values} UPDATE usage_budget AS b
+        SET pending_nanodollars = b.pending_nanodollars - change.released,
+        posted_nanodollars = b.posted_nanodollars + change.amount"""  # noqa: S608
+    source = "FROM change WHERE b.id = change.target"
+    if not has_thresholds:
+        execute(f"{update} {source}", parameters)
+        return []
     budget = _RETURNED[connection.vendor]
     # A CASE, because each subquery costs something for each row, even if it finds nothing.
     is_paid = " AND ".join(f"{budget}.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
     credit = f"FROM usage_credit AS c WHERE c.organization_id = {budget}.scope_id"
     return fetch_later(
-        f"""{values} UPDATE usage_budget AS b
-        SET pending_nanodollars = b.pending_nanodollars - change.released,
-        posted_nanodollars = b.posted_nanodollars + change.amount,
+        f"""{update},
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
             SELECT 1 {limit_of(changes)}
             AND b.posted_nanodollars + change.amount >= l.soft_limit_nanodollars) THEN %s END)
-        FROM change WHERE b.id = change.target
+        {source}
         RETURNING id, posted_nanodollars, soft_limit_reached_at, {signed_limit_of(budget)},
             CASE WHEN {is_paid} THEN (SELECT c.credited_nanodollars {credit}) END,
-            CASE WHEN {is_paid} THEN (SELECT {LOW_CREDIT} {credit}) END""",  # noqa: S608
+            CASE WHEN {is_paid} THEN (SELECT {LOW_CREDIT} {credit}) END""",
         [*parameters, db_value(now)],
     )
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
+from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -136,6 +137,8 @@ class _Open(NamedTuple):
     api_key: str
     admitted_at: datetime | str
     claimed_at: datetime | str | None
+    has_thresholds: bool
+    """Whether there is any limit or credit: otherwise a posting can't cross a threshold."""
     owners: BudgetOwners
     price: Price
 
@@ -150,27 +153,30 @@ class _Open(NamedTuple):
         return self.owners.budget_ids(self.budget_day)
 
 
-# The public part of the key, for the log.
-_API_KEY = "(SELECT public FROM accounts_apikey WHERE accounts_apikey.id = api_key_id)"
+# The columns of `_Open` that the table does not have.
+_ELSEWHERE = {
+    # The public part of the key, for the log.
+    "api_key": "(SELECT public FROM accounts_apikey WHERE accounts_apikey.id = api_key_id)",
+    # Once for all rows, unlike a look for the limit of each budget.
+    "has_thresholds": "(SELECT EXISTS (SELECT 1 FROM usage_budgetlimit)"
+    " OR EXISTS (SELECT 1 FROM usage_credit))",
+}
+_OPEN_COLUMNS = ", ".join(
+    [_ELSEWHERE.get(name, name) for name in (*_Open._fields[:-2], *BudgetOwners._fields, *PRICE_COLUMNS)]
+)
 
 
 def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """Lock the running generations among them in id order, and return their rows."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
-    own = _Open._fields[:-2]
-    columns = [_API_KEY if name == "api_key" else name for name in own]
-    columns += [*BudgetOwners._fields, *PRICE_COLUMNS]
-    price = -len(PRICE_COLUMNS)
     rows = fetch_all(
-        f"SELECT {', '.join(columns)} FROM usage_generation "  # noqa: S608  the text is ours
+        f"SELECT {_OPEN_COLUMNS} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
         [db_value(generation_id) for generation_id in ids],
     )
-    found = [
-        _Open._make([*row[: len(own)], BudgetOwners(*row[len(own) : price]), Price(*row[price:])])
-        for row in rows
-    ]
+    own, price = len(_Open._fields) - 2, -len(PRICE_COLUMNS)
+    found = [_Open._make([*row[:own], BudgetOwners(*row[own:price]), Price(*row[price:])]) for row in rows]
     found = [row._replace(id=to_uuid(row.id), budget_day=to_date(row.budget_day)) for row in found]
     return {row.id: row for row in found}
 
@@ -224,17 +230,21 @@ def _update_generations(now: datetime, postings: Sequence[_Posting]) -> None:
     values, parameters = rows_of_values(
         "charge", ["id", "is_waived", *_COLUMNS], [_values(posting) for posting in postings]
     )
-    types = {"JSON": _JSON[connection.vendor]}
-    new = {name: f"CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items()}
-    # The reaper does not know the deployment of a lost worker; the last heartbeat's stays.
-    new["deployment"] = f"COALESCE(NULLIF({new['deployment']}, ''), g.deployment)"
-    columns = ", ".join(f"{name} = {value}" for name, value in new.items())
     execute(
         f"""{values} UPDATE usage_generation AS g
-        SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {columns}
+        SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {_new_values(connection.vendor)}
         FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters
         [*parameters, db_value(now)],
     )
+
+
+@cache
+def _new_values(vendor: str) -> str:
+    types = {"JSON": _JSON[vendor]}
+    new = {name: f"CAST(charge.{name} AS {types.get(kind, kind)})" for name, kind in _COLUMNS.items()}
+    # The reaper does not know the deployment of a lost worker; the last heartbeat's stays.
+    new["deployment"] = f"COALESCE(NULLIF({new['deployment']}, ''), g.deployment)"
+    return ", ".join(f"{name} = {value}" for name, value in new.items())
 
 
 def _values(posting: _Posting) -> list[object]:
@@ -314,4 +324,5 @@ def _update_budgets(
             for each in posting.row.budget_ids
         }
     )
-    return changes, budgets.post(now, changes)
+    has_thresholds = any(posting.row.has_thresholds for posting in moving)
+    return changes, budgets.post(now, changes, has_thresholds=has_thresholds)

@@ -5,8 +5,9 @@ Two calls in flight would reorder deltas. Deltas that arrive during a call go wi
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Protocol
 from uuid import UUID
 
@@ -25,6 +26,8 @@ MAX_TICK_S = 0.005
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
 # The most in one entry, unless a single delta is larger: a reader handles an entry in one step.
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
+# To encode so many once is cheaper than to add up their lengths first.
+SHORT_BATCH_DELTAS = 64
 # Up to this number of generations there are no turns: one call nearly always holds them all.
 MOST_IN_ORDER = 16
 # A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas.
@@ -125,20 +128,21 @@ class Publisher:
         size = 0
         for source in self._in_turns():
             batch = self._pending.pop(source)
-            end = _entry_end(batch)
+            try:
+                end, encoded = _first_entry(batch)
+            except Exception:
+                log.exception("the deltas of %s can't be encoded", source.id.hex)
+                source.lose_stream(batch)
+                continue
             self._writing[source], rest = batch[:end], batch[end:]
             if rest:
                 rests[source] = rest
-            try:
-                entry = _entry(source, self._writing[source])
-            except Exception:
-                log.exception("the deltas of %s can't be encoded", source.id.hex)
-                rests.pop(source, None)
-                source.lose_stream(batch)
-                del self._writing[source]
-                continue
-            entries.append(entry)
-            size += len(entry.batch)
+            is_last = isinstance(batch[end - 1], TERMINAL)
+            entries.append(
+                Entry(source.id, source.fence, source.next_seq, encoded, source.inbox, is_last=is_last)
+            )
+            source.next_seq += end
+            size += len(encoded)
             if size >= MAX_CALL_BYTES or len(entries) == MAX_CALL_ENTRIES:
                 break
         self._pending |= rests
@@ -181,28 +185,10 @@ class Publisher:
                 source.fence_off()
 
 
-def _entry_end(batch: list[AnyDelta]) -> int:
-    """Return how many of the deltas go into one entry."""
-    if len(batch) == 1 or (
-        len(batch) <= MAX_ENTRY_DELTAS and sum([each.content_chars for each in batch]) <= MAX_ENTRY_CHARS
-    ):
-        return len(batch)
-    chars = 0
-    for end, delta in enumerate(batch[:MAX_ENTRY_DELTAS]):
-        chars += delta.content_chars
-        if chars > MAX_ENTRY_CHARS:
-            return max(1, end)
-    return min(len(batch), MAX_ENTRY_DELTAS)
-
-
-def _entry(source: Source, batch: list[AnyDelta]) -> Entry:
-    entry = Entry(
-        source.id,
-        source.fence,
-        source.next_seq,
-        deltas.encode(batch),
-        source.inbox,
-        is_last=isinstance(batch[-1], TERMINAL),
-    )
-    source.next_seq += len(batch)
-    return entry
+def _first_entry(batch: list[AnyDelta]) -> tuple[int, bytes]:
+    """Return how many of the deltas go into one entry, and these encoded."""
+    if len(batch) <= SHORT_BATCH_DELTAS and len(encoded := deltas.encode(batch)) <= MAX_ENTRY_CHARS:
+        return len(batch), encoded
+    ends = list(accumulate(delta.content_chars for delta in batch[:MAX_ENTRY_DELTAS]))
+    end = max(1, bisect_right(ends, MAX_ENTRY_CHARS))
+    return end, deltas.encode(batch[:end])
