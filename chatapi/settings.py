@@ -49,7 +49,17 @@ for alias, database in DATABASES.items():
     if alias == "default":
         # A commit that a client has seen must survive a crash under any configuration of the server.
         parameters["synchronous_commit"] = "on"
-        own = {"pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000}}
+        wait_s = DATABASE_TIMEOUT_MS / 1000
+        # After `reconnect_timeout` the next request tries anew. Else the pool, which doubles the pause after
+        # each attempt, would make the requests after a long outage wait as long as the outage was.
+        own = {
+            "pool": {
+                "min_size": 1,
+                "max_size": DATABASE_POOL_SIZE,
+                "timeout": wait_s,
+                "reconnect_timeout": wait_s,
+            }
+        }
     else:
         parameters["default_transaction_read_only"] = "on"
         # Without a pool, which would wait for a replica that is away.
