@@ -118,12 +118,12 @@ PUBLIC_URL = env.str("CHATAPI_PUBLIC_URL", default="")
 
 # ---- webhooks
 WEBHOOK_PRIVATE_ADDRESSES = (
-    env.choice("CHATAPI_WEBHOOK_PRIVATE_ADDRESSES", default="REFUSE", choices=("REFUSE", "ALLOW")) == "ALLOW"
+    env.choice("CHATAPI_WEBHOOK_PRIVATE_ADDRESSES", default="refuse", choices=("refuse", "allow")) == "allow"
 )
 # ---- signing up and in (docs/sign-in.md)
 SIGN_UP = env.choice(
-    "CHATAPI_SIGN_UP", default="INVITATION", choices=("CLOSED", "INVITATION", "DOMAIN", "OPEN")
-).lower()
+    "CHATAPI_SIGN_UP", default="invitation", choices=("closed", "invitation", "domain", "open")
+)
 SIGN_UP_DOMAINS = [domain.lower() for domain in env.list("CHATAPI_SIGN_UP_DOMAINS", default=[])]
 OIDC_PRIVATE_ADDRESSES = env.bool("CHATAPI_OIDC_PRIVATE_ADDRESSES", default=False)
 
@@ -298,7 +298,7 @@ CACHES = {
 LOG_LEVEL = env.choice(
     "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 )
-LOG_FORMAT = env.choice("CHATAPI_LOG_FORMAT", default="CONSOLE", choices=("CONSOLE", "JSON")).lower()
+LOG_FORMAT = env.choice("CHATAPI_LOG_FORMAT", default="console", choices=("console", "json"))
 # Misspelt names of settings, each with the nearest right one; a new setting is read above this line.
 UNKNOWN_VARIABLES = env.unknown("CHATAPI_")
 LOGGING = {
