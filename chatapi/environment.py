@@ -52,11 +52,12 @@ class Environment(environ.Env):
             raise _unreadable(var, text, cast) from None
 
     def choice(self, var: str, *, default: str, choices: tuple[str, ...]) -> str:
-        """Return one of the upper-case `choices`, from any case. Raises `ImproperlyConfigured`."""
-        word: str = self.str(var, default=default).upper()
-        if word not in choices:
-            raise ImproperlyConfigured(f"{var}={word!r} must be one of {', '.join(choices)}.")
-        return word
+        """Return one of the `choices`, which may be written in any case. Raises `ImproperlyConfigured`."""
+        text: str = self.str(var, default=default)
+        for each in choices:
+            if each.lower() == text.lower():
+                return each
+        raise ImproperlyConfigured(f"{var}={text!r} must be one of {', '.join(choices)}.")
 
     def database(self, var: str, *, default: str) -> dict[str, Any]:
         """Return Django's settings for a database URL; errors don't show its password."""

@@ -49,7 +49,17 @@ for alias, database in DATABASES.items():
     if alias == "default":
         # A commit that a client has seen must survive a crash under any configuration of the server.
         parameters["synchronous_commit"] = "on"
-        own = {"pool": {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": DATABASE_TIMEOUT_MS / 1000}}
+        wait_s = DATABASE_TIMEOUT_MS / 1000
+        # After `reconnect_timeout` the next request tries anew. Else the pool, which doubles the pause after
+        # each attempt, would make the requests after a long outage wait as long as the outage was.
+        own = {
+            "pool": {
+                "min_size": 1,
+                "max_size": DATABASE_POOL_SIZE,
+                "timeout": wait_s,
+                "reconnect_timeout": wait_s,
+            }
+        }
     else:
         parameters["default_transaction_read_only"] = "on"
         # Without a pool, which would wait for a replica that is away.
@@ -108,12 +118,12 @@ PUBLIC_URL = env.str("CHATAPI_PUBLIC_URL", default="")
 
 # ---- webhooks
 WEBHOOK_PRIVATE_ADDRESSES = (
-    env.choice("CHATAPI_WEBHOOK_PRIVATE_ADDRESSES", default="REFUSE", choices=("REFUSE", "ALLOW")) == "ALLOW"
+    env.choice("CHATAPI_WEBHOOK_PRIVATE_ADDRESSES", default="refuse", choices=("refuse", "allow")) == "allow"
 )
 # ---- signing up and in (docs/sign-in.md)
 SIGN_UP = env.choice(
-    "CHATAPI_SIGN_UP", default="INVITATION", choices=("CLOSED", "INVITATION", "DOMAIN", "OPEN")
-).lower()
+    "CHATAPI_SIGN_UP", default="invitation", choices=("closed", "invitation", "domain", "open")
+)
 SIGN_UP_DOMAINS = [domain.lower() for domain in env.list("CHATAPI_SIGN_UP_DOMAINS", default=[])]
 OIDC_PRIVATE_ADDRESSES = env.bool("CHATAPI_OIDC_PRIVATE_ADDRESSES", default=False)
 
@@ -288,7 +298,7 @@ CACHES = {
 LOG_LEVEL = env.choice(
     "CHATAPI_LOG_LEVEL", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 )
-LOG_FORMAT = env.choice("CHATAPI_LOG_FORMAT", default="CONSOLE", choices=("CONSOLE", "JSON")).lower()
+LOG_FORMAT = env.choice("CHATAPI_LOG_FORMAT", default="console", choices=("console", "json"))
 # Misspelt names of settings, each with the nearest right one; a new setting is read above this line.
 UNKNOWN_VARIABLES = env.unknown("CHATAPI_")
 LOGGING = {

@@ -272,6 +272,14 @@ def test_a_proxy_with_http_1_0_and_forwarded_passes_streams_and_addresses_on(
     assert times[-1] - times[1] > 0.4
 
 
+@pytest.mark.parametrize("example", ["chatapi.conf", "prefix.conf"])
+def test_nginx_asks_a_process_that_was_restarted_before_the_next_one_stops(example: str) -> None:
+    """Else a rolling restart has moments in which it asks none, and answers 502 itself."""
+    pauses = re.findall(r"fail_timeout=(\d+)s;", (FOLDER / "nginx" / example).read_text())
+    assert len(pauses) == 2
+    assert all(int(pause) * 1_000 <= settings.LAME_DUCK_MS / 2 for pause in pauses)
+
+
 @needs_nginx
 def test_nginx_says_that_it_is_https_and_hides_the_metrics(proxy: int) -> None:
     headers = curl(proxy, "/console/sign-in", "-o", "/dev/null", "-D", "-")

@@ -63,6 +63,7 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
     reader = {
         "http://127.0.0.1:8000": service.url,
         ".venv/bin/python": sys.executable,
+        "client/bin/python": sys.executable,
         "ck_test_…": service.keys["test"],
     }
     shown = ""

@@ -35,7 +35,7 @@ class _Renderer(RendererHTML):
         names = [cell.content for th, cell in pairwise(tokens[idx:end]) if th.type == "th_open"]
         cells = [token for token in tokens[idx:end] if token.type == "td_open"]
         for cell, name in zip(cells, cycle(names), strict=False):
-            cell.attrSet("data-label", name)
+            cell.attrSet(*(("data-label", name) if name else ("class", "full")))
         return '<table class="rows">\n'
 
 

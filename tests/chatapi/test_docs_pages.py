@@ -39,6 +39,20 @@ def test_each_guide_is_in_the_menu_and_links_only_to_places_that_exist() -> None
             assert not fragment or f'id="{fragment}"' in found, (path, href, fragment)
 
 
+def test_no_guide_names_a_file_of_the_repository_that_its_readers_do_not_have() -> None:
+    for slug in guides.menu():
+        words = re.sub(
+            "<[^>]+>", " ", re.sub(r"<code>.*?</code>", " ", page(f"/docs/{slug}"), flags=re.DOTALL)
+        )
+        assert re.findall(r"\S+\.md\b", words) == [], slug
+
+
+def test_a_cell_names_its_column_for_a_phone_and_fills_the_line_without_a_name() -> None:
+    html = page("/docs/payment")
+    assert '<td class="full">who pays when</td>' in html
+    assert '<td data-label="top-up">people of the organization' in html
+
+
 def test_examples_have_the_readers_base_url() -> None:
     html = page("/docs/quickstart", host="127.0.0.1:9000")
     assert "http://127.0.0.1:9000/openai/v1/chat/completions" in html

@@ -29,6 +29,14 @@ def test_it_refuses_what_is_neither_yes_nor_no(monkeypatch: pytest.MonkeyPatch) 
         Environment().bool(VARIABLE, default=False)
 
 
+def test_a_choice_is_read_in_any_case_and_refused_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "JSON")
+    assert Environment().choice(VARIABLE, default="console", choices=("console", "json")) == "json"
+    monkeypatch.setenv(VARIABLE, "Jsno")
+    with pytest.raises(ImproperlyConfigured, match=f"^{VARIABLE}='Jsno' must be one of console, json.$"):
+        Environment().choice(VARIABLE, default="console", choices=("console", "json"))
+
+
 @pytest.mark.parametrize(
     "url", ["mysql://root:hunter2@localhost/x", "hunter2", "postgres://u:hunter2@h:port/x"]
 )

@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 TIMEOUT_S = 0.5
+OUTAGE_S = 8.0
 ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": f"{TIMEOUT_S * 1_000:.0f}"}
 
 
@@ -96,6 +97,25 @@ def test_it_serves_again_soon_after_a_crash(installation: Installation, ask: Ask
     crashed_at = time.monotonic()
     wait_for(lambda: ask("five").end().is_done, "service", timeout_s=10, pause_s=0.2)
     assert time.monotonic() - crashed_at < 10
+
+
+def test_it_serves_again_soon_after_an_outage(installation: Installation, ask: Ask, postgres: Any) -> None:
+    """The pool's pauses between its attempts to connect do not grow with the outage."""
+    import psycopg
+
+    url, name = installation.environment["DATABASE_URL"], postgres.info.dbname
+    with psycopg.connect(url, dbname="postgres", autocommit=True) as other:
+        other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        try:
+            postgres.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [backends(postgres)])
+            ends_at = time.monotonic() + OUTAGE_S
+            while time.monotonic() < ends_at:
+                assert not ask("five").end().is_done
+        finally:
+            other.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    back_at = time.monotonic()
+    wait_for(lambda: ask("five").end().is_done, "service", timeout_s=30, pause_s=0.2)
+    assert time.monotonic() - back_at < OUTAGE_S / 2
 
 
 def test_a_request_that_waits_too_long_for_a_lock_is_refused_and_charged_nothing(

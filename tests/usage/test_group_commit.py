@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from django.db import connection
 from django.db.models import F
@@ -19,6 +20,7 @@ from accounts.models import APIKey
 from tests import locked_database
 from tests.usage.conftest import admit_by_two, limit
 from usage.books import ledger
+from usage.database import group_commit
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.database.sql import execute
@@ -146,6 +148,32 @@ async def test_a_server_that_writes_nothing_or_gave_us_up_is_unavailable(
     assert [type(result) for result in results] == [DatabaseUnavailable, DatabaseUnavailable]
     assert await commits.write(write_limits, 3) == 3
     assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [3]
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
+async def test_a_restart_of_the_server_between_two_writes_fails_none(
+    commits: GroupCommit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool then has more dead connections than the writer's own."""
+    monkeypatch.setattr(group_commit, "IDLE_S", -1)
+
+    def own_process(now: datetime, items: Sequence[None]) -> list[int]:
+        return [connection.connection.info.backend_pid for _ in items]
+
+    def use_another(have_met: threading.Barrier) -> int:
+        connection.ensure_connection()
+        have_met.wait(10)
+        process = connection.connection.info.backend_pid
+        connection.close()
+        return int(process)
+
+    have_met = threading.Barrier(3)
+    processes = await asyncio.gather(
+        commits.write(own_process, None), *(asyncio.to_thread(use_another, have_met) for _ in range(3))
+    )
+    with psycopg.connect(**connection.get_connection_params()) as other:
+        other.execute("SELECT pg_terminate_backend(process, 5000) FROM unnest(%s) AS process", [processes])
+    assert await commits.write(write_limits, 1) == 1
 
 
 async def test_a_waiter_that_is_cancelled_does_not_take_its_write_back(commits: GroupCommit) -> None:

@@ -177,7 +177,9 @@ def _guarded(function: Callable[[], Result]) -> Result:
 
 
 def _close_if_dead() -> None:
-    """Close a connection that has died while it was idle, so that the call makes a new one."""
+    """Close a connection that has died while it was idle, and those of its pool, which may have died with it,
+    so that the call makes a new one.
+    """
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
     is_idle = now - getattr(_last_use, "at", now) > IDLE_S
     _last_use.at = now
@@ -186,6 +188,8 @@ def _close_if_dead() -> None:
             is_usable = own.is_usable()
         if not is_usable:
             own.close()
+            if pool := getattr(own, "pool", None):
+                pool.drain()
 
 
 def _resolve(results: Sequence[tuple[_Waiting, Any]]) -> None:
