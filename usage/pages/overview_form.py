@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from accounts import access
 from accounts.models import Organization, Project
 from usage import formatting, insights
-from usage.insights import Bucket, Filters, GroupBy, Range, Totals, request_sums
+from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, Totals, request_sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import (
@@ -163,7 +163,12 @@ class OverviewForm(UsageFilterForm):
     def metadata_keys(self) -> Sequence[str]:
         """Return the keys of the newest requests' metadata, if the page groups by one."""
         # Not while the form is validated: its organization may be chosen for the person afterwards.
-        return insights.metadata_keys(self.over, super().filters) if self.group_by == "metadata" else []
+        return insights.metadata_keys(self.newest.rows) if self.group_by == "metadata" else []
+
+    @cached_property
+    def newest(self) -> NewestRequests:
+        """Return the newest requests, for what the rollups don't know."""
+        return insights.newest_settled(self.over, super().filters)
 
     @property
     def shown_key(self) -> str:
@@ -180,11 +185,16 @@ class OverviewForm(UsageFilterForm):
         """Return whether the filters are of columns that only requests have."""
         return request_sums.are_needed(None, self.filters)
 
+    @cached_property
+    def chart(self) -> SumsSpec:
+        """Return what the chart shows: of the newest requests if the rollups know too little."""
+        is_of_requests = request_sums.are_needed(self.group_by, self.filters)
+        newest = self.newest if is_of_requests else None
+        return SumsSpec(self.over, self.group_by, self.filters, newest)
+
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""
-        if not request_sums.are_needed(self.group_by, self.filters):
-            return None
-        return insights.newest_settled(self.over, self.filters)[1]
+        return self.chart.newest and self.chart.newest.since
 
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""

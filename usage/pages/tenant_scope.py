@@ -6,7 +6,7 @@ from django.http import Http404, HttpRequest
 
 from accounts import access
 from accounts.models import Organization, Project
-from usage.models import BudgetLimit, Generation
+from usage.models import Generation
 from usage.pages.filters import RowField, UsageFilterForm
 
 Form = TypeVar("Form", bound=UsageFilterForm)
@@ -33,13 +33,6 @@ def scoped_form(form_class: type[Form], request: HttpRequest) -> Form:
                 raise Http404(f"There is no such {field.model._meta.verbose_name}.")
     form.cleaned_data["organization"] = form.cleaned_data["organization"] or _home(form)
     return form
-
-
-def own_limits(user: access.Person) -> list[int] | None:
-    """Return the ids of the budget limits that the person sees; None: all."""
-    if access.is_operator(user):
-        return None
-    return list(access.seen_by(user, BudgetLimit.objects.all()).values_list("pk", flat=True))
 
 
 def _home(form: UsageFilterForm) -> int:
