@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import islice
 
-from accounts.models import Organization
 from usage.books import budget_limits
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
@@ -16,7 +15,7 @@ from usage.models.budget_keys import BudgetKey
 # The share of its limit from which a budget counts as near it.
 NEAR_LIMIT = 0.8
 # Budgets that are read at most: in some time zones, their period may be over already.
-_MAX_CANDIDATES = 1_000
+_MAX_CANDIDATES = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +42,14 @@ class BudgetUse:
 
 
 @time_limit()
-def budgets_near_limit(n: int = 5, organizations: Collection[int] | None = None) -> list[BudgetUse]:
-    """Return the `n` budgets nearest to their limit, the nearest first, of these organizations or of all."""
-    now = database_now()
+def budgets_near_limit(
+    n: int = 5, organizations: Collection[int] | None = None, now: datetime | None = None
+) -> list[BudgetUse]:
+    """Return the `n` budgets nearest to their limit, the nearest first, of these organizations or of all.
+
+    `now` is the database's time, if it is known already.
+    """
+    now = now or database_now()
     current = (
         use
         for use in _fullest(now, organizations)
@@ -54,6 +58,8 @@ def budgets_near_limit(n: int = 5, organizations: Collection[int] | None = None)
     return list(islice(current, n))
 
 
+# In between, the calendar of each time zone has one of their days.
+_FIRST_TO_LAST = ("Pacific/Kiritimati", "UTC", "Etc/GMT+12")
 # The organization, the project and the end of the name of the owner of the budget `b`.
 _OWNERS = """
     LEFT JOIN accounts_apikey AS k ON b.scope = 'key' AND k.id = b.scope_id
@@ -65,13 +71,9 @@ _OWNERS = """
 
 
 def _fullest(now: datetime, organizations: Collection[int] | None) -> list[BudgetUse]:
-    """Return budgets whose period is the current one in any organization's time zone, the fullest first."""
-    zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
-    current = sorted(
-        {(period.value, period.start(local_day(now, zone))) for zone in zones for period in Period}
-    )
-    if not current:
-        return []
+    """Return budgets whose period is the current one in some time zone, the fullest first."""
+    days = [local_day(now, zone) for zone in _FIRST_TO_LAST]
+    current = sorted({(period.value, period.start(day)) for day in days for period in Period})
     ids = [] if organizations is None else list(organizations)
     only = "" if organizations is None else f"o.id IN ({', '.join(['%s'] * len(ids)) or 'NULL'}) AND"
     periods = ", ".join(["(%s, %s)"] * len(current))

@@ -28,6 +28,8 @@ class LastCheck:
 class Health:
     """The state of the service, as the tables show it."""
 
+    now: datetime
+    """The database's time."""
     queue_depth: int
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
@@ -84,6 +86,7 @@ def health() -> Health:
     queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, checked_at, *difference = row
     checked = _moment(checked_at)
     return Health(
+        now=now,
         queue_depth=queued,
         oldest_queued_s=_seconds(now, oldest),
         running=running,

@@ -83,6 +83,8 @@ def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
     )
     form.offer_choices()
     limited_to = access.organizations_of(user)
+    health = insights.health() if access.is_operator(user) else None
+    now = health.now if health else None
     return {
         "form": form,
         "before": None if form.is_of_requests else form.over.before,
@@ -94,8 +96,8 @@ def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
         "refusals": refusals(form, list_url) if form.group_by == "error" else None,
         "has_usage": sums.now.requests > 0,
         "chips": form.chips(),
-        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(organizations=limited_to)],
-        "health": _health(insights.health()) if access.is_operator(user) else None,
+        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(organizations=limited_to, now=now)],
+        "health": _health(health) if health else None,
     }
 
 

@@ -236,8 +236,8 @@ class OverviewForm(UsageFilterForm):
             self.fields["organization"].widget = forms.Select(choices=options)
 
     def own_organizations(self) -> "QuerySet[Organization]":
-        """Return the organizations of which a member chooses one; none for operators."""
-        if access.is_operator(self.person):
+        """Return the organizations of which a member of several chooses one; none for others."""
+        if len(access.organizations_of(self.person) or ()) < 2:
             return Organization.objects.none()
         return access.seen_by(self.person, Organization.objects.order_by("name"))
 
