@@ -13,7 +13,7 @@ from usage.database.time_limit import time_limit
 from usage.insights import request_sums
 from usage.insights.generation_list import newest_first_tokens
 from usage.insights.range import Range
-from usage.insights.sources import Filters, single_dimension
+from usage.insights.sources import Filters, rows_of, single_dimension
 from usage.insights.sums import SumsSpec, Totals, sums_of
 from usage.models import DailyFirstTokens, Dimension
 from usage.rollups import closed_days
@@ -68,7 +68,7 @@ def percentiles(
             queries.append(rows.values_list("part", "first_token_ms").annotate(times=Count("id")))
             weighed_by.append((number, span))
     counts: list[Counter[int]] = [Counter() for _ in queries]
-    for part, value, times in queries[0].union(*queries[1:], all=True):
+    for part, value, times in rows_of(queries):
         counts[part][value if weighed_by[part][1] is None else bucket_of(value)] += times
     found: list[list[tuple[Counter[int], float]]] = [[] for _ in ranges]
     for sample, (number, measured) in zip(counts, weighed_by, strict=True):

@@ -11,6 +11,7 @@ from django.db.models.functions import Cast
 from accounts.models import APIKey
 from usage.database.clock import StartOfDay, TruncUTC
 from usage.database.time_limit import time_limit
+from usage.insights.sources import rows_of
 from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
 from usage.rollups import closed_days
 
@@ -74,8 +75,8 @@ def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
         ).annotate(owner=Cast("api_key_id", CharField()), start=TruncUTC("day", "hour"))
         for start, end in spans.open
     ]
-    rows, *others = (part.order_by().values_list("owner", "start").annotate(**_SUMS) for part in parts)
-    for owner, midnight, *numbers in rows.union(*others, all=True):
+    queries = [part.order_by().values_list("owner", "start").annotate(**_SUMS) for part in parts]
+    for owner, midnight, *numbers in rows_of(queries):
         yield (int(owner), midnight.date(), *numbers)
 
 

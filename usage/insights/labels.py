@@ -6,7 +6,7 @@ from typing import Any
 from django.db.models import BooleanField, CharField, F, QuerySet, Value
 
 from accounts.models import APIKey, Organization, Project
-from usage.insights.sources import NUMERIC_GROUPS, GroupBy
+from usage.insights.sources import NUMERIC_GROUPS, GroupBy, rows_of
 from usage.models import Outcome
 
 Labels = Mapping[tuple[GroupBy, Any], str]
@@ -33,8 +33,7 @@ def labels_of(ids: Mapping[GroupBy, Iterable[Any]]) -> Labels:
             continue
         for name in members:
             found[group_by, name] = Outcome(name).label if group_by == "outcome" else name or "none"
-    named = queries[0].union(*queries[1:], all=True) if queries else ()
-    return found | {(table, pk): _name(table, *columns) for table, pk, *columns in named}
+    return found | {(table, pk): _name(table, *columns) for table, pk, *columns in rows_of(queries)}
 
 
 def _name(table: GroupBy, name: str, more: str, flag: bool) -> str:

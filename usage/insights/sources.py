@@ -5,7 +5,7 @@ today, the edges of a range that are not full UTC days, and buckets that are hou
 `DailyEndUserUsage` has all days of the projects that count their end users.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import Any, Literal, TypeVar
@@ -32,6 +32,9 @@ _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
 # Filters of columns that only requests have.
 _OF_REQUESTS = ("error", "metadata", "metadata_key")
+
+# SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
+_MAX_PARTS = 400
 
 Rows = TypeVar("Rows", bound=Model)
 
@@ -81,6 +84,15 @@ class Source:
     """The failed requests, then `closed_days.SUMS`, always in this order."""
     is_text: bool = False
     """Whether the group is a number that is stored as text."""
+
+
+def rows_of(queries: Sequence[QuerySet[Any, Any]]) -> Iterator[Any]:
+    """Yield the rows of all queries, which have the same columns, from one statement; from several if days
+    that are closed and open alternate so often that SQLite would refuse it.
+    """
+    for start in range(0, len(queries), _MAX_PARTS):
+        first, *others = queries[start : start + _MAX_PARTS]
+        yield from first.union(*others, all=True) if others else first
 
 
 def sources(

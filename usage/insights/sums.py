@@ -16,7 +16,7 @@ from usage.insights import request_sums
 from usage.insights.generation_list import NewestRequests
 from usage.insights.labels import Labels, labels_of
 from usage.insights.range import DAY, Range
-from usage.insights.sources import NUMERIC_GROUPS, Filters, GroupBy, Source, overages, sources
+from usage.insights.sources import NUMERIC_GROUPS, Filters, GroupBy, Source, overages, rows_of, sources
 
 # Groups of a series that have their own name: nobody can tell more colours apart.
 MAX_GROUPS = 8
@@ -203,10 +203,9 @@ def _read(
             }
             rows = source.rows.order_by().annotate(**columns)
             queries.append(rows.values_list(*columns).annotate(**source.sums))
-    first, *others = queries
     return [
         (number, start, _group_id(specs[number].group_by, name), Totals.of(sums))
-        for number, start, name, *sums in (first.union(*others, all=True) if others else first)
+        for number, start, name, *sums in rows_of(queries)
     ]
 
 
