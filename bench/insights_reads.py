@@ -143,7 +143,6 @@ def pages() -> Iterator[tuple[str, Read]]:
         ("statements", []),
         ("statement", [busiest.organization_id, f"{database_now():%Y-%m}"]),
         ("audit", []),
-        ("prices", []),
     ):
         url = reverse(f"admin:{name}", args=args)
         yield url, partial(get, client, url)
@@ -167,7 +166,6 @@ def console_pages() -> Iterator[tuple[str, Read]]:
     named: dict[str, tuple[Any, ...]] = {
         "request": (str(Generation.objects.filter(api_key=key).latest("admitted_at")),),
         "key": (key.pk,),
-        "model": ("seed-large",),
         "statement": (month,),
     }
     whole = [

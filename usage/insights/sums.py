@@ -126,7 +126,8 @@ def sums_of(specs: Sequence[SumsSpec]) -> list[Sums]:
     """Return the sums of each spec, in one statement; of end users, those of the most expensive."""
     found: list[Sums] = [{} for _ in specs]
     for number, _, group, sums in _read(specs):
-        found[number][group] = found[number].get(group, Totals()) + sums
+        known = found[number].get(group)
+        found[number][group] = known + sums if known else sums
     return found
 
 
@@ -219,7 +220,7 @@ def _sums_by_bucket(spec: SumsSpec, named: list[Any]) -> dict[tuple[int, Any], T
     for _, moment, group, sums in _read([spec], named, by_start=True):
         # The UTC day of an end user may begin before the range does; it counts in the first bucket.
         key = (max(bisect_right(starts, moment) - 1, 0), group)
-        found[key] = found.get(key, Totals()) + sums
+        found[key] = found[key] + sums if key in found else sums
     if spec.group_by == "end_user" and None in named:
         return _with_rest(found, spec, named)
     return found
