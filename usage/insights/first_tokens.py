@@ -58,15 +58,17 @@ def percentiles(
     """Return the percentiles of each range, in one statement, from the requests of what `weighed` returns."""
     queries: list[Any] = []
     weighed_by: list[tuple[int, Range | None]] = []
+    spans: list[tuple[int, Range]] = []
     for number, over in enumerate(ranges):
         closed, sampled = _parts(over, filters)
+        spans += [(number, span) for span in sampled]
         for first, last in closed:
             queries.append(_counted(first, last, filters, len(queries)))
             weighed_by.append((number, None))
-        for span in sampled:
-            rows = newest_first_tokens(span, filters).order_by().annotate(part=Value(len(queries)))
-            queries.append(rows.values_list("part", "first_token_ms").annotate(times=Count("id")))
-            weighed_by.append((number, span))
+    for span, newest in zip(spans, newest_first_tokens([span for _, span in spans], filters), strict=True):
+        rows = newest.order_by().annotate(part=Value(len(queries)))
+        queries.append(rows.values_list("part", "first_token_ms").annotate(times=Count("id")))
+        weighed_by.append(span)
     counts: list[Counter[int]] = [Counter() for _ in queries]
     for part, value, times in rows_of(queries):
         counts[part][value if weighed_by[part][1] is None else bucket_of(value)] += times

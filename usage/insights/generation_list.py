@@ -6,6 +6,7 @@ ids: UUIDv7, which sort by the time just before the admission.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -202,14 +203,16 @@ def _newest(filters: RequestFilters) -> "tuple[QuerySet[Generation], _Cursor | N
     return (scan.down_to(floor) if floor else scan).rows, floor
 
 
-def newest_first_tokens(over: Range, filters: Filters) -> "QuerySet[Generation]":
-    """Return those of the newest `SAMPLE` requests in the range that match and have begun to answer."""
-    resolved = _with_one_owner(_asked(over, filters))
-    if resolved is None:
-        return Generation.objects.none()
-    newest = _Scan.of(resolved).newest_first.values("pk")[:SAMPLE]
-    rows = Generation.objects.filter(pk__in=newest, first_token_ms__isnull=False)
-    return _matching(rows, resolved)
+def newest_first_tokens(ranges: Sequence[Range], filters: Filters) -> "list[QuerySet[Generation]]":
+    """Return those of the newest `SAMPLE` requests in each range that match and have begun to answer."""
+    resolved = _with_one_owner(_asked(ranges[0], filters)) if ranges else None
+    found = []
+    for over in ranges:
+        own = resolved and replace(resolved, since=over.start, until=over.end)
+        newest = _Scan.of(own).newest_first.values("pk")[:SAMPLE] if own else []
+        rows = Generation.objects.filter(pk__in=newest, first_token_ms__isnull=False)
+        found.append(_matching(rows, own) if own else rows.none())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +329,9 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         keys = APIKey.objects.filter(pk=filters.api_key_id)
         keys = keys if filters.project_id is None else keys.filter(project=filters.project_id)
         keys = keys if organization_id is None else keys.filter(project__organization=organization_id)
-        return replace(filters, organization_id=None, project_id=None) if keys.exists() else None
+        is_alone = filters.project_id is None and organization_id is None
+        is_possible = is_alone or keys.exists()
+        return replace(filters, organization_id=None, project_id=None) if is_possible else None
     if filters.project_id is not None:
         home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
         is_possible = home is not None and organization_id in (None, home)

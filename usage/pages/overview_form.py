@@ -138,7 +138,7 @@ class OverviewForm(UsageFilterForm):
         """Return whether the page shows the end users of a project, or one of them."""
         return bool(self.cleaned_data.get("end_user")) or self.cleaned_data.get("group") == "end_user"
 
-    @property
+    @cached_property
     def has_end_users(self) -> bool:
         """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
@@ -147,8 +147,9 @@ class OverviewForm(UsageFilterForm):
             return False
         if self.is_by_end_user:
             return True
-        is_counted = self._counting_projects(None).filter(pk=data["project"]).exists()
-        return is_counted and self._can_rank(data["project"])
+        field: Any = self.fields["project"]
+        project = field.row(data["project"])
+        return bool(project and project.counts_end_users and self._can_rank(project.pk))
 
     @property
     def filters(self) -> Filters:
