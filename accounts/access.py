@@ -157,6 +157,17 @@ def may(user: Person, permission: str, row: Model) -> bool:
     return where_may(user, permission, type(row)._default_manager.filter(pk=row.pk)).exists()
 
 
+def role_on(user: Person, row: Model) -> str | None:
+    """Return the person's role in the row's organization, as the database has it; None in another's."""
+    by_role: dict[str, list[int]] = {}
+    for organization_id, role in roles_of(user).items():
+        by_role.setdefault(role, []).append(organization_id)
+    own = type(row)._default_manager.filter(pk=row.pk)
+    return next(
+        (role for role, ids in by_role.items() if own.filter(_belonging_to(ids, own.model)).exists()), None
+    )
+
+
 def may_in(user: Person, permission: str, organization_id: int) -> bool:
     """Return whether the person has the permission in this organization; reads no row of it."""
     if is_operator(user):

@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection, reset_queries, transaction
+from django.http import HttpResponse
 from django.test import Client, override_settings
 from django.urls import reverse
 
 from accounts import keys
-from accounts.models import APIKey, Organization, Project
+from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi import identity
 from usage import insights
 from usage.books import ledger
@@ -52,10 +53,11 @@ def measure(generations: int) -> bool:
     )
     tables = (HourlyUsage, DailyUsage, DailyTotals, ClosedDay)
     print(", ".join(f"{table.objects.count():,} {table._meta.verbose_name_plural}" for table in tables))
-    print("\n| read | median ms | worst ms | queries |\n|---|---|---|---|")
+    print("\n| read | median ms | worst ms | queries | kB |\n|---|---|---|---|---|")
     connection.force_debug_cursor = True
     with override_settings(ALLOWED_HOSTS=["*"]):
-        slowest, name = max((timed(name, read), name) for name, read in [*pages(), *routes()])
+        reads = [*pages(), *console_pages(), *routes()]
+        slowest, name = max((timed(name, read), name) for name, read in reads)
         for walk_name, read in walks():
             timed(walk_name, read)
     is_within = slowest <= BOUND_MS
@@ -72,13 +74,12 @@ def timed(name: str, read: Read, repeats: int = REPEATS) -> float:
     for _ in range(repeats):
         reset_queries()
         began = time.perf_counter()
-        read()
+        answer = read()
         times.append((time.perf_counter() - began) * 1_000)
-    print(
-        f"| {name} | {statistics.median(times):.1f} | {max(times):.1f} | {len(connection.queries)} |",
-        flush=True,
-    )
-    return statistics.median(times)
+    weight = len(answer.content) / 1_000 if isinstance(answer, HttpResponse) else 0
+    median, worst, queries = statistics.median(times), max(times), len(connection.queries)
+    print(f"| {name} | {median:.1f} | {worst:.1f} | {queries} | {weight:.0f} |", flush=True)
+    return median
 
 
 # ---- what is measured, by name
@@ -136,9 +137,55 @@ def pages() -> Iterator[tuple[str, Read]]:
         partial(get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
     )
     yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(get, client, reverse("admin:live"))
+    for name, args in (
+        ("organization", [busiest.organization_id]),
+        ("budgets", []),
+        ("statements", []),
+        ("statement", [busiest.organization_id, f"{database_now():%Y-%m}"]),
+        ("audit", []),
+    ):
+        url = reverse(f"admin:{name}", args=args)
+        yield url, partial(get, client, url)
     for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
         url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
         yield url, partial(get, client, url)
+        row = key if model is APIKey else model._default_manager.order_by("pk").first()
+        if row is not None:
+            url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[row.pk])
+            yield url, partial(get, client, url)
+
+
+def console_pages() -> Iterator[tuple[str, Read]]:
+    """Yield the console's pages of the busiest organization, as its owner gets them."""
+    project, key = busiest_key()
+    owner = User.objects.create_user("bench-owner")
+    Member.objects.create(organization=project.organization, user=owner, role=Role.OWNER)
+    client = Client()
+    client.force_login(owner)
+    month = f"{database_now():%Y-%m}"
+    named: dict[str, tuple[Any, ...]] = {
+        "request": (str(Generation.objects.filter(api_key=key).latest("admitted_at")),),
+        "key": (key.pk,),
+        "statement": (month,),
+    }
+    whole = [
+        "start", "overview", "usage", "requests", "live", "keys", "budgets", "rate_limits", "models",
+        "playground", "statements", "notifications", "webhooks", "members", "settings", "audit", "new_key",
+    ]  # fmt: skip
+    for name, args in {**dict.fromkeys(whole, ()), **named}.items():
+        url = reverse(f"console:{name}", args=[project.organization_id, *args])
+        yield url, partial(get, client, url)
+    views = {
+        "overview": ("days=90", "days=90&group=key", "days=30&bucket=hour&group=key", "group=error",
+                     "group=outcome&days=30", f"project={project.pk}", f"key={key.pk}"),
+        "usage": ("days=90", "days=30&bucket=hour", f"key={key.pk}", "model=seed-large&days=30"),
+        "requests": ("sort=cost", "sort=duration", "outcome=any_error", f"project={project.pk}",
+                     f"key={key.pk}", "model=seed-large", "min=0.012&days=90"),
+    }  # fmt: skip
+    for name, queries in views.items():
+        url = reverse(f"console:{name}", args=[project.organization_id])
+        for query in queries:
+            yield f"{url}?{query}", partial(get, client, url, **dict(parse_qsl(query)))
 
 
 def routes() -> Iterator[tuple[str, Read]]:
@@ -181,11 +228,12 @@ def walk(filters: Any, pages: int) -> None:
             return
 
 
-def get(client: Client, path: str, **query: Any) -> None:
-    """Read a page or a route; fail unless it answers with 200."""
+def get(client: Client, path: str, **query: Any) -> Any:
+    """Return the answer of a page or a route; fail unless it is 200."""
     response = client.get(f"{path}?{urlencode(query, doseq=True)}")
     status = response.status_code
     assert status == 200, f"{path} {query}: {status} {response.content[:200]!r}"
+    return response
 
 
 def busiest_key() -> tuple[Project, APIKey]:

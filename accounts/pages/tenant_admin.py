@@ -3,7 +3,7 @@
 Operators see all rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode
@@ -17,7 +17,7 @@ from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest
 from django.urls import reverse
 
-from accounts import access
+from accounts import access, roles
 from accounts.pages.admin_mixins import ListPage
 
 
@@ -27,10 +27,9 @@ class SeenRelatedFilter(admin.RelatedFieldListFilter):
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         seen = access.seen_by(request.user, field.related_model._default_manager.all())
         ordering = self.field_admin_ordering(field, request, model_admin)
-        found: list[tuple[str, Any]] = field.get_choices(
-            include_blank=False, ordering=ordering, limit_choices_to={"pk__in": seen}
-        )
-        return found
+        rows = seen.order_by(*ordering) if ordering else seen
+        # A row's name may begin with its owner's.
+        return [(row.pk, str(row)) for row in rows.select_related()]
 
 
 class NamedFilter(admin.RelatedFieldListFilter):
@@ -113,16 +112,26 @@ class TenantAdmin(ListPage):
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
         """Return whether the role allows it in the row's organization; Django decides without a row."""
-        row = obj
-        # The theme's actions pass the id from the URL, where Django passes the row.
-        if obj is not None and not isinstance(obj, Model):
-            row = self.get_object(request, str(obj))  # type: ignore[attr-defined]
-        if row is None:
-            return obj is None
-        if access.is_operator(request.user):
+        if obj is None:
             return True
+        row = self.row_of(request, obj)
+        if row is None or access.is_operator(request.user):
+            return row is not None
         is_theirs = act == "view" or not self.is_operators(row)
-        return is_theirs and access.may(request.user, self.permission(act), row)
+        role = _once(request, (type(row), row.pk), lambda: access.role_on(request.user, row))
+        return is_theirs and role is not None and self.permission(act) in roles.PERMISSIONS[role]
+
+    def row_of(self, request: HttpRequest, obj: Any) -> Any:
+        """Return the row: the theme's buttons pass the id from the URL, where Django passes the row."""
+        return obj if isinstance(obj, Model) else self.get_object(request, str(obj))
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row. A page that is only read needs it for its form and each of the theme's buttons."""
+        read = super().get_object  # type: ignore[misc]
+        if request.method != "GET":
+            return read(request, object_id, from_field)
+        key = (self.model, object_id, from_field)
+        return _once(request, key, lambda: read(request, object_id, from_field))
 
     def permission(self, act: str) -> str:
         """Return the name of a permission for this kind of row."""
@@ -136,7 +145,9 @@ class TenantAdmin(ListPage):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Return the rows with which the list, its search, autocompletion and each row's page begin."""
-        return access.seen_by(request.user, super().get_queryset(request))  # type: ignore[misc]
+        rows = access.seen_by(request.user, super().get_queryset(request))  # type: ignore[misc]
+        related = getattr(self, "list_select_related", None)  # which an inline does not have
+        return rows.select_related(*related) if related else rows
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Fill in the organization of a person who belongs to one only."""
@@ -199,6 +210,14 @@ class TenantAdmin(ListPage):
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:
         """Raise `Http404`, where Django would redirect: another's row and a missing one look the same."""
         raise Http404(f"There is no such {opts.verbose_name}.")
+
+
+def _once(request: HttpRequest, key: object, read: Callable[[], Any]) -> Any:
+    """Return what `read` returns; it is called once a request for each key."""
+    known = vars(request).setdefault("_read_once", {})
+    if key not in known:
+        known[key] = read()
+    return known[key]
 
 
 def _asks_for(wanted: Any) -> str:

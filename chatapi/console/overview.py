@@ -10,7 +10,7 @@ from chatapi.console.filters import ConsoleOverviewForm, scoped
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import change, count, money, share, usd
-from usage.insights import Point, Totals
+from usage.insights import Point, SumsSpec, Totals
 from usage.pages.overview import chart_of
 from usage.pages.overview_cards import Card, Spender
 from usage.pages.refusals import refusals
@@ -29,16 +29,18 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     if not form.is_valid():
         return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
     with closed_days.read_once(form.over.before.start, form.over.end):
-        points = insights.series(form.over, form.group_by, form.filters)
         # An organization that did not exist for all of the time before has nothing to compare with.
         can_compare = not form.is_of_requests and console.organization.created_at <= form.over.before.start
-        before = insights.totals(form.over.before, form.filters) if can_compare else Totals()
+        # The chart by error has only the requests with one.
+        is_part = form.group_by == "error"
+        ranges = [*([form.over] if is_part else []), *([form.over.before] if can_compare else [])]
+        points, totals = insights.series_beside(
+            form.chart, [SumsSpec(each, None, form.filters) for each in ranges]
+        )
     chips = form.chips()
     form.offer_choices()
-    # The chart by error has only the requests with one.
-    is_part = form.group_by == "error"
-    parts = (point.totals for point in points)
-    now = insights.totals(form.over, form.filters) if is_part else sum(parts, Totals())
+    before = totals.pop() if can_compare else Totals()
+    now = totals.pop() if is_part else sum((point.totals for point in points), Totals())
     context |= {
         "form": form,
         "before": form.over.before,

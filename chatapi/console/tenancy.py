@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, NamedTuple
 
 from django.contrib import messages
@@ -61,7 +61,7 @@ _PAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Console:
     """The organization that a request's URL names, as its person may see it."""
 
@@ -69,14 +69,26 @@ class Console:
     organization: Organization
     others: list[Organization]
     """The person's other organizations."""
-    projects: list[Project]
-    project: Project | None
-    """The project of the URL's parameter; None: all of them."""
+    project_id: str
+    """The URL's parameter; empty: all projects."""
+
+    @cached_property
+    def projects(self) -> list[Project]:
+        """Return the active projects of the organization; a file or a form's answer does not show them."""
+        rows = list(Project.objects.filter(organization=self.organization, is_active=True))
+        for row in rows:
+            row.organization = self.organization
+        return rows
+
+    @cached_property
+    def project(self) -> Project | None:
+        """Return the project of the URL's parameter; None: all of them."""
+        return next((row for row in self.projects if str(row.pk) == self.project_id), None)
 
     @classmethod
     def of(cls, request: HttpRequest, places: Sequence[Member], organization_id: int) -> "Console":
-        """Read what the frame needs, for a person with these places; raises `Http404` for an organization
-        that they don't see.
+        """Return the console of a person with these places; raises `Http404` for an organization that they
+        don't see.
         """
         person = request.user
         known = {place.organization_id: place.organization for place in places}
@@ -85,12 +97,8 @@ class Console:
             organization = Organization.objects.filter(pk=organization_id).first()
         if organization is None:
             raise Http404("There is no such organization.")
-        projects = list(Project.objects.filter(organization=organization, is_active=True))
-        for row in projects:
-            row.organization = organization
-        project_id = request.GET.get("project", "")
-        project = next((row for row in projects if str(row.pk) == project_id), None)
-        return cls(person, organization, list(known.values())[:MAX_CHOICES], projects, project)
+        others = list(known.values())[:MAX_CHOICES]
+        return cls(person, organization, others, request.GET.get("project", ""))
 
     def may(self, permission: str) -> bool:
         """Return whether the person has the permission in this organization."""

@@ -4,7 +4,7 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
 
-from chatapi.models import ModelKind, ServedModel
+from chatapi.models import ModelKind
 from chatapi.pages import (
     catalog_pages,
     deployment_pages,
@@ -73,10 +73,11 @@ def urls() -> list[URLPattern]:
 
 def overview_page(request: HttpRequest) -> HttpResponse:
     """Show the Overview with the catalog's deployments and kinds of models."""
+    catalog = deployment_pages.Catalog.read()
     return overview.page(
         request,
-        recent_deployments=deployment_pages.recent_deployments,
-        model_kinds=lambda: dict(ServedModel.objects.exclude(kind=ModelKind.CHAT).values_list("pk", "kind")),
+        recent_deployments=lambda: deployment_pages.recent_deployments(catalog.deployments),
+        model_kinds={model: kind for model, kind in catalog.kinds.items() if kind != ModelKind.CHAT},
     )
 
 

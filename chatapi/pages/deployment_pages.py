@@ -24,7 +24,7 @@ from django.views.decorators.http import require_http_methods
 from accounts.audit import recorder
 from chatapi import upstream_keys
 from chatapi.model_kinds import MODEL_KINDS
-from chatapi.models import Deployment
+from chatapi.models import Deployment, ServedModel
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Usage, Vector
 from chatapi.wire.generation_request import GenerationRequest
@@ -144,12 +144,33 @@ class _Served:
         return "failing" if 2 * self.broken >= ended else "some errors"
 
 
-def recent_deployments() -> Recent:
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The kinds of models by their names, and all deployments; read in one statement."""
+
+    kinds: Mapping[str, str]
+    deployments: Sequence[Deployment]
+
+    @classmethod
+    def read(cls) -> "Catalog":
+        columns = ("name", "engine", "is_active")
+        kinds, deployments = {}, []
+        rows = ServedModel.objects.order_by("pk", "deployments__priority", "deployments__name").values_list(
+            "pk", "kind", *(f"deployments__{column}" for column in columns)
+        )
+        for model, kind, *deployment in rows:
+            kinds[model] = kind
+            if deployment[0] is not None:
+                deployments.append(Deployment(model_id=model, **dict(zip(columns, deployment, strict=True))))
+        return cls(kinds, deployments)
+
+
+def recent_deployments(deployments: Sequence[Deployment]) -> Recent:
     """Return the deployments, judged by the newest `SAMPLE` requests."""
     newest = list(Generation.objects.order_by("-id").only(*_COLUMNS)[:SAMPLE])
     served = _served(newest)
     times = _times([row.admitted_at for row in newest])
-    rows = [_health(row, served[row.model_id, row.name], times) for row in Deployment.objects.all()]
+    rows = [_health(row, served[row.model_id, row.name], times) for row in deployments]
     ordered = sorted(rows, key=lambda row: (-row.broken, -row.requests))
     asked = [row for row in ordered if row.requests or row.failed_over]
     return Recent(ordered[: max(len(asked), FEW)], len(rows), len(newest))

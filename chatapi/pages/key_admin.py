@@ -30,7 +30,7 @@ from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
-from chatapi.pages.key_panels import panels
+from chatapi.pages.key_panels import may_add, panels
 from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
@@ -113,8 +113,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         """Refuse admin keys to members: widening, enabling or rotating one is as good as making one."""
         if not super().has_change_permission(request, obj):
             return False
-        # The theme passes an id instead of a row.
-        row = obj if obj is None or isinstance(obj, APIKey) else self.get_object(request, str(obj))
+        row = None if obj is None else self.row_of(request, obj)
         if row is None or not row.is_admin:
             return True
         return access.may_change_admin_key(request.user, row)
@@ -131,7 +130,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         ]
 
     def _changeable(self, request: HttpRequest, object_id: str) -> APIKey | None:
-        row: APIKey | None = self.get_object(request, object_id)
+        row: APIKey | None = self.row_of(request, object_id)
         if row is None or row.revoked_at is not None or not self.has_change_permission(request, row):
             return None
         return row
@@ -285,8 +284,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
             "secret": secret,
             "snippets": key_snippets.snippets(row, secret, origin, models),
             "has_model": bool(models),
-            "may_add_rate_limit": is_new and access.may(request.user, "accounts.add_ratelimit", row),
-            "may_add_budget": is_new and access.may(request.user, "usage.add_budgetlimit", row),
+            **(may_add(row, request.user) if is_new else {}),
         }
         return TemplateResponse(
             request, "chatapi/key_secret.html", context, headers={"cache-control": "no-store"}

@@ -62,8 +62,16 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
         "refused": refused_requests.of_key(row.pk, timezone.now()),
         "rate_limits": list(rate_limits(row)),
         "budgets": list(budgets(row)),
-        "may_add_rate_limit": access.may(person, "accounts.add_ratelimit", row),
-        "may_add_budget": access.may(person, "usage.add_budgetlimit", row),
+        **may_add(row, person),
+    }
+
+
+def may_add(row: APIKey, person: Person) -> dict[str, bool]:
+    """Return whether the person may add limits of the key, as the templates name it."""
+    organization_id = row.project.organization_id
+    return {
+        "may_add_rate_limit": access.may_in(person, "accounts.add_ratelimit", organization_id),
+        "may_add_budget": access.may_in(person, "usage.add_budgetlimit", organization_id),
     }
 
 

@@ -77,7 +77,7 @@ def use(
     """Settle a random request at that moment, a while after it was admitted."""
     model = chance.choice(["small", "large"])
     admitted_at = moment - timedelta(minutes=chance.choice([0, 0, 7]))
-    price = History(model).at(admitted_at, key.project.organization_id)
+    price = History().at(model, admitted_at, key.project.organization_id)
     assert price is not None
     admission = ledger.Admission(
         identity.new_id(), key.project.organization_id, key.project_id, key.pk, "Asia/Tokyo",

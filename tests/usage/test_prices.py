@@ -36,8 +36,8 @@ def test_history_knows_what_anybody_paid_when(key: APIKey) -> None:
     organization, now = key.project.organization, database_now()
     prices.change("m", DEAR, now - timedelta(hours=2))
     prices.discount(organization, 2_500, now - timedelta(hours=1))
-    history = prices.History("m")
-    assert history.at(now - timedelta(hours=3), organization.pk) is None
-    assert history.at(now - timedelta(hours=2), organization.pk) == DEAR
-    assert history.at(now, organization.pk) == Price(75, 38, 150, 300)
-    assert history.at(now, organization.pk + 1) == DEAR
+    history = prices.History()
+    assert history.at("m", now - timedelta(hours=3), organization.pk) is None
+    assert history.at("m", now - timedelta(hours=2), organization.pk) == DEAR
+    assert history.at("m", now, organization.pk) == Price(75, 38, 150, 300)
+    assert history.at("m", now, organization.pk + 1) == DEAR

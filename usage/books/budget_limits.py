@@ -3,12 +3,8 @@ user, or its organization's.
 """
 
 from collections.abc import Iterable
-from functools import reduce
-from operator import or_
 
-from django.db.models import Q
-
-from usage.models import BudgetLimit, Scope
+from usage.models import Scope
 from usage.models.budget_keys import LimitKey
 
 
@@ -48,9 +44,3 @@ def signed_limit_of(budget: str) -> str:
 def limit_of(ids: Iterable[str]) -> str:
     """Return the part of a query that finds the limit `l` of each budget `b` with one of these ids."""
     return _NEAREST if any(each.startswith(_END_USER) for each in ids) else _OWN
-
-
-def own_limits(keys: Iterable[LimitKey]) -> dict[LimitKey, BudgetLimit]:
-    """Return the limits with these keys, of which there is at least one."""
-    rows = BudgetLimit.objects.filter(reduce(or_, (Q(**key._asdict()) for key in keys)))
-    return {row.key: row for row in rows}

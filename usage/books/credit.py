@@ -14,6 +14,7 @@ from accounts.models import Organization
 from usage import pricing
 from usage.books import budgets, outbox
 from usage.database.clock import database_now, local_day
+from usage.database.sql import fetch_all
 from usage.errors import NotBooked
 from usage.formatting import usd
 from usage.models import Budget, Credit, Kind, LedgerEntry
@@ -86,11 +87,15 @@ def set_low(organization: Organization, nanodollars: int | None) -> None:
 
 
 def balance(organization: Organization) -> Balance:
-    credit = Credit.objects.filter(organization=organization).first() or Credit(organization=organization)
-    spent = Budget.objects.filter(id=credit.budget_id).first() or Budget()
-    return Balance(
-        credit.is_required, credit.credited_nanodollars, spent.posted_nanodollars, spent.pending_nanodollars
+    """Return the balance; an organization without credit or spending has no rows of them."""
+    found = fetch_all(
+        """SELECT c.is_required, c.credited_nanodollars, b.posted_nanodollars, b.pending_nanodollars
+        FROM accounts_organization AS o LEFT JOIN usage_credit AS c ON c.organization_id = o.id
+        LEFT JOIN usage_budget AS b ON b.id = %s WHERE o.id = %s""",
+        [Credit(organization=organization).budget_id, organization.pk],
     )
+    is_required, *amounts = found[0]
+    return Balance(bool(is_required), *(amount or 0 for amount in amounts))
 
 
 def describe(entry: LedgerEntry) -> str:

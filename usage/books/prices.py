@@ -2,7 +2,9 @@
 
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Mapping
 from datetime import datetime
+from functools import cached_property
 from typing import TypeVar
 
 from django.db import transaction
@@ -88,32 +90,50 @@ def discount(organization: Organization, basis_points: int, effective_from: date
 
 
 class History:
-    """All prices of a model and all discounts, as the rows are today."""
+    """The prices of all models and the discounts of one or all organizations, as the rows are today.
 
-    def __init__(self, model: str) -> None:
-        rows = Price.objects.filter(model=model).order_by("effective_from")
-        self._prices = [(row.effective_from, row.value) for row in rows]
-        self._discounts: defaultdict[int, list[tuple[datetime, int]]] = defaultdict(list)
-        for organization_id, start, points in Discount.objects.order_by("effective_from").values_list(
-            "organization_id", "effective_from", "basis_points"
-        ):
-            self._discounts[organization_id].append((start, points))
+    Each table is read once, when it is needed.
+    """
 
-    def at(self, moment: datetime, organization_id: int) -> pricing.Price | None:
+    def __init__(self, organization_id: int | None = None) -> None:
+        self._organization_id = organization_id
+
+    @cached_property
+    def _prices(self) -> Mapping[str, list[tuple[datetime, pricing.Price]]]:
+        found = defaultdict(list)
+        for row in Price.objects.order_by("effective_from"):
+            found[row.model].append((row.effective_from, row.value))
+        return found
+
+    @cached_property
+    def _discounts(self) -> Mapping[int, list[tuple[datetime, int]]]:
+        rows = Discount.objects.order_by("effective_from")
+        rows = rows.filter(organization=self._organization_id) if self._organization_id else rows
+        found = defaultdict(list)
+        for row in rows:
+            found[row.organization_id].append((row.effective_from, row.basis_points))
+        return found
+
+    def at(self, model: str, moment: datetime, organization_id: int) -> pricing.Price | None:
         """Return the organization's price at that time; None before the model's first price."""
-        listed = self.listed_at(moment)
+        listed = self.listed_at(model, moment)
         if listed is None:
             return None
         return pricing.discounted(listed, self.discount_at(moment, organization_id))
 
-    def listed_at(self, moment: datetime) -> pricing.Price | None:
+    def listed_at(self, model: str, moment: datetime) -> pricing.Price | None:
         """Return the price at that time before discounts; None before the model's first price."""
         # "Right", because a price is in effect from its very first moment on.
-        position = bisect_right(self._prices, moment, key=lambda row: row[0])
-        return self._prices[position - 1][1] if position else None
+        prices = self._prices[model]
+        position = bisect_right(prices, moment, key=lambda row: row[0])
+        return prices[position - 1][1] if position else None
+
+    def discounts_of(self, organization_id: int) -> list[tuple[datetime, int]]:
+        """Return the times from which the organization's discounts are in effect, with their basis points."""
+        return self._discounts[organization_id]
 
     def discount_at(self, moment: datetime, organization_id: int) -> int:
         """Return the organization's discount at that time, in basis points."""
-        discounts = self._discounts[organization_id]
+        discounts = self.discounts_of(organization_id)
         applied = bisect_right(discounts, moment, key=lambda row: row[0])
         return discounts[applied - 1][1] if applied else 0

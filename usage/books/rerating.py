@@ -66,7 +66,7 @@ def rerate(spec: ReratingSpec, *, is_dry_run: bool = False) -> Rerating:
     stay.
     """
     retention_horizon.refuse_before(spec.since)
-    history = History(spec.model)
+    history = History()
     charges = LedgerEntry.objects.filter(
         kind=Kind.CHARGE,
         model=spec.model,
@@ -112,7 +112,7 @@ def _differences(history: History, spec: ReratingSpec, charges: Sequence[LedgerE
     for charge in charges:
         assert charge.generation_id is not None
         row = rows[charge.generation_id]
-        price = history.at(row.admitted_at, row.organization_id)
+        price = history.at(spec.model, row.admitted_at, row.organization_id)
         if price is None or row.is_waived:
             continue
         tokens = Tokens.of(row)

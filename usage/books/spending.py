@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from usage.books.budget_limits import own_limits
 from usage.database.clock import database_now, local_day
-from usage.models import Budget, BudgetLimit, Scope
+from usage.database.sql import fetch_all, rows_of_values
+from usage.models import Scope
 from usage.models.budget_keys import BudgetKey, BudgetOwners, LimitKey
 
 
@@ -30,20 +30,19 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
     ids = owners.budget_ids(local_day(database_now(), time_zone))
     keys = {budget_id: BudgetKey.parse(budget_id) for budget_id in ids}
     # A budget has a row from its first request on; without a row it is at zero.
-    rows = Budget.objects.in_bulk(ids)
-    limits = own_limits(LimitKey.of(key) for key in keys.values())
-    found = [
-        _spending(key, rows.get(budget_id) or Budget(), limits.get(LimitKey.of(key)))
-        for budget_id, key in keys.items()
-    ]
-    return [each for each in found if each.key.scope == Scope.API_KEY or each.limit_nanodollars is not None]
-
-
-def _spending(key: BudgetKey, row: Budget, limit: BudgetLimit | None) -> Spending:
-    return Spending(
-        key=key,
-        limit_id=limit.pk if limit else None,
-        limit_nanodollars=limit.limit_nanodollars if limit else None,
-        posted_nanodollars=row.posted_nanodollars,
-        pending_nanodollars=row.pending_nanodollars,
+    values, parameters = rows_of_values(
+        "wanted",
+        ["budget_id", *(f"of_{name}" for name in LimitKey._fields)],
+        [(budget_id, *LimitKey.of(key)) for budget_id, key in keys.items()],
     )
+    is_own = " AND ".join(f"l.{name} = w.of_{name}" for name in LimitKey._fields)
+    rows = fetch_all(
+        f"""{values} SELECT w.budget_id, l.id, l.limit_nanodollars,
+            COALESCE(b.posted_nanodollars, 0), COALESCE(b.pending_nanodollars, 0)
+        FROM wanted AS w LEFT JOIN usage_budget AS b ON b.id = w.budget_id
+        LEFT JOIN usage_budgetlimit AS l ON {is_own}""",  # noqa: S608  the text is ours
+        parameters,
+    )
+    by_id = {budget_id: Spending(keys[budget_id], *columns) for budget_id, *columns in rows}
+    found = [by_id[budget_id] for budget_id in ids]
+    return [each for each in found if each.key.scope == Scope.API_KEY or each.limit_nanodollars is not None]

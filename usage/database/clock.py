@@ -37,6 +37,19 @@ def local_day(now: datetime, time_zone: str) -> date:
     return now.astimezone(ZoneInfo(time_zone)).date()
 
 
+class StartOfDay(Func):
+    """The start of the UTC day that a column of dates names, as `TruncUTC` returns it."""
+
+    output_field = DateTimeField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="(%(expressions)s || ' 00:00:00')", **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "(%(expressions)s::timestamp AT TIME ZONE 'UTC')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
 class TruncUTC(Func):
     """The start of the UTC minute, hour or day of a column, e.g. `TruncUTC("day", "hour")`."""
 

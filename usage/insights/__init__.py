@@ -8,19 +8,28 @@ from usage.insights.counters import Counters, ModelCounters, Overage, counters, 
 from usage.insights.end_user_ranking import can_rank
 from usage.insights.first_tokens import Percentiles, first_token_ms
 from usage.insights.fullest_budgets import NEAR_LIMIT, BudgetUse, budgets_near_limit
-from usage.insights.generation_list import SEARCHED, Page, RequestFilters, newest_settled, requests_page
+from usage.insights.generation_list import (
+    SEARCHED,
+    NewestRequests,
+    Page,
+    RequestFilters,
+    newest_settled,
+    requests_page,
+)
 from usage.insights.open_generations import RunningGeneration, running
+from usage.insights.overview_sums import OverviewSums, overview_sums
 from usage.insights.range import Bucket, Range, parse_range
 from usage.insights.request_sums import metadata_keys
 from usage.insights.service_health import Health, health
 from usage.insights.sources import Filters, GroupBy
-from usage.insights.sums import Point, Row, Totals, series, top, totals
+from usage.insights.sums import Point, Row, SumsSpec, Totals, by_amount, series, series_beside, top, totals
 from usage.models.generations import FAILED
 
 __all__ = [
     "FAILED", "NEAR_LIMIT", "SEARCHED", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy", "Health",
-    "ModelCounters", "Overage", "Page", "Percentiles", "Point", "Range", "RequestFilters", "Row",
-    "RunningGeneration", "Totals", "budgets_near_limit", "can_rank", "counters", "first_token_ms", "health",
-    "metadata_keys", "newest_settled",
-    "overage", "parse_range", "requests_page", "running", "series", "top", "totals",
+    "ModelCounters", "NewestRequests", "Overage", "OverviewSums", "Page", "Percentiles", "Point", "Range",
+    "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
+    "can_rank", "counters", "first_token_ms", "health", "metadata_keys", "newest_settled", "overage",
+    "overview_sums", "parse_range", "requests_page", "running", "series", "series_beside", "top",
+    "totals",
 ]  # fmt: skip

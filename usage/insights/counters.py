@@ -18,7 +18,7 @@ from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.insights.range import HOUR, Range
 from usage.insights.sources import Filters
-from usage.insights.sums import Totals, sums_by_group
+from usage.insights.sums import SumsSpec, Totals, sums_by_group, sums_of
 from usage.models import DailyUsage, HourlyUsage, Kind, LedgerEntry, Outcome
 from usage.models.generations import FAILED
 from usage.rollups import closed_days
@@ -32,6 +32,10 @@ class Overage:
 
     count: int = 0
     nanodollars: int = 0
+
+    @classmethod
+    def of(cls, sums: Totals) -> "Overage":
+        return cls(sums.requests, sums.amount_nanodollars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,8 @@ class Counters:
 @time_limit()
 def overage(over: Range, filters: Filters | None = None) -> Overage:
     """Return the overages that were written in the range."""
-    rows = LedgerEntry.objects.filter(kind=Kind.OVERAGE, created_at__gte=over.start, created_at__lt=over.end)
-    count, amount = Count("amount_nanodollars"), Sum("amount_nanodollars", default=0)
-    return Overage(**(filters or Filters()).narrow(rows).aggregate(count=count, nanodollars=amount))
+    (found,) = sums_of([SumsSpec(over, None, filters or Filters(), is_overage=True)])
+    return Overage.of(found.get(None, Totals()))
 
 
 @time_limit()

@@ -1,21 +1,22 @@
 """Percentiles of the time to first token: from the counts of closed days, and from a sample elsewhere."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import Any
 
-from django.db.models import Sum
+from django.db.models import Count, Sum, Value
 
 from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights import request_sums
-from usage.insights.generation_list import newest_first_token_ms
+from usage.insights.generation_list import newest_first_tokens
 from usage.insights.range import Range
-from usage.insights.sources import Filters, single_dimension
-from usage.insights.sums import totals
+from usage.insights.sources import Filters, rows_of, single_dimension
+from usage.insights.sums import SumsSpec, Totals, sums_of
 from usage.models import DailyFirstTokens, Dimension
 from usage.rollups import closed_days
-from usage.rollups.closed_days import Spans
 from usage.rollups.first_token_buckets import bucket_of, percentile
 
 
@@ -38,17 +39,47 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     all of them.
     """
     filters = filters or Filters()
-    dimension = None if request_sums.are_needed(None, filters) else single_dimension(None, filters)
-    spans = closed_days.spans(over.start, over.end) if dimension else Spans([], [(over.start, over.end)])
-    parts = [(_counted(first, last, dimension, filters), 1.0) for first, last in spans.closed if dimension]
-    # A sample with nothing to weigh it against needs no weight, which costs a read.
-    is_alone = not parts and len(spans.open) == 1
-    for start, end in spans.open:
-        span = Range(start, end, over.bucket)
-        sample = Counter(map(bucket_of, newest_first_token_ms(span, filters)))
-        is_whole = is_alone or not sample
-        weight = 1.0 if is_whole else max(totals(span, filters).requests / sample.total(), 1.0)
-        parts.append((sample, weight))
+    spans = weighed([over], filters)
+    sums = sums_of([SumsSpec(span, None, filters) for span in spans]) if spans else []
+    weights = {span: of_span.get(None, Totals()).requests for span, of_span in zip(spans, sums, strict=True)}
+    return percentiles([over], filters, weights)[0]
+
+
+def weighed(ranges: Sequence[Range], filters: Filters) -> list[Range]:
+    """Return the parts of the ranges whose sample is weighed by the number of their requests."""
+    parts = [_parts(over, filters) for over in ranges]
+    # A sample with nothing to weigh it against needs no weight.
+    return [span for closed, sampled in parts for span in sampled if closed or len(sampled) > 1]
+
+
+def percentiles(
+    ranges: Sequence[Range], filters: Filters, requests: Mapping[Range, int]
+) -> list[Percentiles | None]:
+    """Return the percentiles of each range, in one statement, from the requests of what `weighed` returns."""
+    queries: list[Any] = []
+    weighed_by: list[tuple[int, Range | None]] = []
+    spans: list[tuple[int, Range]] = []
+    for number, over in enumerate(ranges):
+        closed, sampled = _parts(over, filters)
+        spans += [(number, span) for span in sampled]
+        for first, last in closed:
+            queries.append(_counted(first, last, filters, len(queries)))
+            weighed_by.append((number, None))
+    for span, newest in zip(spans, newest_first_tokens([span for _, span in spans], filters), strict=True):
+        rows = newest.order_by().annotate(part=Value(len(queries)))
+        queries.append(rows.values_list("part", "first_token_ms").annotate(times=Count("id")))
+        weighed_by.append(span)
+    counts: list[Counter[int]] = [Counter() for _ in queries]
+    for part, value, times in rows_of(queries):
+        counts[part][value if weighed_by[part][1] is None else bucket_of(value)] += times
+    found: list[list[tuple[Counter[int], float]]] = [[] for _ in ranges]
+    for sample, (number, measured) in zip(counts, weighed_by, strict=True):
+        known = requests.get(measured, 0) if measured is not None and sample else 0
+        found[number].append((sample, max(known / sample.total(), 1.0) if known else 1.0))
+    return [_together(parts) for parts in found]
+
+
+def _together(parts: Sequence[tuple[Counter[int], float]]) -> Percentiles | None:
     counts: defaultdict[int, float] = defaultdict(float)
     for part, weight in parts:
         for bucket, requests in part.items():
@@ -58,8 +89,21 @@ def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles |
     return Percentiles(percentile(counts, 50), percentile(counts, 95), sum(part.total() for part, _ in parts))
 
 
-def _counted(first: date, last: date, dimension: Dimension, filters: Filters) -> Counter[int]:
-    rows = DailyFirstTokens.objects.filter(dimension=dimension, day__gte=first, day__lt=last)
+def _dimension(filters: Filters) -> Dimension | None:
+    return None if request_sums.are_needed(None, filters) else single_dimension(None, filters)
+
+
+def _parts(over: Range, filters: Filters) -> tuple[list[tuple[date, date]], list[Range]]:
+    """Return the runs of closed days that are counted, and the parts of the range that are sampled."""
+    if _dimension(filters) is None:
+        return [], [over]
+    spans = closed_days.spans(over.start, over.end)
+    return spans.closed, [Range(start, end, over.bucket) for start, end in spans.open]
+
+
+def _counted(first: date, last: date, filters: Filters, part: int) -> Any:
+    rows = DailyFirstTokens.objects.filter(dimension=_dimension(filters), day__gte=first, day__lt=last)
     for member in filters.by_column().values():
         rows = rows.filter(member=str(member))
-    return Counter(dict(rows.order_by().values_list("bucket").annotate(Sum("requests"))))
+    rows = rows.order_by().annotate(part=Value(part))
+    return rows.values_list("part", "bucket").annotate(times=Sum("requests"))

@@ -2,21 +2,20 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
+from itertools import islice
 
-from accounts.models import Organization
 from usage.books import budget_limits
 from usage.database.clock import database_now, local_day
 from usage.database.sql import db_value, fetch_all, to_date
 from usage.database.time_limit import time_limit
-from usage.models import Period, Scope
+from usage.models import Period
 from usage.models.budget_keys import BudgetKey
-from usage.models.budgets import OWNERS
 
 # The share of its limit from which a budget counts as near it.
 NEAR_LIMIT = 0.8
 # Budgets that are read at most: in some time zones, their period may be over already.
-_MAX_CANDIDATES = 1_000
+_MAX_CANDIDATES = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,53 +42,54 @@ class BudgetUse:
 
 
 @time_limit()
-def budgets_near_limit(n: int = 5, limits: Collection[int] | None = None) -> list[BudgetUse]:
-    """Return the `n` budgets nearest to their limit, the nearest first, of these limits (by id) or of all."""
-    rows = _fullest(limits)
-    owners = {
-        scope: _owners(scope, {key.scope_id for key, *_ in rows if key.scope == scope}) for scope in Scope
-    }
-    now = database_now()
-    found: list[BudgetUse] = []
-    for key, *amounts in rows:
-        label, time_zone = owners[Scope(key.scope)].get(key.scope_id, ("", ""))
-        if label and key.period_start == Period(key.period).start(local_day(now, time_zone)):
-            found.append(BudgetUse(key, label, time_zone, *amounts))
-    return found[:n]
+def budgets_near_limit(
+    n: int = 5, organizations: Collection[int] | None = None, now: datetime | None = None
+) -> list[BudgetUse]:
+    """Return the `n` budgets nearest to their limit, the nearest first, of these organizations or of all.
 
-
-def _fullest(limits: Collection[int] | None) -> list[tuple[BudgetKey, int, int, int, int]]:
-    """Return budgets whose period is the current one in any organization's time zone, the fullest first,
-    with their posted and pending amounts, their limits and the ids of these.
+    `now` is the database's time, if it is known already.
     """
-    now = database_now()
-    zones = Organization.objects.order_by().values_list("time_zone", flat=True).distinct()
-    current = sorted(
-        {(period.value, period.start(local_day(now, zone))) for zone in zones for period in Period}
+    now = now or database_now()
+    current = (
+        use
+        for use in _fullest(now, organizations)
+        if use.key.period_start == Period(use.key.period).start(local_day(now, use.time_zone))
     )
-    if not current:
-        return []
-    only = "" if limits is None else f"l.id IN ({', '.join(['%s'] * len(limits)) or 'NULL'}) AND"
+    return list(islice(current, n))
+
+
+# In between, the calendar of each time zone has one of their days.
+_FIRST_TO_LAST = ("Pacific/Kiritimati", "UTC", "Etc/GMT+12")
+# The organization, the project and the end of the name of the owner of the budget `b`.
+_OWNERS = """
+    LEFT JOIN accounts_apikey AS k ON b.scope = 'key' AND k.id = b.scope_id
+    LEFT JOIN accounts_enduser AS u ON b.scope = 'end_user' AND u.id = b.scope_id
+    LEFT JOIN accounts_project AS p ON p.id = CASE b.scope
+        WHEN 'project' THEN b.scope_id WHEN 'key' THEN k.project_id WHEN 'end_user' THEN u.project_id END
+    JOIN accounts_organization AS o ON o.id = CASE b.scope
+        WHEN 'organization' THEN b.scope_id ELSE p.organization_id END"""
+
+
+def _fullest(now: datetime, organizations: Collection[int] | None) -> list[BudgetUse]:
+    """Return budgets whose period is the current one in some time zone, the fullest first."""
+    days = [local_day(now, zone) for zone in _FIRST_TO_LAST]
+    current = sorted({(period.value, period.start(day)) for day in days for period in Period})
+    ids = [] if organizations is None else list(organizations)
+    only = "" if organizations is None else f"o.id IN ({', '.join(['%s'] * len(ids)) or 'NULL'}) AND"
     periods = ", ".join(["(%s, %s)"] * len(current))
     rows = fetch_all(
-        f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id,
-            {", ".join(f"b.{name}" for name in BudgetKey._fields)}
+        f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id, o.time_zone,
+            o.name, p.name, COALESCE(k.name, u.name), {", ".join(f"b.{name}" for name in BudgetKey._fields)}
         FROM usage_budgetlimit AS l
-        JOIN usage_budget AS b ON {budget_limits.IS_OWN}
+        JOIN usage_budget AS b ON {budget_limits.IS_OWN} {_OWNERS}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
         ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id
         LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours
-        [*(limits or ()), *(db_value(value) for pair in current for value in pair)],
+        [*ids, *(db_value(value) for pair in current for value in pair)],
     )
-    return [
-        (BudgetKey(*key)._replace(period_start=to_date(key[-1])), posted, pending, limit, limit_id)
-        for posted, pending, limit, limit_id, *key in rows
-    ]
-
-
-def _owners(scope: Scope, ids: set[int]) -> dict[int, tuple[str, str]]:
-    """Return each owner's name and time zone."""
-    model, path = OWNERS[scope]
-    time_zone = path[0].removesuffix("name") + "time_zone"
-    rows = model._default_manager.filter(pk__in=ids).values_list("pk", time_zone, *path)
-    return {pk: (" / ".join(names), time_zone) for pk, time_zone, *names in rows}
+    found = []
+    for row in rows:
+        amounts, time_zone, names, key = row[:4], row[4], row[5:8], BudgetKey(*row[8:])
+        key = key._replace(period_start=to_date(key.period_start))
+        found.append(BudgetUse(key, " / ".join(filter(None, names)), time_zone, *amounts))
+    return found

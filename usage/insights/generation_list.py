@@ -6,9 +6,10 @@ ids: UUIDv7, which sort by the time just before the admission.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from django.db import connection
@@ -167,15 +168,21 @@ def error_codes(over: Range, filters: Filters) -> list[tuple[str, int]]:
     return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
 
 
-def newest_settled(over: Range, filters: Filters) -> "tuple[QuerySet[Generation], datetime | None]":
-    """Return the matching ones among the newest `SEARCHED` requests of the range, in which they finished; and
-    how far back those reach if there are more.
-    """
+class NewestRequests(NamedTuple):
+    """The matching ones among the newest `SEARCHED` requests of a range."""
+
+    rows: "QuerySet[Generation]"
+    since: datetime | None
+    """How far back they reach, if there are more."""
+
+
+def newest_settled(over: Range, filters: Filters) -> NewestRequests:
+    """Return the newest requests that were admitted and finished in the range."""
     resolved = _with_one_owner(replace(_asked(over, filters), time="settled"))
     if resolved is None:
-        return Generation.objects.none(), None
+        return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
-    return _matching(rows, resolved), floor.admitted_at if floor else None
+    return NewestRequests(_matching(rows, resolved), floor.admitted_at if floor else None)
 
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:
@@ -196,15 +203,16 @@ def _newest(filters: RequestFilters) -> "tuple[QuerySet[Generation], _Cursor | N
     return (scan.down_to(floor) if floor else scan).rows, floor
 
 
-def newest_first_token_ms(over: Range, filters: Filters) -> list[int]:
-    """Return the times from claim to first token, in ms, of the newest `SAMPLE` requests in the range."""
-    resolved = _with_one_owner(_asked(over, filters))
-    if resolved is None:
-        return []
-    scan = _Scan.of(resolved)
-    floor = scan.row_at(SAMPLE)
-    rows = (scan.down_to(floor) if floor else scan).rows
-    return [ms for ms in _matching(rows, resolved).values_list("first_token_ms", flat=True) if ms is not None]
+def newest_first_tokens(ranges: Sequence[Range], filters: Filters) -> "list[QuerySet[Generation]]":
+    """Return those of the newest `SAMPLE` requests in each range that match and have begun to answer."""
+    resolved = _with_one_owner(_asked(ranges[0], filters)) if ranges else None
+    found = []
+    for over in ranges:
+        own = resolved and replace(resolved, since=over.start, until=over.end)
+        newest = _Scan.of(own).newest_first.values("pk")[:SAMPLE] if own else []
+        rows = Generation.objects.filter(pk__in=newest, first_token_ms__isnull=False)
+        found.append(_matching(rows, own) if own else rows.none())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +329,9 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         keys = APIKey.objects.filter(pk=filters.api_key_id)
         keys = keys if filters.project_id is None else keys.filter(project=filters.project_id)
         keys = keys if organization_id is None else keys.filter(project__organization=organization_id)
-        return replace(filters, organization_id=None, project_id=None) if keys.exists() else None
+        is_alone = filters.project_id is None and organization_id is None
+        is_possible = is_alone or keys.exists()
+        return replace(filters, organization_id=None, project_id=None) if is_possible else None
     if filters.project_id is not None:
         home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
         is_possible = home is not None and organization_id in (None, home)

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
-from django.db.models import F, OuterRef, Subquery, Sum
+from django.db.models import CharField, F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Cast
 
 from accounts.models import APIKey
-from usage.database.clock import TruncUTC
+from usage.database.clock import StartOfDay, TruncUTC
 from usage.database.time_limit import time_limit
+from usage.insights.sources import rows_of
 from usage.models import DailyTotals, Dimension, Generation, HourlyUsage
 from usage.rollups import closed_days
 
@@ -57,19 +60,24 @@ _Day = tuple[int, date, int, int, int]
 
 def _sums_by_day(keys: Sequence[APIKey], first_day: datetime) -> Iterator[_Day]:
     spans = closed_days.spans(first_day, first_day + timedelta(days=DAYS))
-    for first, last in spans.closed:
-        totals = DailyTotals.objects.filter(
-            dimension=Dimension.KEY, day__gte=first, day__lt=last, member__in=[str(key.pk) for key in keys]
-        )
-        for member, *day in totals.order_by().values_list("member", "day").annotate(**_SUMS):
-            yield (int(member), *day)
-    for start, end in spans.open:
-        # By their organizations, too, with which the index begins.
-        owners = {key.project.organization_id for key in keys}
-        hours = HourlyUsage.objects.filter(organization_id__in=owners, hour__gte=start, hour__lt=end)
-        rows = hours.filter(api_key_id__in=keys).annotate(start=TruncUTC("day", "hour")).order_by()
-        for key_id, midnight, *numbers in rows.values_list("api_key_id", "start").annotate(**_SUMS):
-            yield (key_id, midnight.date(), *numbers)
+    # By their organizations, too, with which the index of hours begins.
+    owners = {key.project.organization_id for key in keys}
+    members = [str(key.pk) for key in keys]
+    parts: list[QuerySet[Any]] = [
+        DailyTotals.objects.filter(
+            dimension=Dimension.KEY, day__gte=first, day__lt=last, member__in=members
+        ).annotate(owner=F("member"), start=StartOfDay("day"))
+        for first, last in spans.closed
+    ]
+    parts += [
+        HourlyUsage.objects.filter(
+            organization_id__in=owners, api_key_id__in=keys, hour__gte=start, hour__lt=end
+        ).annotate(owner=Cast("api_key_id", CharField()), start=TruncUTC("day", "hour"))
+        for start, end in spans.open
+    ]
+    queries = [part.order_by().values_list("owner", "start").annotate(**_SUMS) for part in parts]
+    for owner, midnight, *numbers in rows_of(queries):
+        yield (int(owner), midnight.date(), *numbers)
 
 
 def newest_requests(keys: Sequence[APIKey]) -> dict[int, datetime | None]:

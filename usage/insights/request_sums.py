@@ -12,7 +12,7 @@ from django.db.models.expressions import Combinable, RawSQL
 from django.db.models.functions import Coalesce
 
 from usage.database.clock import TruncUTC
-from usage.insights.generation_list import newest_settled
+from usage.insights.generation_list import NewestRequests, newest_settled
 from usage.insights.range import Range
 from usage.insights.sources import Filters, GroupBy, Source
 from usage.models import Generation
@@ -38,10 +38,12 @@ def are_needed(group_by: GroupBy | None, filters: Filters) -> bool:
     return group_by in ("error", "metadata") or bool(filters.error or filters.metadata)
 
 
-def source(over: Range, group_by: GroupBy | None, filters: Filters) -> Source:
+def source(
+    over: Range, group_by: GroupBy | None, filters: Filters, newest: NewestRequests | None = None
+) -> Source:
     """Return the newest requests that finished in the range; by error those that have one."""
-    rows, _ = newest_settled(over, filters)
-    rows, group = _grouped(rows, group_by, filters)
+    newest = newest or newest_settled(over, filters)
+    rows, group = _grouped(newest.rows, group_by, filters)
     bucket = TruncUTC("day" if over.has_utc_days else "hour", "settled_at")
     return Source(rows, bucket, group, _SUMS)
 
@@ -69,9 +71,8 @@ def _value(key: str) -> Combinable:
     return Coalesce(RawSQL(_VALUE[connection.vendor], [key], CharField()), Value(""))  # noqa: S611
 
 
-def metadata_keys(over: Range, filters: Filters) -> list[str]:
+def metadata_keys(rows: QuerySet[Generation]) -> list[str]:
     """Return the keys of the newest requests' metadata, the most frequent first."""
-    rows, _ = newest_settled(over, filters)
     newest = rows.order_by("-id").filter(metadata__isnull=False).values_list("metadata", flat=True)[:_KEYS_OF]
     times = Counter(key for pairs in newest for key in pairs or ())
     return [key for key, _ in times.most_common()]

@@ -1,15 +1,13 @@
 """The state of the service: its queue, its leases, the requests that failed to run, and the books."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from django.db.models import Count, Min, Q, Sum
-
-from accounts.models import Organization
 from usage.database.clock import database_now
+from usage.database.sql import db_value, fetch_all, to_datetime
 from usage.database.time_limit import time_limit
 from usage.insights.range import HOUR
-from usage.models import OPEN, Generation, HourlyUsage, LedgerCheck, LedgerEntry, LedgerSeal, Outcome, State
 
 MAX_UNSEALED = 10_000
 
@@ -30,6 +28,8 @@ class LastCheck:
 class Health:
     """The state of the service, as the tables show it."""
 
+    now: datetime
+    """The database's time."""
     queue_depth: int
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
@@ -49,56 +49,62 @@ class Health:
     """None if the books were never checked."""
 
 
+# Entries are counted up to a bound only: without it a long pause of the sealing would make this slow. The
+# index of hours begins with the organization. An old difference stays, because later checks look at recent
+# days only and can't see it.
+_HEALTH = f"""
+    WITH opened AS (
+        SELECT COUNT(*) AS all_open, MIN(lease_expires_at) AS lease,
+            COUNT(CASE WHEN state = 'admitted' THEN 1 END) AS queued,
+            MIN(CASE WHEN state = 'admitted' THEN admitted_at END) AS oldest
+        FROM usage_generation WHERE NOT (state = 'settled')),
+    closed AS (
+        SELECT SUM(CASE WHEN outcome = 'worker_lost' THEN requests ELSE 0 END) AS lost,
+            SUM(CASE WHEN outcome = 'not_started' THEN requests ELSE 0 END) AS not_started
+        FROM usage_hourlyusage WHERE hour >= %s AND outcome IN ('worker_lost', 'not_started')
+            AND organization_id IN (SELECT id FROM accounts_organization)),
+    seal AS (SELECT last_id, sealed_at FROM usage_ledgerseal ORDER BY id DESC LIMIT 1),
+    difference AS (
+        SELECT differences, first_difference FROM usage_ledgercheck
+        WHERE differences > 0 AND resolved_at IS NULL ORDER BY checked_at DESC LIMIT 1)
+    SELECT queued, oldest, all_open - queued, lease, lost, not_started, sealed_at,
+        (SELECT COUNT(*) FROM (
+            SELECT 1 FROM usage_ledgerentry WHERE id > COALESCE((SELECT last_id FROM seal), 0)
+            ORDER BY id LIMIT {MAX_UNSEALED}) AS unsealed),
+        (SELECT MAX(checked_at) FROM usage_ledgercheck WHERE differences IS NOT NULL),
+        differences, first_difference
+    FROM opened CROSS JOIN closed LEFT JOIN seal ON TRUE LEFT JOIN difference ON TRUE"""  # noqa: S608
+
+
 @time_limit()
 def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
     now = database_now()
-    queued = Q(state=State.ADMITTED)
-    found = Generation.objects.filter(OPEN).aggregate(
-        open=Count("id"),
-        queued=Count("id", filter=queued),
-        oldest=Min("admitted_at", filter=queued),
-        lease=Min("lease_expires_at"),
-    )
-    seal = LedgerSeal.objects.order_by("-id").only("last_id", "sealed_at").first()
-    # Counted up to a bound only: without it a long pause of the sealing would make this page slow.
-    unsealed = LedgerEntry.objects.filter(id__gt=seal.last_id if seal else 0).order_by("id")
     # Full hours, because the rollup has no shorter ones.
     closed_since = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=1) + HOUR
-    closed = _closed_by_outcome(closed_since)
+    (row,) = fetch_all(_HEALTH, [db_value(closed_since)])
+    queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, checked_at, *difference = row
+    checked = _moment(checked_at)
     return Health(
-        queue_depth=found["queued"],
-        oldest_queued_s=_seconds(now, found["oldest"]),
-        running=found["open"] - found["queued"],
-        oldest_lease_s=_seconds(now, found["lease"]),
+        now=now,
+        queue_depth=queued,
+        oldest_queued_s=_seconds(now, oldest),
+        running=running,
+        oldest_lease_s=_seconds(now, lease),
         closed_since=closed_since,
-        lost=closed.get(Outcome.WORKER_LOST, 0),
-        not_started=closed.get(Outcome.NOT_STARTED, 0),
-        last_sealed_at=seal.sealed_at if seal else None,
-        unsealed_entries=unsealed[:MAX_UNSEALED].count(),
-        last_check=_last_check(),
+        lost=int(lost or 0),
+        not_started=int(not_started or 0),
+        last_sealed_at=_moment(sealed_at),
+        unsealed_entries=unsealed,
+        last_check=LastCheck(checked, difference[0] or 0, difference[1] or "") if checked else None,
     )
 
 
-def _seconds(now: datetime, then: datetime | None) -> float | None:
-    return None if then is None else (now - then).total_seconds()
+def _moment(value: Any) -> datetime | None:
+    """Return the time in UTC; SQLite stores it without a zone."""
+    return None if value is None else to_datetime(value).replace(tzinfo=UTC)
 
 
-def _closed_by_outcome(since: datetime) -> dict[str, int]:
-    """Count the requests that no worker settled."""
-    rows = HourlyUsage.objects.filter(hour__gte=since, outcome__in=[Outcome.WORKER_LOST, Outcome.NOT_STARTED])
-    # The index begins with the organization.
-    rows = rows.filter(organization_id__in=Organization.objects.order_by().values("id"))
-    return dict(rows.order_by().values_list("outcome").annotate(Sum("requests")))
-
-
-def _last_check() -> LastCheck | None:
-    done = LedgerCheck.objects.filter(differences__isnull=False).order_by("-checked_at")
-    newest = done.first()
-    if newest is None:
-        return None
-    # An old difference stays on the page, because later checks look at recent days only and can't see it.
-    unresolved = done.filter(differences__gt=0, resolved_at__isnull=True).first()
-    if unresolved is None:
-        return LastCheck(newest.checked_at, 0, "")
-    return LastCheck(newest.checked_at, unresolved.differences or 0, unresolved.first_difference)
+def _seconds(now: datetime, then: Any) -> float | None:
+    moment = _moment(then)
+    return None if moment is None else (now - moment).total_seconds()

@@ -5,31 +5,36 @@ today, the edges of a range that are not full UTC days, and buckets that are hou
 `DailyEndUserUsage` has all days of the projects that count their end users.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import Any, Literal, TypeVar
 
-from django.db.models import Aggregate, F, Model, Q, QuerySet, Sum, Value
+from django.db.models import Aggregate, Count, Model, Q, QuerySet, Sum, Value
 from django.db.models.expressions import Combinable
 
 from accounts import end_users
 from accounts.models import EndUser, Organization, Project
-from usage.database.clock import TruncUTC
+from usage.database.clock import StartOfDay, TruncUTC
 from usage.insights import end_user_ranking
 from usage.insights.range import Range
-from usage.models import DailyEndUserUsage, DailyTotals, DailyUsage, Dimension, HourlyUsage
+from usage.models import DailyEndUserUsage, DailyTotals, DailyUsage, Dimension, HourlyUsage, Kind, LedgerEntry
 from usage.models.generations import FAILED
 from usage.rollups import closed_days
 from usage.rollups.closed_days import COLUMNS
 
 GroupBy = Literal["organization", "project", "key", "model", "outcome", "error", "end_user", "metadata"]
+# Those whose members are numbers.
+NUMERIC_GROUPS: tuple[GroupBy, ...] = ("organization", "project", "key")
 _NUMERIC = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
 _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
 # Filters of columns that only requests have.
 _OF_REQUESTS = ("error", "metadata", "metadata_key")
+
+# SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
+_MAX_PARTS = 400
 
 Rows = TypeVar("Rows", bound=Model)
 
@@ -81,6 +86,15 @@ class Source:
     """Whether the group is a number that is stored as text."""
 
 
+def rows_of(queries: Sequence[QuerySet[Any, Any]]) -> Iterator[Any]:
+    """Yield the rows of all queries, which have the same columns, from one statement; from several if days
+    that are closed and open alternate so often that SQLite would refuse it.
+    """
+    for start in range(0, len(queries), _MAX_PARTS):
+        first, *others = queries[start : start + _MAX_PARTS]
+        yield from first.union(*others, all=True) if others else first
+
+
 def sources(
     over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
 ) -> Iterator[Source]:
@@ -99,6 +113,20 @@ def sources(
         yield _hours(over, start, end, group_by, filters)
 
 
+def overages(over: Range, filters: Filters) -> Source:
+    """Return the ledger entries of the range that charge for usage beyond a hold."""
+    rows = LedgerEntry.objects.filter(kind=Kind.OVERAGE, created_at__gte=over.start, created_at__lt=over.end)
+    # Of tokens the charges have the sums.
+    sums: dict[str, Aggregate] = {
+        f"sum_{name}": Sum(Value(0), default=0) for name in ("failed_requests", *closed_days.SUMS[:-1])
+    }
+    sums |= {
+        "sum_requests": Count("amount_nanodollars"),
+        "sum_amount_nanodollars": _SUMS["sum_amount_nanodollars"],
+    }
+    return Source(filters.narrow(rows), TruncUTC("hour", "created_at"), "outcome", sums)
+
+
 def _hours(over: Range, start: datetime, end: datetime, group_by: GroupBy | None, filters: Filters) -> Source:
     rows = _by_index(HourlyUsage.objects.filter(hour__gte=start, hour__lt=end), filters)
     bucket = TruncUTC("day" if over.has_utc_days else "hour", "hour")
@@ -109,12 +137,12 @@ def _days(first: date, last: date, group_by: GroupBy | None, filters: Filters) -
     dimension = single_dimension(group_by, filters)
     if dimension is None:
         rows = _by_index(DailyUsage.objects.filter(day__gte=first, day__lt=last), filters)
-        return Source(rows, F("day"), _column(group_by), {"sum_failed_requests": _FAILED, **_SUMS})
+        return Source(rows, StartOfDay("day"), _column(group_by), {"sum_failed_requests": _FAILED, **_SUMS})
     totals = DailyTotals.objects.filter(dimension=dimension, day__gte=first, day__lt=last)
     for member in filters.by_column().values():
         totals = totals.filter(member=str(member))
     sums = {"sum_failed_requests": Sum("failed_requests", default=0), **_SUMS}
-    return Source(totals, F("day"), "member", sums, is_text=dimension in _NUMERIC)
+    return Source(totals, StartOfDay("day"), "member", sums, is_text=dimension in _NUMERIC)
 
 
 def _days_of_end_users(over: Range, group_by: GroupBy | None, filters: Filters) -> Source:
@@ -135,7 +163,7 @@ def _days_of_end_users(over: Range, group_by: GroupBy | None, filters: Filters) 
     rows = DailyEndUserUsage.objects.filter(end_user__in=ids, day__gte=first, day__lte=last)
     rows = rows.filter(model=filters.model) if filters.model is not None else rows
     group = "end_user__name" if group_by == "end_user" else _column(group_by)
-    return Source(rows, F("day"), group, {"sum_failed_requests": Sum(Value(0), default=0), **_SUMS})
+    return Source(rows, StartOfDay("day"), group, {"sum_failed_requests": Sum(Value(0), default=0), **_SUMS})
 
 
 def _column(group_by: GroupBy | None) -> str:

@@ -1,23 +1,22 @@
 """Sums of the rollups: of a range, of its hours or days, and of the groups that spent most."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from operator import add
 from typing import Any
 
-from django.db.models import Case, F, When
+from django.db.models import Case, CharField, DateTimeField, F, Value, When
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Cast
 
-from accounts.models import APIKey, Organization, Project
 from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights import request_sums
+from usage.insights.generation_list import NewestRequests
+from usage.insights.labels import Labels, labels_of
 from usage.insights.range import DAY, Range
-from usage.insights.sources import Filters, GroupBy, Source, sources
-from usage.models import Outcome
-from usage.rollups import closed_days
+from usage.insights.sources import NUMERIC_GROUPS, Filters, GroupBy, Source, overages, rows_of, sources
 
 # Groups of a series that have their own name: nobody can tell more colours apart.
 MAX_GROUPS = 8
@@ -86,141 +85,176 @@ class Point:
     totals: Totals
 
 
+@dataclass(frozen=True, slots=True)
+class SumsSpec:
+    """What to add up: the requests of a range that match the filters, by group if there is one."""
+
+    over: Range
+    group_by: GroupBy | None = None
+    filters: Filters = field(default_factory=Filters)
+    newest: NewestRequests | None = None
+    """The newest requests of the range, if they are known already."""
+    is_overage: bool = False
+    """Whether it is about ledger entries beyond holds instead."""
+
+    def sources(self, *, by_start: bool) -> Iterator[Source]:
+        """Yield the rollups that cover the range, or its newest requests if rollups know too little."""
+        if self.is_overage:
+            yield overages(self.over, self.filters)
+            return
+        if request_sums.are_needed(self.group_by, self.filters):
+            yield request_sums.source(self.over, self.group_by, self.filters, self.newest)
+            return
+        yield from sources(self.over, self.group_by, self.filters, by_start=by_start)
+
+
+Sums = dict[Any, Totals]
+"""Totals by the ids or names of the groups; without groups by None."""
+
+
 @report
 @time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
     """Return the sums of the whole range."""
-    parts = (source.rows.aggregate(**source.sums) for source in _sources(over, None, filters or Filters()))
-    return sum((Totals.of(list(part.values())) for part in parts), Totals())
+    (found,) = sums_of([SumsSpec(over, None, filters or Filters())])
+    return found.get(None, Totals())
+
+
+@report
+@time_limit()
+def sums_of(specs: Sequence[SumsSpec]) -> list[Sums]:
+    """Return the sums of each spec, in one statement; of end users, those of the most expensive."""
+    found: list[Sums] = [{} for _ in specs]
+    for number, _, group, sums in _read(specs):
+        known = found[number].get(group)
+        found[number][group] = known + sums if known else sums
+    return found
+
+
+def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> Sums:
+    """Return the sums of all groups."""
+    return sums_of([SumsSpec(over, group_by, filters or Filters())])[0]
 
 
 @report
 @time_limit()
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
     """Return the `n` groups that spent most, the most expensive first, then the one with more requests."""
-    found = _by_amount(over, group_by, filters or Filters())[:n]
-    labels = _labels(group_by, [key for key, _ in found])
-    return [Row(str(key), labels[key], sums) for key, sums in found]
+    found = by_amount(sums_by_group(over, group_by, filters))[:n]
+    labels = labels_of({group_by: [key for key, _ in found]})
+    return [Row(str(key), labels[group_by, key], sums) for key, sums in found]
 
 
-@report
-@time_limit()
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
     """Return a point for every bucket and group: by time, then the most expensive group first.
 
     The `MAX_GROUPS` most expensive groups have their own points; the rest are one group, "other". Of end
     users, these are all other requests of the project.
     """
-    filters = filters or Filters()
-    groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
-    if group_by is not None:
-        ranked = [key for key, _ in _by_amount(over, group_by, filters)]
-        labels = _labels(group_by, ranked[:MAX_GROUPS])
-        groups = [(key, str(key), labels[key]) for key in ranked[:MAX_GROUPS]]
-        groups += [(None, None, "other")] if len(ranked) > MAX_GROUPS else []
-    sums = _sums_by_bucket(over, group_by, filters, [key for key, _, _ in groups])
-    nothing = Totals()
-    return [
-        Point(start, name, label, sums.get((bucket, key), nothing))
-        for bucket, start in enumerate(over.starts())
-        for key, name, label in groups
-    ]
+    return series_beside(SumsSpec(over, group_by, filters or Filters()), [])[0]
 
 
 @report
 @time_limit()
-def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> dict[Any, Totals]:
-    """Return the sums of all groups (of end users: of the most expensive), by their ids or names."""
-    found: dict[Any, Totals] = {}
-    for source in _sources(over, group_by, filters or Filters()):
-        rows = source.rows.order_by().values_list(source.group).annotate(**source.sums)
-        for key, *numbers in rows:
-            group = int(key) if source.is_text else key
-            found[group] = found.get(group, Totals()) + Totals.of(numbers)
-    return found
+def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Point], list[Totals]]:
+    """Return the chart's points, as `series` does, and the totals of other specs."""
+    ranking = [] if chart.group_by is None else [chart]
+    found = sums_of([*ranking, *others]) if ranking or others else []
+    ranked = [key for sums in found[: len(ranking)] for key, _ in by_amount(sums)]
+    labels = {} if chart.group_by is None else labels_of({chart.group_by: ranked[:MAX_GROUPS]})
+    rest = [sum(sums.values(), Totals()) for sums in found[len(ranking) :]]
+    return points_of(chart, ranked, labels), rest
 
 
-def _sources(
-    over: Range, group_by: GroupBy | None, filters: Filters, *, by_start: bool = False
-) -> Iterator[Source]:
-    """Yield the rollups that cover the range, or its newest requests where the rollups know too little."""
-    if request_sums.are_needed(group_by, filters):
-        yield request_sums.source(over, group_by, filters)
-        return
-    yield from sources(over, group_by, filters, by_start=by_start)
+def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Point]:
+    """Return the points of `series`, from the groups in their order."""
+    groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
+    if spec.group_by is not None:
+        groups = [(key, str(key), labels[spec.group_by, key]) for key in ranked[:MAX_GROUPS]]
+        groups += [(None, None, "other")] if len(ranked) > MAX_GROUPS else []
+    sums = _sums_by_bucket(spec, [key for key, _, _ in groups])
+    nothing = Totals()
+    return [
+        Point(start, name, label, sums.get((bucket, key), nothing))
+        for bucket, start in enumerate(spec.over.starts())
+        for key, name, label in groups
+    ]
 
 
-def _by_amount(over: Range, group_by: GroupBy, filters: Filters) -> list[tuple[Any, Totals]]:
-    found = sums_by_group(over, group_by, filters)
+def by_amount(sums: Mapping[Any, Totals]) -> list[tuple[Any, Totals]]:
+    """Return the groups, the most expensive first."""
     # The id decides last, so that equal groups keep their colours from one view of the page to the next.
-    return sorted(found.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
+    return sorted(sums.items(), key=lambda row: (-row[1].amount_nanodollars, -row[1].requests, row[0]))
 
 
-def _sums_by_bucket(
-    over: Range, group_by: GroupBy | None, filters: Filters, named: list[Any]
-) -> dict[tuple[int, Any], Totals]:
+def _read(
+    specs: Sequence[SumsSpec], named: Sequence[Any] = (), *, by_start: bool = False
+) -> list[tuple[int, Any, Any, Totals]]:
+    """Return rows in one statement: the index of a spec, the start of a bucket, a group, and their sums.
+
+    None among the named groups stands for all others.
+    """
+    queries = []
+    for number, spec in enumerate(specs):
+        for source in spec.sources(by_start=by_start):
+            columns: dict[str, Any] = {
+                "spec": Value(number),
+                "bucket": source.start if by_start else Value(None, DateTimeField()),
+                "member_name": _group(spec.group_by, source, named),
+            }
+            rows = source.rows.order_by().annotate(**columns)
+            queries.append(rows.values_list(*columns).annotate(**source.sums))
+    return [
+        (number, start, _group_id(specs[number].group_by, name), Totals.of(sums))
+        for number, start, name, *sums in rows_of(queries)
+    ]
+
+
+def _sums_by_bucket(spec: SumsSpec, named: list[Any]) -> dict[tuple[int, Any], Totals]:
     """Return the sums by bucket and group; None among the named groups stands for all others.
 
     A bucket is named by its index: on the day on which clocks are put back, two of them begin at 2:00.
     """
-    starts = [start.astimezone(UTC) for start in over.starts()]
-    sums: dict[tuple[int, Any], list[int]] = {}
-    for source in _sources(over, group_by, filters, by_start=True):
-        rows = source.rows.annotate(start=source.start)
-        groups = ["start"]
-        if group_by is not None:
-            rows, groups = rows.annotate(group=_group(source, named)), ["start", "group"]
-        for row in rows.order_by().values_list(*groups).annotate(**source.sums):
-            group = row[1] if group_by is not None else None
-            # Sources of days yield dates, those of hours moments.
-            moment = row[0] if isinstance(row[0], datetime) else closed_days.midnight(row[0])
-            # The UTC day of an end user may begin before the range does; it counts in the first bucket.
-            bucket = max(bisect_right(starts, moment) - 1, 0)
-            key = (bucket, int(group) if source.is_text and group is not None else group)
-            sums[key] = list(map(add, sums.get(key, [0] * len(source.sums)), row[len(groups) :]))
-    found = {key: Totals.of(numbers) for key, numbers in sums.items()}
-    if group_by == "end_user" and None in named:
-        return _with_rest(found, over, filters, named)
+    starts = [start.astimezone(UTC) for start in spec.over.starts()]
+    found: dict[tuple[int, Any], Totals] = {}
+    for _, moment, group, sums in _read([spec], named, by_start=True):
+        # The UTC day of an end user may begin before the range does; it counts in the first bucket.
+        key = (max(bisect_right(starts, moment) - 1, 0), group)
+        found[key] = found[key] + sums if key in found else sums
+    if spec.group_by == "end_user" and None in named:
+        return _with_rest(found, spec, named)
     return found
 
 
 def _with_rest(
-    found: dict[tuple[int, Any], Totals], over: Range, filters: Filters, named: list[Any]
+    found: dict[tuple[int, Any], Totals], spec: SumsSpec, named: list[Any]
 ) -> dict[tuple[int, Any], Totals]:
     """Return the sums of the named end users, and of each UTC day all others and requests without one: a sum
     of all end users would read a row for each.
     """
+    over = spec.over
     end = -(-(over.end - _EPOCH) // DAY) * DAY + _EPOCH
     days = Range(over.start - (over.start - _EPOCH) % DAY, end, "day")
-    rest = _sums_by_bucket(days, None, filters, [None])
+    rest = _sums_by_bucket(SumsSpec(days, None, spec.filters), [None])
     own = {key: sums for key, sums in found.items() if key[1] in named and key[1] is not None}
     for (bucket, _), sums in own.items():
         rest[bucket, None] = rest.get((bucket, None), Totals()) - sums
     return own | rest
 
 
-def _group(source: Source, named: list[Any]) -> Combinable:
+def _group(group_by: GroupBy | None, source: Source, named: Sequence[Any]) -> Combinable:
+    """Return the name of a row's group as text; NULL without groups, and for groups that are not named."""
+    if group_by is None:
+        return Cast(Value(None), CharField())
+    member: Combinable = F(source.group)
+    if group_by in NUMERIC_GROUPS and not source.is_text:
+        member = Cast(member, CharField())
     if None not in named:
-        return F(source.group)  # which costs the database much less
-    chosen = [member for member in named if member is not None]
+        return member  # which costs the database much less
+    chosen = [each for each in named if each is not None]
     members = list(map(str, chosen)) if source.is_text else chosen
-    return Case(When(**{f"{source.group}__in": members}, then=F(source.group)), default=None)
+    return Case(When(**{f"{source.group}__in": members}, then=member), default=None)
 
 
-def _labels(group_by: GroupBy, ids: Iterable[Any]) -> dict[Any, str]:
-    """Return the current names of the groups."""
-    match group_by:
-        case "organization":
-            return {row.pk: row.name for row in Organization.objects.filter(pk__in=ids)}
-        case "project":
-            return {
-                row.pk: str(row) for row in Project.objects.filter(pk__in=ids).select_related("organization")
-            }
-        case "key":
-            return {row.pk: str(row) for row in APIKey.objects.filter(pk__in=ids)}
-        case "model" | "end_user" | "error":
-            return {name: name for name in ids}
-        case "metadata":
-            return {value: value or "none" for value in ids}
-        case "outcome":
-            return dict(Outcome.choices)
+def _group_id(group_by: GroupBy | None, name: str | None) -> Any:
+    return int(name) if name is not None and group_by in NUMERIC_GROUPS else name

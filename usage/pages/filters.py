@@ -171,10 +171,10 @@ class RowField(forms.Field):
         return Q(name=text)
 
     def row(self, row_id: int) -> Model | None:
-        """Return the row, or None if there is none."""
-        if self.known is not None and self.known.pk == row_id:
-            return self.known
-        return self.model._default_manager.filter(pk=row_id).first()
+        """Return the row with the owners that its name begins with, or None if there is none."""
+        if self.known is None or self.known.pk != row_id:
+            self.known = self.model._default_manager.select_related().filter(pk=row_id).first()
+        return self.known
 
     def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
         """Offer these rows, and the chosen one in any case; return what the field shows as its value."""

@@ -23,7 +23,7 @@ PERMISSION = "usage.view_generation"
 # The limit of the feed; the oldest come first.
 MAX_ROWS = 1_000
 # The limit of the page's HTML; the feed adds the others.
-PAGE_ROWS = 100
+PAGE_ROWS = 70
 
 
 @dataclass(frozen=True, slots=True)

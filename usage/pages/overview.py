@@ -14,18 +14,18 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.models import APIKey
 from usage import formatting, insights
-from usage.insights import BudgetUse, Health, Point, Totals
+from usage.insights import BudgetUse, Health, Point
 from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
 from usage.pages.filters import page_url, parameters_of, words
 from usage.pages.gauges import Fullness, fullness
-from usage.pages.overview_cards import cards, spenders
+from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import list_url, refusals
-from usage.pages.tenant_scope import own_limits, scoped_form
+from usage.pages.tenant_scope import scoped_form
 from usage.rollups import closed_days
 
 # So that the page stays below 150 kB.
@@ -45,7 +45,7 @@ def page(
     request: HttpRequest,
     *,
     recent_deployments: Callable[[], Any],
-    model_kinds: Callable[[], Mapping[str, str]],
+    model_kinds: Mapping[str, str],
 ) -> HttpResponse:
     """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
     site, user = admin.site, request.user
@@ -53,19 +53,20 @@ def page(
     if not user.has_perm("usage.view_hourlyusage"):
         return TemplateResponse(request, "admin/index.html", context | {"title": site.index_title})
     form = scoped_form(OverviewForm, request)
-    form.model_kinds = model_kinds()
+    form.model_kinds = model_kinds
     context |= {
         "title": "Overview",
         "export_url": page_url("index", {}) + "overview",
         "export_query": request.GET.urlencode(),
         "deployments": recent_deployments() if access.is_operator(user) else None,
-        "steps": _first_steps(request),
         **(
             _reports(form, user)
             if form.is_valid()
             else {"mistake": form.mistake, "url": page_url("index", {})}
         ),
     }
+    # What the page shows of requests is enough to know that there was one.
+    context["steps"] = None if context.get("has_usage") else _first_steps(request)
     return TemplateResponse(request, "usage/overview.html", context, status=200 if form.is_valid() else 400)
 
 
@@ -75,23 +76,28 @@ def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
 
 
 def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
-    now = insights.totals(form.over, form.filters)
     # The newest requests of two times can't be compared: there may be more of them in one of the times.
-    before = Totals() if form.is_of_requests else insights.totals(form.over.before, form.filters)
+    tables = spenders_of(form)
+    sums = insights.overview_sums(
+        form.chart, [group for _, group in tables], can_compare=not form.is_of_requests
+    )
     form.offer_choices()
+    limited_to = access.organizations_of(user)
+    health = insights.health() if access.is_operator(user) else None
+    now = health.now if health else None
     return {
         "form": form,
         "before": None if form.is_of_requests else form.over.before,
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
-        "cards": cards(form, now, before),
-        "chart": draw_chart(form),
-        "spenders": spenders(form, now),
+        "cards": cards(form, sums),
+        "chart": chart_of(form, sums.points, MAX_COLUMNS),
+        "spenders": [(title, spenders(form, sums, group)) for title, group in tables],
         "refusals": refusals(form, list_url) if form.group_by == "error" else None,
-        "has_usage": now.requests > 0,
+        "has_usage": sums.now.requests > 0,
         "chips": form.chips(),
-        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(limits=own_limits(user))],
-        "health": _health(insights.health()) if access.is_operator(user) else None,
+        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(organizations=limited_to, now=now)],
+        "health": _health(health) if health else None,
     }
 
 
@@ -147,11 +153,6 @@ class Meter:
 
 
 # ---- the chart
-
-
-def draw_chart(form: OverviewForm) -> Chart:
-    """Return the chart of what a valid form asks for."""
-    return chart_of(form, insights.series(form.over, form.group_by, form.filters), MAX_COLUMNS)
 
 
 def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int) -> Chart:

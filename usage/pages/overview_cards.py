@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from usage import insights
 from usage.formatting import Change, change, count, duration, money, share, usd
-from usage.insights import GroupBy, Totals
+from usage.insights import GroupBy, Overage, OverviewSums, Totals
 from usage.models import Kind
 from usage.pages.filters import words
 from usage.pages.overview_form import OverviewForm
@@ -50,11 +50,11 @@ class Spender:
     share: str
 
 
-def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
+def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     """Return spend, requests, tokens and, unless they are of one end user, error rate and time to first
     token.
     """
-    url = form.rows_url()
+    url, now, before = form.rows_url(), sums.now, sums.before
     is_about_end_user = form.filters.end_user is not None
     spend = Card(
         "Spend",
@@ -62,7 +62,7 @@ def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
         usd(now.amount_nanodollars),
         url,
         change(now.amount_nanodollars, before.amount_nanodollars),
-        lines=[] if is_about_end_user or form.is_of_requests else [_overage(form)],
+        lines=[] if is_about_end_user or form.is_of_requests else [_overage(form, sums.overage)],
     )
     requests = change(now.requests, before.requests)
     tokens = Card(
@@ -80,17 +80,16 @@ def cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
         ],
     )
     usage = [spend, Card("Requests", count(now.requests), f"{now.requests:,}", url, requests), tokens]
-    return usage if is_about_end_user else [*usage, _errors(form, now, before), _speed(form)]
+    return usage if is_about_end_user else [*usage, _errors(form, sums), _speed(form, sums)]
 
 
-def _overage(form: OverviewForm) -> Line:
-    found = insights.overage(form.over, form.filters)
+def _overage(form: OverviewForm, found: Overage) -> Line:
     url = form.entries_url(Kind.OVERAGE)
     return Line("Over the reserved amount", money(found.nanodollars), url, is_quiet=not found.count)
 
 
-def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender]]]:
-    """Return the titles and lines of the tables of top spenders."""
+def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
+    """Return the titles and groups of the tables of top spenders."""
     tables: list[tuple[str, GroupBy]] = [("Top models", "model")]
     if form.group_by == "error":
         tables = [("Errors", "error")]
@@ -106,12 +105,12 @@ def spenders(form: OverviewForm, all_of: Totals) -> list[tuple[str, list[Spender
         tables = [owners, ("Top keys", "key"), *tables]
         if form.has_end_users:
             tables[0] = ("Top end users", "end_user")
-    return [(title, _top(form, group, all_of)) for title, group in tables]
+    return tables
 
 
-def _top(form: OverviewForm, group: GroupBy, all_of: Totals) -> list[Spender]:
+def spenders(form: OverviewForm, sums: OverviewSums, group: GroupBy) -> list[Spender]:
     """Return the groups that spent most, and what the others spent together."""
-    rows = insights.top(form.over, group, form.filters, _MANY if group == form.group_by else _FEW)
+    all_of, rows = sums.now, sums.tops[group][: _MANY if group == form.group_by else _FEW]
     lines = [(form.label(group, row.label), form.group_url(group, row.group_id), row.totals) for row in rows]
     rest = all_of - sum((row.totals for row in rows), Totals())
     # Days of end users are full UTC days: they may have more than a part of a day that is compared.
@@ -119,17 +118,18 @@ def _top(form: OverviewForm, group: GroupBy, all_of: Totals) -> list[Spender]:
         lines.append(("others", "", rest))
     whole = max(all_of.amount_nanodollars, 1)
     return [
-        Spender(label, url, sums, f"{max(100 * sums.amount_nanodollars / whole, 0):.2f}%")
-        for label, url, sums in lines
+        Spender(label, url, part, f"{max(100 * part.amount_nanodollars / whole, 0):.2f}%")
+        for label, url, part in lines
     ]
 
 
-def _errors(form: OverviewForm, now: Totals, before: Totals) -> Card:
+def _errors(form: OverviewForm, sums: OverviewSums) -> Card:
     """Return the share of failed requests, with a line for each outcome."""
+    now, before = sums.now, sums.before
     lines = [
-        Line(words(row.group_id), count(row.totals.requests), form.rows_url(outcome=row.group_id))
-        for row in insights.top(form.over, "outcome", form.filters, 10)
-        if row.group_id in insights.FAILED
+        Line(words(outcome), count(of_outcome.requests), form.rows_url(outcome=outcome))
+        for outcome, of_outcome in insights.by_amount(sums.outcomes)
+        if outcome in insights.FAILED
     ]
     return Card(
         "Error rate",
@@ -142,9 +142,8 @@ def _errors(form: OverviewForm, now: Totals, before: Totals) -> Card:
     )
 
 
-def _speed(form: OverviewForm) -> Card:
-    now = insights.first_token_ms(form.over, form.filters)
-    before = None if form.is_of_requests else insights.first_token_ms(form.over.before, form.filters)
+def _speed(form: OverviewForm, sums: OverviewSums) -> Card:
+    now, before = sums.first_token, sums.first_token_before
     title, url = "First token, p50", form.rows_url()
     if now is None:
         return Card(title, "–", "No request has begun to answer.", url, None)

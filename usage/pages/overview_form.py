@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from accounts import access
 from accounts.models import Organization, Project
 from usage import formatting, insights
-from usage.insights import Bucket, Filters, GroupBy, Range, Totals, request_sums
+from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, Totals, request_sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import (
@@ -143,7 +143,7 @@ class OverviewForm(UsageFilterForm):
         """Return whether the page shows the end users of a project, or one of them."""
         return bool(self.cleaned_data.get("end_user")) or self.cleaned_data.get("group") == "end_user"
 
-    @property
+    @cached_property
     def has_end_users(self) -> bool:
         """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
@@ -152,8 +152,9 @@ class OverviewForm(UsageFilterForm):
             return False
         if self.is_by_end_user:
             return True
-        is_counted = self._counting_projects(None).filter(pk=data["project"]).exists()
-        return is_counted and self._can_rank(data["project"])
+        field: Any = self.fields["project"]
+        project = field.row(data["project"])
+        return bool(project and project.counts_end_users and self._can_rank(project.pk))
 
     @property
     def filters(self) -> Filters:
@@ -168,7 +169,12 @@ class OverviewForm(UsageFilterForm):
     def metadata_keys(self) -> Sequence[str]:
         """Return the keys of the newest requests' metadata, if the page groups by one."""
         # Not while the form is validated: its organization may be chosen for the person afterwards.
-        return insights.metadata_keys(self.over, super().filters) if self.group_by == "metadata" else []
+        return insights.metadata_keys(self.newest.rows) if self.group_by == "metadata" else []
+
+    @cached_property
+    def newest(self) -> NewestRequests:
+        """Return the newest requests, for what the rollups don't know."""
+        return insights.newest_settled(self.over, super().filters)
 
     @property
     def shown_key(self) -> str:
@@ -185,11 +191,16 @@ class OverviewForm(UsageFilterForm):
         """Return whether the filters are of columns that only requests have."""
         return request_sums.are_needed(None, self.filters)
 
+    @cached_property
+    def chart(self) -> SumsSpec:
+        """Return what the chart shows: of the newest requests if the rollups know too little."""
+        is_of_requests = request_sums.are_needed(self.group_by, self.filters)
+        newest = self.newest if is_of_requests else None
+        return SumsSpec(self.over, self.group_by, self.filters, newest)
+
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""
-        if not request_sums.are_needed(self.group_by, self.filters):
-            return None
-        return insights.newest_settled(self.over, self.filters)[1]
+        return self.chart.newest and self.chart.newest.since
 
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
@@ -235,8 +246,8 @@ class OverviewForm(UsageFilterForm):
             self.fields["organization"].widget = forms.Select(choices=options)
 
     def own_organizations(self) -> "QuerySet[Organization]":
-        """Return the organizations of which a member chooses one; none for operators."""
-        if access.is_operator(self.person):
+        """Return the organizations of which a member of several chooses one; none for others."""
+        if len(access.organizations_of(self.person) or ()) < 2:
             return Organization.objects.none()
         return access.seen_by(self.person, Organization.objects.order_by("name"))
 

@@ -1,10 +1,9 @@
 """The requests that were refused before they began, beside the errors of those that ran."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from accounts.models import APIKey
 from usage.database.time_limit import time_limit
 from usage.pages.filters import page_url
 from usage.pages.overview_form import OverviewForm
@@ -33,18 +32,8 @@ def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, datetime], str])
         return None
     owners = {name: value for name, value in columns.items() if name.endswith("_id")}
     rows = refused_requests.by_key(form.over.start, form.over.end, MAX_LINES, **owners)
-    keys: Mapping[int, APIKey] = {
-        key.pk: key
-        for key in APIKey.objects.filter(pk__in={row.api_key_id for row in rows}).select_related(
-            "project__organization"
-        )
-    }
     start = form.over.start
-    return [
-        Refusal(row, key.name, str(key.project), url_of(row, start))
-        for row in rows
-        if (key := keys.get(row.api_key_id))
-    ]
+    return [Refusal(row, row.key, f"{row.organization} / {row.project}", url_of(row, start)) for row in rows]
 
 
 def list_url(row: KeyRefusals, since: datetime) -> str:

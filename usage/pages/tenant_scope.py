@@ -1,12 +1,15 @@
 """What Overview and Requests show to people of organizations: one organization of theirs at a time."""
 
+from functools import reduce
+from operator import or_
 from typing import Any, TypeVar
 
+from django.db.models import Q
 from django.http import Http404, HttpRequest
 
 from accounts import access
 from accounts.models import Organization, Project
-from usage.models import BudgetLimit, Generation
+from usage.models import Generation
 from usage.pages.filters import RowField, UsageFilterForm
 
 Form = TypeVar("Form", bound=UsageFilterForm)
@@ -35,19 +38,12 @@ def scoped_form(form_class: type[Form], request: HttpRequest) -> Form:
     return form
 
 
-def own_limits(user: access.Person) -> list[int] | None:
-    """Return the ids of the budget limits that the person sees; None: all."""
-    if access.is_operator(user):
-        return None
-    return list(access.seen_by(user, BudgetLimit.objects.all()).values_list("pk", flat=True))
-
-
 def _home(form: UsageFilterForm) -> int:
     """Return the organization of the project, key or request that is asked for; else the person's first."""
     data, person = form.cleaned_data, form.person
-    by_part = Project.objects.filter(pk=data["project"] or 0) | Project.objects.filter(
-        api_keys=data["key"] or 0
-    )
+    named = {"pk": data["project"], "api_keys": data["key"]}
+    parts = [Q(**{name: row_id}) for name, row_id in named.items() if row_id is not None]
+    by_part = Project.objects.filter(reduce(or_, parts)) if parts else Project.objects.none()
     ids = [data["id"]] if data.get("id") else []
     by_request = access.seen_by(person, Generation.objects.filter(pk__in=ids))
     places: list[Any] = [

@@ -192,13 +192,17 @@ class KeyRefusals(NamedTuple):
     api_key_id: int
     status: int
     code: str
+    key: str
+    project: str
+    organization: str
     requests: int
 
 
 def by_key(start: datetime, end: datetime, limit: int, **owners: int) -> list[KeyRefusals]:
     """Return the keys that were refused most in the hours between, of these owners, each with the reason."""
     rows = RefusedRequests.objects.filter(hour__gte=hour_of(start), hour__lt=end, **owners).order_by()
-    totals = rows.values_list("api_key_id", "status", "code").annotate(total=Sum("requests"))
+    names = ("api_key__name", "project__name", "organization__name")
+    totals = rows.values_list("api_key_id", "status", "code", *names).annotate(total=Sum("requests"))
     return [KeyRefusals(*row) for row in totals.order_by("-total", "api_key_id", "code")[:limit]]
 
 

@@ -12,6 +12,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import OuterRef, Subquery
 
 from accounts.models import Organization
+from usage.books.prices import History
 from usage.database.clock import database_now
 from usage.database.snapshot import snapshot
 from usage.failpoints import failpoint
@@ -110,11 +111,13 @@ def _closed(which: Due) -> StatementDocument:
             is_closed=True,
             opening_nanodollars=before.closing_balance_nanodollars if before else 0,
             requests=month_items.rollups(which.organization_id, which.month).requests,
-            days=month_items.itemized(
-                which.organization_id, which.month.first_day, which.month.next.first_day
+            days=sorted(
+                month_items.itemized(which.organization_id, which.month, which.month.next.first_day).items()
             ),
             projects=month_items.projects(which.organization_id),
-            discounts=month_items.discounts(which.organization_id, which.month),
+            discounts=month_items.discounts(
+                History(which.organization_id).discounts_of(which.organization_id), which.month
+            ),
             newest_seal=seal.digest if seal else None,
         )
     )

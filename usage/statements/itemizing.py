@@ -8,7 +8,6 @@ sum of some rows a day. No entry reaches a day later, see `usage/rollups/closing
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
-from functools import cache
 from typing import NamedTuple
 
 from django.db import transaction
@@ -20,7 +19,7 @@ from usage.books.prices import History
 from usage.database.clock import database_now
 from usage.database.snapshot import snapshot
 from usage.failpoints import failpoint
-from usage.models import CHARGED, DailyItem, Discount, ItemizedDay, ItemKind, Kind, LedgerEntry
+from usage.models import CHARGED, DailyItem, ItemizedDay, ItemKind, Kind, LedgerEntry
 from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
@@ -56,6 +55,7 @@ class Sums(NamedTuple):
 
 
 Items = dict[Item, Sums]
+Days = dict[date, Items]
 
 
 def add(items: Items, more: Iterable[tuple[Item, Sums]]) -> Items:
@@ -107,7 +107,7 @@ def items_of_hour(hour: datetime) -> Items:
     """Return the items of all organizations in the hour; this reads all of its entries."""
     entries = LedgerEntry.objects.filter(created_at__gte=hour, created_at__lt=hour + timedelta(hours=1))
     with snapshot():
-        return items_of(entries)
+        return items_of(entries, History()).get(hour.date(), {})
 
 
 def write(day: date, items: Mapping[Item, Sums]) -> None:
@@ -145,6 +145,7 @@ def _reopen_since(first_open: date) -> None:
 # ---- items of ledger entries
 
 _ENTRY = (
+    "created_at",
     "organization_id",
     "project_id",
     "model",
@@ -158,12 +159,13 @@ _ENTRY = (
 _REQUEST = ("admitted_at", "is_waived", *TOKEN_COLUMNS, *PRICE_COLUMNS)
 
 
-def items_of(entries: QuerySet[LedgerEntry]) -> Items:
-    """Return the items of the entries, in one read of all of them."""
+def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
+    """Return the items of the entries by the day on which they were written, in one read of all of them."""
     columns = (*_ENTRY, *(f"generation__{name}" for name in _REQUEST))
-    prices, items = _ListPrices(), Items()
+    days: Days = {}
     for row in entries.order_by().values_list(*columns).iterator(chunk_size=5_000):
         entry = _Entry._make(row[: len(_ENTRY)])
+        items = days.setdefault(entry.created_at.date(), {})
         admitted_at, is_waived, *numbers = row[len(_ENTRY) :]
         if entry.kind not in CHARGED or admitted_at is None:
             add(items, [_alone(entry)])
@@ -171,14 +173,15 @@ def items_of(entries: QuerySet[LedgerEntry]) -> Items:
         elif entry.kind == Kind.CHARGE:
             tokens = Tokens(*numbers[: len(TOKEN_COLUMNS)])
             price = FREE if is_waived else Price(*numbers[len(TOKEN_COLUMNS) :])
-            listed = FREE if is_waived else prices.of(entry, admitted_at, price)
+            listed = FREE if is_waived else _list_price(history, entry, admitted_at, price)
             add(items, _lines(entry, tokens, price, listed))
-    return items
+    return days
 
 
 class _Entry(NamedTuple):
     """The columns `_ENTRY`."""
 
+    created_at: datetime
     organization_id: int
     project_id: int | None
     model: str
@@ -221,18 +224,10 @@ def _lines(entry: _Entry, tokens: Tokens, price: Price, listed: Price) -> Iterat
         yield item, Sums(1, line.tokens, listed_line.amount_nanodollars, line.amount_nanodollars)
 
 
-class _ListPrices:
-    """The prices of requests before the discounts of their organizations, as the rows are today."""
-
-    def __init__(self) -> None:
-        self._discounted = set(Discount.objects.values_list("organization_id", flat=True).distinct())
-        self._history = cache(History)
-
-    def of(self, entry: _Entry, admitted_at: datetime, price: Price) -> Price:
-        """Return the list price; the request's own price if the rows don't explain it by a discount."""
-        if entry.organization_id not in self._discounted:
-            return price
-        history = self._history(entry.model)
-        listed = history.listed_at(admitted_at)
-        points = history.discount_at(admitted_at, entry.organization_id)
-        return listed if listed is not None and pricing.discounted(listed, points) == price else price
+def _list_price(history: History, entry: _Entry, admitted_at: datetime, price: Price) -> Price:
+    """Return the price before the organization's discount; the request's own price if the rows don't explain
+    it by a discount.
+    """
+    points = history.discount_at(admitted_at, entry.organization_id)
+    listed = history.listed_at(entry.model, admitted_at) if points else None
+    return listed if listed is not None and pricing.discounted(listed, points) == price else price

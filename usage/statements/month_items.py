@@ -1,22 +1,24 @@
 """The items and other facts of one organization's month, whether its days are itemized yet or not."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import date, datetime
+from typing import NamedTuple
 
-from django.db.models import Q, QuerySet, Sum
+from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, QuerySet, Sum, When
 
 from accounts.models import Project
 from usage import insights
+from usage.books.prices import History
 from usage.insights import Filters, Range
-from usage.models import BOOKED, CREDITING, DailyItem, Discount, HourlyUsage, ItemKind, LedgerEntry
-from usage.rollups.closed_days import DAY, midnight
+from usage.models import BOOKED, CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
+from usage.rollups.closed_days import midnight
 from usage.statements import itemizing
-from usage.statements.itemizing import Item, Items, Sums, add
+from usage.statements.itemizing import Days, Item, Sums, add
 from usage.statements.month import Month
 
 # What is read request by request of days that are not itemized yet: today, and yesterday for an hour.
 MAX_REQUESTS_BY_KIND = 20_000
-MAX_DAYS_BY_KIND = 3
-Days = list[tuple[date, Items]]
 _KEY, _SUMS = Item._fields[1:], Sums._fields
 
 
@@ -31,71 +33,100 @@ def projects(organization_id: int) -> dict[int, str]:
     return dict(Project.objects.filter(organization=organization_id).values_list("pk", "name"))
 
 
-def discounts(organization_id: int, month: Month) -> list[tuple[datetime, int]]:
-    """Return the discounts that began in the month, and the one in effect when it began, in basis points."""
-    rows = Discount.objects.filter(organization=organization_id, effective_from__lt=month.end)
-    known = list(rows.order_by("effective_from").values_list("effective_from", "basis_points"))
-    earlier = [row for row in known if row[0] <= month.start][-1:]
-    return [*(row for row in earlier if row[1]), *(row for row in known if row[0] > month.start)]
-
-
-def itemized(organization_id: int, first: date, end: date) -> Days:
-    """Return the items of itemized days from `first` up to `end`: credit by day, all others on the first."""
-    rows = DailyItem.objects.filter(organization=organization_id, day__gte=first, day__lt=end).order_by()
-    is_credit = Q(kind__in=CREDITING)
-    by_day: dict[date, Items] = {first: {}}
-    # Added up by the database: a month has 31 times as many rows as lines.
-    for row in rows.exclude(is_credit).values_list(*_KEY).annotate(*(Sum(name) for name in _SUMS)):
-        by_day[first][Item(organization_id, *row[: len(_KEY)])] = Sums(*row[len(_KEY) :])
-    for day, kind, *sums in rows.filter(is_credit).values_list("day", "kind", *_SUMS):
-        add(by_day.setdefault(day, {}), [(Item(organization_id, None, "", kind), Sums(*sums))])
-    return sorted(by_day.items())
-
-
-def until_now(organization_id: int, first: date, end: date) -> Days:
-    """Return the items of days from `first` up to `end`, of which the last may not be itemized yet.
-
-    Those are read request by request, or added up from the hours if there are too many.
+def discounts(known: Sequence[tuple[datetime, int]], month: Month) -> list[tuple[datetime, int]]:
+    """Return those of an organization's discounts that began in the month, and the one in effect when it
+    began, in basis points.
     """
-    known_until = itemizing.itemized_until() or itemizing.first_day() or date.min
-    known_until = min(max(known_until, first), end)
-    found = itemized(organization_id, first, known_until)
-    hours = HourlyUsage.objects.filter(
-        organization=organization_id, hour__gte=midnight(known_until), hour__lt=midnight(end)
-    ).order_by()
-    if known_until == end:
-        return found
-    is_small = (hours.aggregate(sum=Sum("requests"))["sum"] or 0) <= MAX_REQUESTS_BY_KIND
-    if is_small and (end - known_until).days <= MAX_DAYS_BY_KIND:
-        days = (known_until + number * DAY for number in range((end - known_until).days))
-        return [*found, *((day, _by_kind(organization_id, day)) for day in days)]
-    return [*found, (known_until, _by_model(organization_id, known_until, end))]
+    earlier = [row for row in known if row[0] <= month.start][-1:]
+    began = (row for row in known if month.start < row[0] < month.end)
+    return [*(row for row in earlier if row[1]), *began]
 
 
-def _by_kind(organization_id: int, day: date) -> Items:
-    return itemizing.items_of(_entries(organization_id, day, day + DAY))
+def itemized(organization_id: int, month: Month, end: date) -> Days:
+    """Return the items of itemized days from the month's first up to `end`: credit, and what came after the
+    month, by day, all others on the first.
+    """
+    rows = DailyItem.objects.filter(organization=organization_id, day__gte=month.first_day, day__lt=end)
+    has_own_day = Q(kind__in=CREDITING) | Q(day__gte=month.next.first_day)
+    rows = rows.annotate(own_day=Case(When(has_own_day, then=F("day")))).order_by()
+    days: Days = {month.first_day: {}}
+    # Added up by the database: a month has 31 times as many rows as lines.
+    for day, *row in rows.values_list("own_day", *_KEY).annotate(*(Sum(name) for name in _SUMS)):
+        item, sums = Item(organization_id, *row[: len(_KEY)]), Sums(*row[len(_KEY) :])
+        add(days.setdefault(day or month.first_day, {}), [(item, sums)])
+    return days
 
 
-def _by_model(organization_id: int, first: date, end: date) -> Items:
-    """Return what people booked, which is rare, and everything else by project and model, from the hours."""
-    items = itemizing.items_of(_entries(organization_id, first, end).filter(BOOKED))
-    hours = HourlyUsage.objects.filter(
+class SoFar(NamedTuple):
+    """A month that is not closed."""
+
+    days: Days
+    """Its items until now; those of days after the month are what came since."""
+    requests: int
+    """The month's requests."""
+    projects: dict[int, str]
+    """The names of the projects of the items, by id."""
+
+
+def so_far(
+    organization_id: int, month: Month, itemized_until: date | None, end: date, history: History
+) -> SoFar:
+    """Return the month's items up to `end`, which is tomorrow.
+
+    Those of days that are not itemized yet are read request by request, or added up from the hours if there
+    are too many.
+    """
+    known_until = min(max(itemized_until or month.first_day, month.first_day), end)
+    days = itemized(organization_id, month, known_until)
+    # All that has a project is in the hours, too.
+    rows = _hours(organization_id, month.first_day, end).values_list("project_id", "project__name")
+    found = list(
+        rows.annotate(
+            in_month=Sum("requests", filter=Q(hour__lt=month.end), default=0),
+            not_itemized=Sum("requests", filter=Q(hour__gte=midnight(known_until)), default=0),
+        )
+    )
+    if known_until < end:
+        is_small = sum(row[3] for row in found) <= MAX_REQUESTS_BY_KIND
+        entries = _entries(organization_id, known_until, end)
+        later = (
+            itemizing.items_of(entries, history)
+            if is_small
+            else _by_model(organization_id, known_until, end, month, history)
+        )
+        for day, items in later.items():
+            add(days.setdefault(day, {}), items.items())
+    return SoFar(days, sum(row[2] for row in found), {row[0]: row[1] for row in found})
+
+
+def _by_model(organization_id: int, first: date, end: date, month: Month, history: History) -> Days:
+    """Return what people booked, which is rare, and everything else by project and model, from the hours; the
+    month's on the first day.
+    """
+    days = itemizing.items_of(_entries(organization_id, first, end).filter(BOOKED), history)
+    corrected: defaultdict[tuple[bool, int | None, str], int] = defaultdict(int)
+    for day, items in days.items():
+        for item, sums in items.items():
+            corrected[day >= month.next.first_day, item.project_id, item.model] += sums.amount_nanodollars
+    is_later = ExpressionWrapper(Q(hour__gte=month.end), BooleanField())
+    rows = _hours(organization_id, first, end).annotate(is_later=is_later)
+    names = ("requests", "prompt_tokens", "completion_tokens", "amount_nanodollars")
+    for *owner, requests, prompt, completion, amount in rows.values_list(
+        "is_later", "project_id", "model"
+    ).annotate(*(Sum(name) for name in names)):
+        later, project_id, model = owner
+        # The hours have the corrections too.
+        charged = amount - corrected[later, project_id, model]
+        item = Item(organization_id, project_id, model, ItemKind.ALL_TOKENS.value)
+        items = days.setdefault(max(first, month.next.first_day) if later else first, {})
+        add(items, [(item, Sums(requests, prompt + completion, charged, charged))])
+    return days
+
+
+def _hours(organization_id: int, first: date, end: date) -> QuerySet[HourlyUsage]:
+    return HourlyUsage.objects.filter(
         organization=organization_id, hour__gte=midnight(first), hour__lt=midnight(end)
     ).order_by()
-    names = ("requests", "prompt_tokens", "completion_tokens", "amount_nanodollars")
-    for project_id, model, requests, prompt, completion, amount in hours.values_list(
-        "project_id", "model"
-    ).annotate(*(Sum(name) for name in names)):
-        # The hours have the corrections too.
-        corrected = sum(
-            sums.amount_nanodollars
-            for item, sums in items.items()
-            if (item.project_id, item.model) == (project_id, model)
-        )
-        item = Item(organization_id, project_id, model, ItemKind.ALL_TOKENS.value)
-        charged = amount - corrected
-        add(items, [(item, Sums(requests, prompt + completion, charged, charged))])
-    return items
 
 
 def _entries(organization_id: int, first: date, end: date) -> QuerySet[LedgerEntry]:

@@ -4,11 +4,12 @@ from datetime import datetime
 
 from accounts.models import Organization
 from usage.books import credit
+from usage.books.prices import History
 from usage.database.replica import report
 from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.rollups.closed_days import DAY
-from usage.statements import document, month_items
+from usage.statements import document, itemizing, month_items
 from usage.statements.document import Facts, StatementDocument
 from usage.statements.month import Month
 
@@ -18,11 +19,10 @@ from usage.statements.month import Month
 def preview(organization: Organization, month: Month, now: datetime) -> StatementDocument:
     """Return the statement of a month that has begun, from the itemized days and what came since."""
     with snapshot(has_time_limit=True):
-        tomorrow, end = now.date() + DAY, month.next.first_day
-        days = month_items.until_now(organization.pk, month.first_day, min(tomorrow, end))
-        # Of the last month: what has moved since, in this one.
-        later = month_items.until_now(organization.pk, end, tomorrow) if end < tomorrow else []
-        moved = sum(sums.amount_nanodollars for _, items in (*days, *later) for sums in items.values())
+        until = itemizing.itemized_until()
+        history = History(organization.pk)
+        found = month_items.so_far(organization.pk, month, until, now.date() + DAY, history)
+        moved = sum(sums.amount_nanodollars for items in found.days.values() for sums in items.values())
         return document.build(
             Facts(
                 organization.pk,
@@ -32,9 +32,9 @@ def preview(organization: Organization, month: Month, now: datetime) -> Statemen
                 is_closed=False,
                 # The balance of now, without what has moved since the month began.
                 opening_nanodollars=credit.balance(organization).nanodollars + moved,
-                requests=month_items.rollups(organization.pk, month).requests,
-                days=days,
-                projects=month_items.projects(organization.pk),
-                discounts=month_items.discounts(organization.pk, month),
+                requests=found.requests,
+                days=[each for each in sorted(found.days.items()) if each[0] < month.next.first_day],
+                projects=found.projects,
+                discounts=month_items.discounts(history.discounts_of(organization.pk), month),
             )
         )

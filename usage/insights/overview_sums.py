@@ -1,0 +1,75 @@
+"""All sums of an Overview in three statements: those of all groups, the names, and those of the chart."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from usage.database.replica import report
+from usage.database.time_limit import time_limit
+from usage.insights import request_sums
+from usage.insights.counters import Overage
+from usage.insights.first_tokens import Percentiles, percentiles, weighed
+from usage.insights.labels import labels_of
+from usage.insights.sources import GroupBy
+from usage.insights.sums import MAX_GROUPS, Point, Row, SumsSpec, Totals, by_amount, points_of, sums_of
+
+# Groups of a ranking that have a name; the rest are added up by the page.
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewSums:
+    """What an Overview shows of a range, and of the range before if that can be compared."""
+
+    now: Totals
+    before: Totals
+    overage: Overage
+    outcomes: Mapping[str, Totals]
+    """The sums by outcome; empty where they are not known, as of an end user."""
+    tops: Mapping[GroupBy, Sequence[Row]]
+    """The groups that spent most, at most `_NAMED`."""
+    points: Sequence[Point]
+    first_token: Percentiles | None
+    first_token_before: Percentiles | None
+
+
+@report
+@time_limit()
+def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool) -> OverviewSums:
+    """Return the sums of the chart's range and filters, by its group and by those of `tops`."""
+    over, filters = chart.over, chart.filters
+    whole: GroupBy | None = None if filters.end_user is not None else "outcome"
+    groups = list(dict.fromkeys([whole, *tops, chart.group_by]))
+    ranges = [over, over.before] if can_compare else [over]
+    samples = [] if filters.end_user is not None else weighed(ranges, filters)
+    is_in_books = filters.end_user is None and not request_sums.are_needed(None, filters)
+    specs = [
+        *(SumsSpec(over, group_by, filters, chart.newest) for group_by in groups),
+        *(SumsSpec(each, None, filters) for each in (*ranges[1:], *samples)),
+        *([SumsSpec(over, None, filters, is_overage=True)] if is_in_books else []),
+    ]
+    found = sums_of(specs)
+    by_group = dict(zip(groups, found, strict=False))
+    rest = [sum(each.values(), Totals()) for each in found[len(groups) :]]
+    ranked = {group_by: [key for key, _ in by_amount(by_group[group_by])] for group_by in groups if group_by}
+    labels = labels_of({group_by: keys[: max(_NAMED, MAX_GROUPS)] for group_by, keys in ranked.items()})
+    speeds: list[Percentiles | None] = [None, None]
+    if filters.end_user is None:
+        of_samples = zip(samples, rest[len(ranges) - 1 :], strict=False)
+        requests = {each: sums.requests for each, sums in of_samples}
+        speeds[: len(ranges)] = percentiles(ranges, filters, requests)
+    return OverviewSums(
+        now=sum(by_group[whole].values(), Totals()),
+        before=rest[0] if can_compare else Totals(),
+        overage=Overage.of(rest[-1]) if is_in_books else Overage(),
+        outcomes=by_group[whole] if whole else {},
+        tops={
+            group_by: [
+                Row(str(key), labels[group_by, key], by_group[group_by][key])
+                for key in ranked[group_by][:_NAMED]
+            ]
+            for group_by in tops
+        },
+        points=points_of(chart, ranked.get(chart.group_by, []), labels) if chart.group_by else [],
+        first_token=speeds[0],
+        first_token_before=speeds[1],
+    )
