@@ -13,6 +13,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the first proc
     atexit.register(shutil.rmtree, state_dir, ignore_errors=True)
     os.environ |= {
         "CHATAPI_STATE_DIR": state_dir,
+        "MIGRATED_DATABASE_FOLDER": os.path.join(state_dir, "migrated"),
         "CHATAPI_SECRET_KEY": "only-for-tests-" + "x" * 50,
         "CHATAPI_KEY_PEPPER": "only-for-tests-" + "y" * 50,
         # All wrong keys of all tests come from one address. Tests of this limit set it.

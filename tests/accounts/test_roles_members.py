@@ -23,8 +23,6 @@ ADD = "/admin/accounts/member/add/"
 LINK = r"http://testserver(/console/invitation/[^<\s]+)<"
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
-pytestmark = pytest.mark.usefixtures("quick_passwords")
-
 
 @pytest.fixture
 def admin(acme: Organization) -> Person:

@@ -18,7 +18,7 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
-def counting(valkey: Valkey, settings: Settings, quick_passwords: None) -> None:
+def counting(valkey: Valkey, settings: Settings) -> None:
     """Count failed attempts in a Valkey under a prefix of the test's own."""
     settings.STREAMS_URL = f"unix://{valkey.socket}"
     settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"

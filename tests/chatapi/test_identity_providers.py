@@ -24,7 +24,7 @@ from tests.cast import Person, join
 from tests.chatapi.identity_provider import Provider, offer
 from tests.chatapi.signing_in import SIGN_IN, sign_in, who, with_password
 
-pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords", "trusting")
+pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
 
 
 def path_of(row: IdentityProvider) -> str:

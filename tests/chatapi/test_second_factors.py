@@ -26,7 +26,7 @@ from tests.cast import Person
 from tests.chatapi.signing_in import PASSWORD, sign_in, who, with_password
 
 SECOND = "/console/sign-in/second-factor"
-pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords")
+pytestmark = pytest.mark.usefixtures("db", "counting")
 
 
 def code_of(secret: str) -> str:

@@ -19,7 +19,7 @@ from tests.chatapi.signing_in import PASSWORD, link_in, who, with_password
 from usage.models import Credit
 
 PATH = "/console/sign-up"
-pytestmark = pytest.mark.usefixtures("db", "counting", "mailing", "quick_passwords")
+pytestmark = pytest.mark.usefixtures("db", "counting", "mailing")
 
 
 @pytest.fixture(autouse=True)
