@@ -271,7 +271,7 @@ async def test_time_pays_for_what_was_taken_while_the_clock_of_redis_was_ahead(
             await asyncio.sleep(0.01)
 
 
-async def test_a_release_that_redis_never_hears_is_logged(
+async def test_a_release_that_never_reaches_redis_is_logged(
     client: LimitClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RELEASE_AFTER_S", (0, 0.01))
