@@ -106,7 +106,9 @@ def test_credit_is_paid_at_stripe(page: Page, installation: Installation, stripe
     assert complaints(page) == []
 
 
-def test_who_is_billed_afterwards_has_nothing_to_pay(page: Page, installation: Installation) -> None:
+def test_an_organization_that_is_billed_afterwards_has_nothing_to_pay(
+    page: Page, installation: Installation
+) -> None:
     made = installation.manage("shell", "--no-imports", "-c", BILL)
     assert made.returncode == 0, made.stderr
     sign_in(page, installation, "ada")
