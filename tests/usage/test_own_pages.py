@@ -65,7 +65,9 @@ def test_sums_and_requests_are_those_of_the_persons_organization(alice: Person, 
     assert "Umbrella" not in overview + listed
 
 
-def test_who_belongs_to_two_looks_at_one_at_a_time(both: Client, alice: Person, charlie: Person) -> None:
+def test_a_member_of_two_organizations_sees_one_at_a_time(
+    both: Client, alice: Person, charlie: Person
+) -> None:
     own, other = run(alice), run(charlie)
     umbrella = charlie.project
     found = {
