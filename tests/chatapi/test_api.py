@@ -24,7 +24,7 @@ from usage.pricing import to_usd
 # ---- the key
 
 
-def test_a_key_learns_who_it_is(alice: Person) -> None:
+def test_a_key_learns_its_own_name_and_organization(alice: Person) -> None:
     body = alice.get("/v1/key").json()
     shown = {
         name: body[name]
@@ -59,7 +59,7 @@ def test_a_key_sees_what_it_spent_and_holds(alice: Person) -> None:
     assert budgets["key", "day"]["limit_usd"] is None
 
 
-def test_a_colleagues_spending_is_told_only_where_it_limits(alice: Person, bob: Person) -> None:
+def test_a_colleagues_spending_is_shown_only_where_it_limits(alice: Person, bob: Person) -> None:
     run(bob)
     assert {each["scope"] for each in alice.get("/v1/key").json()["budgets"]} == {"key"}
     BudgetLimit.objects.create(
@@ -283,7 +283,9 @@ def test_a_page_under_a_foreign_host_is_refused(db: None, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/klingon/v1/models", "/klingon/v1", "/OpenAI/v1/chat/completions"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_an_unknown_dialects_prefix_is_told_the_known_ones(db: None, method: str, path: str) -> None:
+def test_the_error_for_an_unknown_dialects_prefix_names_the_known_ones(
+    db: None, method: str, path: str
+) -> None:
     found = error(Client(enforce_csrf_checks=True).generic(method, path, "{}", "application/json"), 404)
     assert found["code"] == "unknown_url"
     assert "/bitseek/v1, /llama/v1, /openai/v1, /opentoken/v1" in found["message"]

@@ -238,7 +238,7 @@ def test_budgets_at_their_limit_are_counted(alice: Person, limit: int, near: int
 # ---- how it says it
 
 
-def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
+def test_a_client_that_accepts_openmetrics_gets_that(used: Generation) -> None:
     answer = ask(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert answer["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     families = parse_openmetrics(answer.content.decode())  # type: ignore[no-untyped-call]
@@ -247,9 +247,7 @@ def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
 
 
 @pytest.mark.parametrize("version", ['"1.0.0"', "1.0.0-rc1", "latest"])
-def test_who_accepts_a_version_that_is_quoted_or_no_number_gets_the_numbers(
-    used: Generation, version: str
-) -> None:
+def test_a_quoted_or_invalid_version_in_accept_gets_the_numbers(used: Generation, version: str) -> None:
     answer = ask(accept=f"text/plain;version={version}")
     assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
 
@@ -300,7 +298,7 @@ def test_all_that_is_asked_of_the_database_is_a_few_questions(used: Generation) 
     assert len(queries) <= 30
 
 
-def test_who_asks_again_within_a_second_gets_the_same(
+def test_two_questions_within_a_second_get_the_same_answer(
     used: Generation, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     first = ask().content

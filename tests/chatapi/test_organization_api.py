@@ -237,7 +237,7 @@ def test_there_are_no_buckets_in_the_future(boss: Person) -> None:
 # ---- who may
 
 
-def test_other_keys_are_told_that_they_may_not(alice: Person) -> None:
+def test_other_keys_are_refused_in_words(alice: Person) -> None:
     for path in (USAGE, COSTS):
         assert refused(alice, "start_time=0", path, 403) == (None, "permission_denied")
         assert refused(alice, "start_time=nonsense", path, 403) == (None, "permission_denied")

@@ -312,7 +312,7 @@ def test_a_collector_that_is_away_costs_one_line_and_no_request(tmp_path: Path) 
         assert time.monotonic() - began < 10
 
 
-def test_without_a_collector_nothing_is_imported_and_the_upstream_is_told_nothing(tmp_path: Path) -> None:
+def test_without_a_collector_nothing_is_imported_and_the_upstream_gets_no_trace(tmp_path: Path) -> None:
     with installed(tmp_path) as installation:
         _, header = traced()
         assert ask(installation, "five", header) == 200
