@@ -4,9 +4,13 @@
 """
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Generator
+
+import pytest
 
 if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the first process made
     state_dir = tempfile.mkdtemp(prefix="chatapi-tests-")
@@ -20,3 +24,16 @@ if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share what the first proc
         "CHATAPI_FAILED_AUTHENTICATIONS_PER_MINUTE": "0",
         "CHATAPI_REFUSED_BODY_BYTES_PER_MINUTE": "0",
     }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Pause Python's garbage collector while ten thousand tests are collected, and exempt them from it later:
+    all of them live until the end, and each full collection would look at them for 0.4 s.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
