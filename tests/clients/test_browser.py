@@ -32,8 +32,7 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.fail("there is no Chromium: apt-get install chromium-headless-shell", pytrace=False)
     with sync_playwright() as playwright:
-        # A page with an address that is not this machine's may else not ask this machine, whatever this
-        # machine allows.
+        # Without this, a page of another machine's URL may not ask this machine, even if it allows that.
         args = ["--no-sandbox", "--disable-gpu", "--disable-features=LocalNetworkAccessChecks"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         yield browser
