@@ -1,4 +1,4 @@
-"""What a web process finds out about a generation of which its client hears nothing."""
+"""A web process looks up a generation whose client has received nothing for some time."""
 
 import asyncio
 import time
