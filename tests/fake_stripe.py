@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.installation import Installation
 
 API_KEY = "sk_test_fake0000"
 WEBHOOK_SECRET = "whsec_fake00000000"
@@ -294,6 +297,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+
+@contextmanager
+def installation_with(stripe: Stripe, folder: Path) -> Iterator[Installation]:
+    """Run an installation and its reaper that take payments with this fake; its books must be right at the
+    end.
+    """
+    installation = Installation(folder, **stripe.environment)
+    try:
+        installation.start({})
+        installation.start_reaper()
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
 
 
 @contextmanager

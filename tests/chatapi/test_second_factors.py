@@ -175,7 +175,8 @@ def test_every_page_of_allauth_has_our_look(settings: Settings) -> None:
         name = getattr(getattr(view, "view_class", None), "template_name", None)
         if name and route.name != "end_sessions":  # which only takes a form
             found.add(name)
-            assert str(get_template(name).origin).startswith(own), f"{route.name}: {name}"  # type: ignore[attr-defined]
+            origin = str(get_template(name).origin)  # type: ignore[attr-defined]
+            assert origin.startswith(own), f"{route.name}: {name}"
     assert len(found) > 8
 
 

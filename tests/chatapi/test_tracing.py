@@ -297,7 +297,7 @@ def test_a_collector_that_is_away_costs_one_line_and_no_request(tmp_path: Path) 
             assert ask(installation, "five", None) == 200
         lost = "traces are lost"
         for name in ("web", "worker"):
-            wait_for(lambda name=name: lost in installation.log(name), f"the line of the {name}")  # type: ignore[misc]
+            wait_for(lambda name=name: lost in installation.log(name), f"{name}'s line")  # type: ignore[misc]
         with receiving(port) as receiver:
             trace_id, header = traced()
             assert ask(installation, "five", header) == 200
