@@ -1,4 +1,4 @@
-"""What commands do is in the audit log too: as the command's act, and of nobody who was signed in."""
+"""Acts of commands are in the audit log too: under the command's name, not under a signed-in person's."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,5 +1,5 @@
 """Wrong keys by the hundred: counted by address, refused before the database is asked, and never at the cost
-of who has a right one.
+of callers with a right key.
 """
 
 from collections.abc import Awaitable, Callable

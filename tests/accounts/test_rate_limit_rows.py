@@ -1,4 +1,4 @@
-"""Rate limits as rows: what may be written, who sees it, and the operator's pages."""
+"""Rate limits as rows: the valid ones, the callers that they limit, and the operator's pages."""
 
 from typing import Any
 

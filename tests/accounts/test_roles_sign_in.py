@@ -1,4 +1,4 @@
-"""Signing in to the console and the admin: who is let in, and how often one may be wrong."""
+"""Signing in to the console and the admin: the people that may, and the limits of wrong attempts."""
 
 from typing import Any
 from uuid import uuid4
