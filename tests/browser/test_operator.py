@@ -195,7 +195,7 @@ def test_nothing_is_wider_than_a_phone(
     context.close()
 
 
-# ---- who may listen
+# ---- the right to listen
 
 
 def test_the_feed_is_for_staff_of_this_origin_only(
