@@ -145,7 +145,7 @@ def test_what_nobody_has_in_the_books_was_seen_for_nothing() -> None:
     assert "saw 5 tokens of nothing that is in the books" in violations(heard(generation_id=""), rows=())
 
 
-# ---- the text, and who goes on behind it
+# ---- the text, and clients that go on behind it
 
 
 def test_a_text_that_is_resumed_has_no_gap_and_nothing_twice() -> None:
