@@ -276,7 +276,7 @@ def test_the_credit_page_leads_to_both_forms(root: Client, alice: Person) -> Non
     assert root.get("/admin/usage/credit/grant-any/").headers["location"] == "/admin/credit/grant"
 
 
-# ---- who may
+# ---- permissions
 
 
 def test_a_read_only_operator_books_nothing(charged: Generation) -> None:

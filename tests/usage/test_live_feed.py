@@ -1,4 +1,4 @@
-"""Who looks at the Live page's feed, and that it ends for those who may not look any more."""
+"""Access to the Live page's feed, and its end for people that lose the permission."""
 
 import asyncio
 import json

@@ -20,7 +20,7 @@ PAGES = ["/admin/", "/admin/requests/", "/admin/requests/export.csv", "/admin/ov
 
 @pytest.fixture
 def both(alice: Person, charlie: Person) -> Client:
-    """Return a client for Alice, who owns Acme and is a viewer of Umbrella, Charlie's organization."""
+    """Return a client of Alice, owner of Acme and a viewer of Umbrella, Charlie's organization."""
     Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
     return client_of(alice.user)
 

@@ -45,7 +45,7 @@ def links(response: Any) -> list[str]:
     return found
 
 
-# ---- who gets in
+# ---- access
 
 
 @pytest.mark.parametrize(

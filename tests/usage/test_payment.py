@@ -221,7 +221,7 @@ def test_a_webhook_that_comes_during_a_look_is_not_forgotten(stripe: Stripe, pay
 
 
 class History:
-    """People who pay and banks that give back, with webhooks that come in any order, often or never."""
+    """People that pay and banks that give back, with webhooks that come in any order, often or never."""
 
     def __init__(self, stripe: Stripe, payer: Organization, chance: random.Random) -> None:
         self.stripe, self.payer, self.chance = stripe, payer, chance
