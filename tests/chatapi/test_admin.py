@@ -1,4 +1,4 @@
-"""The operator's pages: who gets in, what they show, and what nobody can change."""
+"""The operator's pages: access, content, and records that can not be changed."""
 
 import re
 from typing import Any
@@ -68,7 +68,7 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
         response_store.write(run(person).pk, Content(b'{"items":[],"context":{}}', []))
 
 
-# ---- who gets in
+# ---- access
 
 
 @pytest.mark.parametrize("path", ["/admin/", *LISTS])

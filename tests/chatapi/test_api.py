@@ -1,4 +1,4 @@
-"""The client routes that read: the calling key, who is let in, and what every error looks like."""
+"""The client routes that read: the calling key, accepted keys, and the form of every error."""
 
 import json
 import re
@@ -96,7 +96,7 @@ def test_a_key_sees_what_else_can_refuse_it(alice: Person) -> None:
     }
 
 
-# ---- who is let in
+# ---- accepted keys
 
 
 @pytest.mark.parametrize(

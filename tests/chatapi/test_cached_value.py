@@ -1,4 +1,4 @@
-"""A value that is read now and then: one reading for all who wait, and one error."""
+"""A cached value: concurrent callers share one reading, and one error."""
 
 import asyncio
 

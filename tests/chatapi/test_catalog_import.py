@@ -192,7 +192,7 @@ def test_a_catalog_that_no_file_can_say_is_a_message(root: Client, small: Served
     assert "The catalog can't be written as a file" in html.unescape(text(root.get(LIST)))
 
 
-# ---- who may
+# ---- permissions
 
 
 def allowed(*permissions: str) -> Client:

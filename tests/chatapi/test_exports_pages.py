@@ -1,4 +1,4 @@
-"""Exports of what a page shows: all of it, harmless in a spreadsheet, in bounded memory, and for those who
+"""Exports of what a page shows: all of it, harmless in a spreadsheet, in bounded memory, and for people that
 may see the page.
 """
 
@@ -165,7 +165,7 @@ def test_pages_link_to_their_exports_with_what_they_are_asked(root: Client, book
         assert "usage/export.js" in content
 
 
-# ---- who may, and what is wrong
+# ---- permissions and errors
 
 
 def test_an_export_is_for_people_that_may_see_its_page(books: None, alice: Person) -> None:

@@ -42,7 +42,7 @@ def come(
     return client.get(provider.authorize(away.headers["location"], sub)), client
 
 
-# ---- who comes in
+# ---- accepted people
 
 
 def test_someone_new_comes_with_the_role_of_new_people(provider: Provider, acme: Organization) -> None:
@@ -103,7 +103,7 @@ def test_the_second_factor_is_asked_for_after_the_provider(provider: Provider, a
     assert "sociallogin" not in str(dict(client.session))
 
 
-# ---- who does not
+# ---- refused people
 
 
 def refused(provider: Provider, row: IdentityProvider, sub: str, **claims: Any) -> str:

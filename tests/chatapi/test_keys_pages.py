@@ -249,7 +249,7 @@ def test_nothing_becomes_of_a_revoked_key_or_of_none(root: Client, alice: Person
         assert root.post(path, {"_form_submitted": "True"}).status_code == 403
 
 
-# ---- who may
+# ---- permissions
 
 
 @pytest.mark.parametrize(("role", "may"), [(Role.VIEWER, False), (Role.MEMBER, True), (Role.OWNER, True)])

@@ -1,4 +1,4 @@
-"""`GET /metrics`: who may read it, and that it says what the books say."""
+"""`GET /metrics`: its token, and that its numbers are those of the books."""
 
 import re
 from dataclasses import replace
@@ -85,7 +85,7 @@ def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
     return admit(alice)
 
 
-# ---- who gets in
+# ---- access
 
 
 def test_without_the_setting_there_is_no_page(db: None, settings: Settings) -> None:

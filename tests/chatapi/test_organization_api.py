@@ -234,7 +234,7 @@ def test_there_are_no_buckets_in_the_future(boss: Person) -> None:
     assert page(boss, USAGE, start_time=TODAY_S + 50 * DAY_S)["data"] == []
 
 
-# ---- who may
+# ---- permissions
 
 
 def test_other_keys_are_refused_in_words(alice: Person) -> None:

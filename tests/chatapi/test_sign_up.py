@@ -1,4 +1,4 @@
-"""Signing up: who may, what is mailed, what a stranger learns, and what a new organization can spend."""
+"""Signing up: the people that may, the mails, what a stranger learns, and a new organization's limits."""
 
 from typing import Any
 

@@ -76,7 +76,7 @@ async def test_a_busy_key_is_looked_up_for_all_at_once(address: str) -> None:
     *callers, refused = await asyncio.gather(*asking, return_exceptions=True)
     assert [caller.api_key_id for caller in callers if isinstance(caller, Caller)] == [1] * 20
     assert isinstance(refused, NotAuthenticated)
-    # One for the first, and one for all who came meanwhile.
+    # One for the first, and one for all that came meanwhile.
     assert process.asked.count(process.good) <= 2
 
 
