@@ -3,7 +3,7 @@ signature scheme.
 
 It behaves as Stripe's documentation says: keys of idempotency, identifiers of meter events that are unique
 for a day, their time limits, and sums by the minute. `fail` makes it fail on purpose. Tests act as the person
-who pays (`pay`), as the bank (`refund`, `dispute`), and as Stripe's deliveries (`webhook`).
+that pays (`pay`), as the bank (`refund`, `dispute`), and as Stripe's deliveries (`webhook`).
 """
 
 import hashlib
