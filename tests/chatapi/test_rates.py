@@ -1,4 +1,4 @@
-"""The reservations of a web process: released at the end, renewed until then, and undone if a client leaves."""
+"""The reservations of a web process: renewed, released at the end, rolled back if a client leaves."""
 
 import asyncio
 import gc
