@@ -34,6 +34,8 @@ def pytest_configure() -> None:
     database = connections.settings["default"]
     if database["ENGINE"].endswith("sqlite3"):
         database["TEST"]["NAME"] = str(Path(settings.STATE_DIR) / "tests.sqlite3")
+        # Nothing of it has to survive the machine, and a connection that ends waits 14 ms for the disk.
+        database["OPTIONS"]["init_command"] += "PRAGMA synchronous=OFF;"
 
 
 @pytest.fixture(scope="session")
