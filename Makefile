@@ -27,7 +27,7 @@ test-slow: .venv/.test ## the slow tests: most faults, whole services, the docum
 
 slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) tests/bench/test_hostile.py \
 	$(addprefix tests/chatapi/test_,canaries.py chaining.py chat_pings.py compose_commands.py credit_end_to_end.py curl.py doctor.py \
-	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py payment_end_to_end.py presence.py process_metrics.py prometheus.py rate_limits_end_to_end.py \
+	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py payment_end_to_end.py presence.py process_metrics.py prometheus.py protocol_seam.py rate_limits_end_to_end.py \
 	refused_requests_end_to_end.py resume_rights.py revocation.py serve.py serve_processes.py sign_up_twice.py stored_responses.py tracing.py upstream_keys_end_to_end.py watchdog.py without_tables.py) \
 	$(addprefix tests/chatapi/web/test_,drain.py last_answer.py open_generations.py websocket.py) \
 	$(addprefix tests/chatapi/worker/test_,openai_compatible_connections.py pool.py) \
@@ -36,7 +36,8 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	overlapping_faults.py payment.py protocols.py queue_classes.py \
 	reaper_in_every_worker.py rolling_restart.py several_stream_servers.py signals.py soak_hosts.py statements.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
-	tests/test_deploy.py tests/test_docs.py tests/usage/test_backup.py
+	tests/clients/test_provisioning.py tests/test_deploy.py tests/test_docs.py \
+	$(addprefix tests/usage/test_,backup.py cache_writes_migration.py retention_migration.py)
 SLOW ?= $(slow)
 
 .PHONY: slow-ones

@@ -111,7 +111,7 @@ def state(member: Member) -> str:
 
 
 def pending(members: QuerySet[Member]) -> QuerySet[Member]:
-    """Return the members of whom `is_invited` is true."""
+    """Return the members whose `is_invited` is true."""
     return members.filter(user__last_login=None, user__password__startswith=UNUSABLE_PASSWORD_PREFIX)
 
 

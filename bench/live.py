@@ -175,7 +175,7 @@ upstream_model = "{upstream_model}"
 def compare(case: Case, direct: OpenAI, through: OpenAI, upstream_model: str) -> int:
     """Print one line per way of asking; answers how many differ from the server's own streamed answer.
 
-    That one is the measure because chatapi streams from its upstreams whatever its client wants.
+    That one is the measure because chatapi always streams from its upstreams, even if its client does not.
     """
     expected, _ = ask(case, direct, upstream_model, stream=True)
     differences = 0

@@ -3,7 +3,7 @@ signature scheme.
 
 It behaves as Stripe's documentation says: keys of idempotency, identifiers of meter events that are unique
 for a day, their time limits, and sums by the minute. `fail` makes it fail on purpose. Tests act as the person
-who pays (`pay`), as the bank (`refund`, `dispute`), and as Stripe's deliveries (`webhook`).
+that pays (`pay`), as the bank (`refund`, `dispute`), and as Stripe's deliveries (`webhook`).
 """
 
 import hashlib
@@ -16,8 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.installation import Installation
 
 API_KEY = "sk_test_fake0000"
 WEBHOOK_SECRET = "whsec_fake00000000"
@@ -294,6 +297,21 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         pass
+
+
+@contextmanager
+def installation_with(stripe: Stripe, folder: Path) -> Iterator[Installation]:
+    """Run an installation and its reaper that take payments with this fake; its books must be right at the
+    end.
+    """
+    installation = Installation(folder, **stripe.environment)
+    try:
+        installation.start({})
+        installation.start_reaper()
+        yield installation
+        installation.verify()
+    finally:
+        installation.stop()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
 from chatapi.serving import embedded_valkey
+from tests import migrated_database
 
 ROOT = Path(__file__).parent.parent
 PROFILE = {
@@ -86,6 +87,8 @@ class Installation:
             self.script(name, **script)
         catalog = self.folder / "catalog.toml"
         catalog.write_text("\n".join(self._model(name) for name in [*scripts, *SANDBOXES]))
+        if "MIGRATED_DATABASE_FOLDER" in self.environment and "DATABASE_URL" not in self.environment:
+            migrated_database.copy_to(self.folder / migrated_database.NAME)
         done = self._python("-c", SET_UP, str(catalog))
         self.keys = json.loads(done.stdout)
         self.start_worker()

@@ -306,7 +306,7 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def below_a_prefix(service: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """Return a browser of an operator who has signed in below /llm."""
+    """Return a browser in which an operator has signed in below /llm."""
     operator = {"DJANGO_SUPERUSER_PASSWORD": "an-operator-s-password"}
     made = subprocess.run(
         [

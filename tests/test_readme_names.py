@@ -1,4 +1,4 @@
-"""What READMEs name is there: tests in the tables of who shows what, files in all of them."""
+"""What READMEs name is there: tests in the tables of invariants, files in all of them."""
 
 import re
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ from bench.hostile.measurement import Outcome
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="bench.hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -41,7 +41,7 @@ def address(number: int, *, is_shared: bool) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(description="One attack, beside whatever else runs.")
+    parser = argparse.ArgumentParser(description="Send one attack beside other load.")
     parser.add_argument("--attack", required=True, choices=list(ATTACKS))
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--attackers", type=int, default=1)

@@ -23,16 +23,16 @@ from bench.hostile.service import Ports, Prepared, Service, prepare, served
 
 QUIET_SECONDS = 3.0
 TAIL_SECONDS = 3.0
-"""How long the honest streams go on after the attack, at least."""
+"""The honest streams go on for at least this long after the attack."""
 PATIENCE_SECONDS = 45.0
-"""How much later than planned an honest stream may end before it counts as broken."""
+"""An honest stream that ends later than planned by more than this counts as broken."""
 SAMPLE_SECONDS = 0.5
 TOKEN_MS = 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for on the command line."""
+    """The options of the command line."""
 
     root: Path
     seconds: float
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def honest_model(self) -> str:
-        """Streams that last longer than the attack."""
+        """Return a model whose streams last longer than the attack."""
         return f"tok{round((QUIET_SECONDS + self.seconds + TAIL_SECONDS) * 1000 / TOKEN_MS)}-d{TOKEN_MS}"
 
 

@@ -1,5 +1,5 @@
-"""What a live key can do beyond a test key: floods of valid requests, and an upstream of its own that
-misbehaves.
+"""Attacks by a live key that a test key can not make: floods of valid requests, and an upstream of its own
+that misbehaves.
 """
 
 import asyncio

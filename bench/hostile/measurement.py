@@ -1,4 +1,4 @@
-"""What one attack did to the others: the values that the attacker and the witness print, and the rule that
+"""The effect of one attack on others: the values that the attacker and the witness print, and the rule that
 they must keep.
 """
 
@@ -14,7 +14,7 @@ MAX_GROWTH_MB = 100.0
 
 
 class Attacked(msgspec.Struct, frozen=True):
-    """What the attacker's process did."""
+    """Counts of the attacker's process."""
 
     answers: dict[str, int]
     """By status; and `not connected`, `closed`, `no answer`."""
@@ -40,7 +40,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Witnessed(msgspec.Struct, frozen=True):
-    """What the honest clients saw in one run."""
+    """Observations of the honest clients in one run."""
 
     streams: list[Stream]
     fresh_probes: list[Probe]
@@ -66,7 +66,7 @@ class Outcome(msgspec.Struct, frozen=True):
     probes: int
     probe_problems: dict[str, int]
     streams: dict[str, int]
-    """How the honest streams ended: `whole`, or what was wrong."""
+    """Counts of the honest streams by their ends: `whole`, or the problem."""
     requests: dict[str, int]
     """The same of the short requests that began after the attack had."""
     request_worst_ms: float
@@ -74,7 +74,7 @@ class Outcome(msgspec.Struct, frozen=True):
     growth_mb: float
     growth_by_process: dict[str, float]
     failure: str = ""
-    """Why there is no measurement: the service did not start, or ended."""
+    """The reason of a missing measurement: the service did not start, or ended."""
 
     @property
     def excess_ms(self) -> float:

@@ -1,4 +1,4 @@
-"""How much the service's processes have grown: their peak, and the proportional size of the whole tree."""
+"""Measures the growth of the service's processes: their peak, and the proportional size of the whole tree."""
 
 from bench import processes
 from bench.targets import chatapi_roots

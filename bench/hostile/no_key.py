@@ -1,4 +1,4 @@
-"""What a stranger can do who has no key: bytes, connections, handshakes and requests that are refused."""
+"""Attacks by a stranger without a key: bytes, connections, handshakes and requests that are refused."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""What a free test key can do with Responses and Messages: many items, deep blocks, stored responses that are
+"""Attacks by a free test key with Responses and Messages: many items, deep blocks, stored responses that are
 read, continued and referred to, streams that nobody reads, and counting.
 """
 

@@ -38,7 +38,7 @@ class Keys:
 
 @dataclass
 class Tally:
-    """What all attackers of a run sent, and what they got back."""
+    """Bytes and answers of all attackers of a run."""
 
     max_bytes: int
     sent_bytes: int = 0
@@ -138,7 +138,7 @@ class Attacker:
     tally: Tally
     seconds: float
     count: int
-    """How many attackers there are."""
+    """The number of attackers."""
 
     def share(self, total: int) -> int:
         """Return this attacker's part of a limited resource of the machine, such as descriptors."""

@@ -15,7 +15,7 @@ class Attack:
 
     name: str
     who: str
-    """What the attacker has: `no key`, `test key`, `live key`, `upstream`; or `control`."""
+    """The attacker's means: `no key`, `test key`, `live key`, `upstream`; or `control`."""
     summary: str
     run: Run
     is_sent_to_sink: bool = False
@@ -41,8 +41,8 @@ KINDS = ("control", "no key", "test key", "live key", "upstream")
 
 
 def select(patterns: list[str]) -> list[Attack]:
-    """Return the attacks whose name or attacker matches one of the patterns, by who attacks; raises
-    ValueError.
+    """Return the attacks whose name or attacker matches one of the patterns, in the order of
+    `KINDS`; raises ValueError.
     """
     unknown = [
         pattern for pattern in patterns if not any(_matches(attack, pattern) for attack in ATTACKS.values())

@@ -57,7 +57,7 @@ print(json.dumps({"honest": honest, "attackers": keys}))
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the two upstreams listen."""
+    """The ports of the two upstreams."""
 
     upstream: int
     hostile_upstream: int

@@ -1,4 +1,4 @@
-"""What a free test key can do by large and slow bodies, within its rate limit and beyond it."""
+"""Attacks by a free test key with large and slow bodies, within its rate limit and beyond it."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""What a free test key can do by parameters and prompts: tools, schemas, many messages, text that is hard to
+"""Attacks by a free test key with parameters and prompts: tools, schemas, many messages, text that is hard to
 count.
 """
 

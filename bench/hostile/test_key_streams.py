@@ -1,4 +1,4 @@
-"""What a free test key can do by the number and length of answers: streams, tickets, embeddings."""
+"""Attacks by a free test key with the number and length of answers: streams, tickets, embeddings."""
 
 import asyncio
 import json

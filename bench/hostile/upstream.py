@@ -37,7 +37,7 @@ def behaviour(function: Behaviour) -> Behaviour:
 
 
 def event(choices: list[dict[str, Any]], **fields: Any) -> bytes:
-    """One event of a stream."""
+    """Return one event of a stream."""
     chunk = {
         "id": "c",
         "object": "chat.completion.chunk",
@@ -50,12 +50,12 @@ def event(choices: list[dict[str, Any]], **fields: Any) -> bytes:
 
 
 def said(text: str, index: int = 0) -> dict[str, Any]:
-    """A choice with this text."""
+    """Return a choice with this text."""
     return {"index": index, "delta": {"content": text}, "finish_reason": None}
 
 
 def finish(**usage: int) -> bytes:
-    """The end of a stream with this usage."""
+    """Return the end of a stream with this usage."""
     end = event([{"index": 0, "delta": {}, "finish_reason": "stop"}])
     return end + (event([], usage=usage) if usage else b"") + b"data: [DONE]\n\n"
 
@@ -242,7 +242,7 @@ async def slow_document(send: Send) -> None:
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One request, one answer, and the end of the connection."""
+    """Answer one request and end the connection."""
     sent = 0
 
     async def send(data: bytes) -> None:
@@ -277,7 +277,7 @@ async def serve(port: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="An upstream on 127.0.0.1 that misbehaves.")
     parser.add_argument("--port", type=int, default=27200)
     parser.add_argument("--seconds", type=float, default=3600, help="stop by itself after this long")

@@ -20,8 +20,6 @@ from accounts.models import APIKey, Organization
 from tests.cast import Person
 from usage.models import BudgetLimit
 
-pytestmark = pytest.mark.usefixtures("quick_passwords")
-
 
 @pytest.fixture
 def acting(db: None) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What commands do is in the audit log too: as the command's act, and of nobody who was signed in."""
+"""Acts of commands are in the audit log too: under the command's name, not under a signed-in person's."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -124,7 +124,7 @@ def test_an_export_is_recorded_with_what_is_in_it(
     assert newest().organization_id == (alice.project.organization_id if organization else None)
 
 
-def test_who_may_only_read_exports_all_the_same(
+def test_an_export_from_a_read_only_database_succeeds_with_a_warning(
     alice: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object) -> None:

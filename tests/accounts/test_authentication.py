@@ -1,4 +1,4 @@
-"""From a header to a caller: who is let in, and what it costs to find out."""
+"""From a header to a caller: which keys are accepted, and the cost of the look-up."""
 
 from datetime import timedelta
 from typing import Any

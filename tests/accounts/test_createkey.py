@@ -78,7 +78,7 @@ def test_a_key_can_be_narrowed_to_scopes_and_models(small: ServedModel) -> None:
     assert (set(caller.scopes), set(caller.allowed_models)) == ({"models", "completions"}, {"small"})
 
 
-def test_a_model_that_there_is_not_is_told_and_nothing_is_made(small: ServedModel) -> None:
+def test_an_unknown_model_is_an_error_and_no_key_is_made(small: ServedModel) -> None:
     with pytest.raises(CommandError, match="there is no model 'smal'"):
         createkey("--organization", "Acme", "--model", "small", "--model", "smal")
     assert not Organization.objects.exists()

@@ -1,5 +1,5 @@
 """Wrong keys by the hundred: counted by address, refused before the database is asked, and never at the cost
-of who has a right one.
+of callers with a right key.
 """
 
 from collections.abc import Awaitable, Callable
@@ -196,7 +196,7 @@ def test_the_refusal_says_when_to_come_back(db: None, address: str) -> None:
     assert "incorrect API key" in response.json()["error"]["message"]
 
 
-def test_who_has_a_right_key_is_not_refused_for_a_neighbour(alice: Person, address: str) -> None:
+def test_a_right_key_is_not_refused_for_wrong_ones_from_the_same_address(alice: Person, address: str) -> None:
     assert ask(address, alice.key)[0] == 200
     for _ in range(2 * MOST):
         ask(address, "nonsense")

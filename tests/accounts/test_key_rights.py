@@ -46,7 +46,7 @@ def test_a_key_without_scopes_may_do_everything() -> None:
         narrowed(scopes=frozenset(KeyScope.values)).require(scope)
 
 
-def test_a_key_may_do_what_its_scopes_say_and_is_told_what_it_lacks() -> None:
+def test_a_key_may_do_what_its_scopes_say_and_a_refusal_names_the_missing_one() -> None:
     caller = narrowed(scopes=frozenset({"models"}))
     caller.require(KeyScope.MODELS)
     with pytest.raises(PermissionDenied, match="lacks the scope 'completions'"):

@@ -113,7 +113,7 @@ async def test_what_was_in_time_is_not_cancelled_later() -> None:
     await asyncio.sleep(0.2)
 
 
-async def test_the_inner_of_two_timeouts_is_told_from_the_outer() -> None:
+async def test_the_inner_of_two_timeouts_is_distinguished_from_the_outer() -> None:
     async with loop_clock.timeout(30):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(20), loop_clock.timeout(0.05):

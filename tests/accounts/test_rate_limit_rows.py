@@ -1,4 +1,4 @@
-"""Rate limits as rows: what may be written, who sees it, and the operator's pages."""
+"""Rate limits as rows: the valid ones, the callers that they limit, and the operator's pages."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_an_operator_sets_limits(root: Client, alice: Person, small: ServedModel
     assert "Acme / default" in root.get(LIST).content.decode()
 
 
-def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Person) -> None:
+def test_a_limit_with_two_owners_is_refused_in_words(root: Client, alice: Person) -> None:
     for owners in ({}, {"organization": alice.project.organization_id, "project": alice.project.pk}):
         page = root.post(ADD, owners | {"requests_per_minute": "60"})
         assert (
@@ -117,7 +117,7 @@ def test_an_operator_is_told_that_a_limit_has_one_owner(root: Client, alice: Per
     assert not RateLimit.objects.exists()
 
 
-def test_an_operator_is_told_of_a_model_that_there_is_not(
+def test_a_limit_for_an_unknown_model_is_refused_in_words(
     root: Client, alice: Person, small: ServedModel
 ) -> None:
     """A limit for an unknown model would limit nothing and look as if it did."""
@@ -140,7 +140,7 @@ def test_a_limit_of_a_model_that_is_gone_can_still_be_changed(root: Client, alic
     assert (row.model, row.requests_per_minute) == ("gone", 6)
 
 
-def test_an_operator_is_told_of_a_second_row_for_a_model(
+def test_a_second_row_for_a_model_is_refused_in_words(
     root: Client, alice: Person, small: ServedModel
 ) -> None:
     RateLimit.objects.create(api_key=alice.api_key, model="small")
@@ -149,7 +149,7 @@ def test_an_operator_is_told_of_a_second_row_for_a_model(
 
 
 @pytest.mark.parametrize("number", ["-1", "1.5", "many", "9" * 30])
-def test_an_operator_is_told_of_what_is_no_limit(root: Client, alice: Person, number: str) -> None:
+def test_an_invalid_limit_is_refused_in_words(root: Client, alice: Person, number: str) -> None:
     assert root.post(ADD, {"api_key": alice.api_key.pk, "tokens_per_day": number}).status_code == 200
     assert not RateLimit.objects.exists()
 
@@ -163,5 +163,6 @@ def test_the_api_knows_each_number_of_a_rate_limit() -> None:
 def test_a_window_without_a_word_is_not_taken_for_a_minute() -> None:
     hour_ms = 60 * MINUTE_MS
     assert str(Limit("key", 1, "", Counts.TOKENS, 9, hour_ms)) == "9 tokens per 3600000 ms for this API key"
+    hourly = LimitNumber(Counts.TOKENS, hour_ms, "max_tokens_per_1_hour", "--tokens-per-hour")
     with pytest.raises(KeyError, match=str(hour_ms)):
-        LimitNumber(Counts.TOKENS, hour_ms, "max_tokens_per_1_hour", "--tokens-per-hour").measure  # noqa: B018
+        hourly.measure  # noqa: B018

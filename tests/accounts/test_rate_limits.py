@@ -157,7 +157,7 @@ async def test_a_lowered_limit_holds_at_once_and_is_paid_off_in_its_window(
     for _ in range(50):
         await client.take(requests(100))
     assert (await client.refusal(requests(5))).limit == requests(5)
-    await client.take(requests(100))  # a process that has not heard of it yet
+    await client.take(requests(100))  # a process that does not know it yet
     assert ((await client.refusal(requests(5))).retry_after_ms or 0) <= MINUTE_MS
 
 
@@ -271,7 +271,7 @@ async def test_time_pays_for_what_was_taken_while_the_clock_of_redis_was_ahead(
             await asyncio.sleep(0.01)
 
 
-async def test_a_release_that_redis_never_hears_is_logged(
+async def test_a_release_that_never_reaches_redis_is_logged(
     client: LimitClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RELEASE_AFTER_S", (0, 0.01))

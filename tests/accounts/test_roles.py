@@ -53,7 +53,7 @@ def house(alice: Person, bob: Person, charlie: Person) -> None:
 # ---- the door
 
 
-def test_who_is_an_operator_and_who_may_enter(alice: Person) -> None:
+def test_superusers_and_staff_are_operators_and_members_may_enter(alice: Person) -> None:
     staff = User.objects.create_user("clerk", is_staff=True)
     nobody = User.objects.create_user("nobody")
     away = User.objects.create_user("away", is_staff=True, is_active=False)
@@ -182,7 +182,7 @@ NO_IDS = ["9" * 5_000, "9" * 20, "-9223372036854775809", "²", "a", "nan", "\0",
 @pytest.mark.parametrize("kind", ["accounts/project", "accounts/member", "accounts/apikey",
                                   "accounts/ratelimit", "usage/budgetlimit",
                                   "usage/discount", "chatapi/deployment"])  # fmt: skip
-def test_a_form_that_is_told_to_choose_what_is_no_row_chooses_none(house: None, kind: str) -> None:
+def test_a_form_with_the_id_of_no_row_chooses_none(house: None, kind: str) -> None:
     root = client_of(User.objects.create_superuser("root"))
     for value in NO_IDS:
         chosen = dict.fromkeys(["organization", "project", "api_key", "model"], value)

@@ -23,8 +23,6 @@ ADD = "/admin/accounts/member/add/"
 LINK = r"http://testserver(/console/invitation/[^<\s]+)<"
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
-pytestmark = pytest.mark.usefixtures("quick_passwords")
-
 
 @pytest.fixture
 def admin(acme: Organization) -> Person:
@@ -198,7 +196,7 @@ def test_staff_gets_no_link_to_a_superuser(acme: Organization, root: Client) -> 
     assert (client_of(clerk).get(path).status_code, root.get(path).status_code) == (403, 200)
 
 
-def test_who_has_a_password_gets_no_link(acme: Organization, alice: Person, bob: Person) -> None:
+def test_a_person_with_a_password_gets_no_link(acme: Organization, alice: Person, bob: Person) -> None:
     bob.user.set_password("correct horse battery")
     bob.user.save()
     path = reverse("admin:accounts_member_invitation", args=[Member.objects.get(user=bob.user).pk])
@@ -307,7 +305,7 @@ def test_an_owner_goes_when_another_is_there(acme: Organization, alice: Person) 
     assert client.get("/admin/").status_code == 302
 
 
-def test_of_two_owners_who_remove_each_other_one_stays(acme: Organization, alice: Person) -> None:
+def test_of_two_owners_that_remove_each_other_one_stays(acme: Organization, alice: Person) -> None:
     """Both requests have passed the form; the rows decide at the time of the change."""
     other = Member.objects.get(user=join("olga", Role.OWNER, acme, "default").user)
     memberships.remove(Member.objects.get(user=alice.user))

@@ -1,4 +1,4 @@
-"""Signing in to the console and the admin: who is let in, and how often one may be wrong."""
+"""Signing in to the console and the admin: the people that may, and the limits of wrong attempts."""
 
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ PASSWORD = "correct horse battery"
 
 
 @pytest.fixture(autouse=True)
-def counting(valkey: Valkey, settings: Settings, quick_passwords: None) -> None:
+def counting(valkey: Valkey, settings: Settings) -> None:
     """Count failed attempts in a Valkey under a prefix of the test's own."""
     settings.STREAMS_URL = f"unix://{valkey.socket}"
     settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
@@ -46,7 +46,7 @@ def test_operators_and_members_are_let_in(alice: Person) -> None:
         assert (answer.status_code, answer.headers["location"]) == (302, "/admin/")
 
 
-def test_others_learn_no_more_than_who_typed_a_wrong_password(db: None) -> None:
+def test_every_refused_sign_in_shows_the_same_error(db: None) -> None:
     with_password(User.objects.create_user("nobody"))
     with_password(User.objects.create_user("gone", is_staff=True, is_active=False))
     with_password(User.objects.create_superuser("root"))
@@ -95,7 +95,7 @@ def test_only_pages_of_ours_follow(alice: Person) -> None:
     assert sign_in("alice").status_code == 429
 
 
-def test_who_signs_in_may_be_wrong_as_often_again(db: None) -> None:
+def test_signing_in_resets_the_count_of_wrong_passwords(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
     for _ in range(2):
         for _ in range(attempts.MAX_PER_NAME_AND_IP - 1):
@@ -115,7 +115,7 @@ def test_names_and_addresses_have_limits_of_their_own(db: None, monkeypatch: pyt
     assert [sign_in(f"name-{number}").status_code for number in range(4)] == [200, 200, 200, 429]
 
 
-def test_without_redis_nobody_signs_in_and_who_is_in_stays(alice: Person, settings: Settings) -> None:
+def test_without_redis_nobody_signs_in_and_sessions_go_on(alice: Person, settings: Settings) -> None:
     with_password(alice.user)
     inside = Client()
     inside.force_login(alice.user)

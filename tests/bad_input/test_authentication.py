@@ -142,7 +142,7 @@ def test_a_key_in_the_body_is_no_key(suspect: Client) -> None:
     assert refusal(suspect.send("POST", CHAT, body, authorization=None))[:2] == INCORRECT
 
 
-def test_who_asks_is_settled_before_what_is_asked(suspect: Client) -> None:
+def test_the_key_is_checked_before_the_request(suspect: Client) -> None:
     """Requests without a key reveal no models, generations or dialects."""
     for path, body in (
         (CHAT, b"{"),

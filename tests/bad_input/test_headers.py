@@ -1,4 +1,6 @@
-"""Headers: what decides who asks and in which form, what is echoed, and what must change nothing."""
+"""Headers: those that decide on the caller and the form, those that are echoed, and those that must change
+nothing.
+"""
 
 import gzip
 from typing import Any

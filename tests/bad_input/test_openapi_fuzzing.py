@@ -1,5 +1,5 @@
-"""Schemathesis reads our OpenAPI document and sends what it allows, and what it does not: no answer may
-surprise who has read it.
+"""Schemathesis reads our OpenAPI document and sends valid and invalid requests: no answer may contradict the
+document.
 """
 
 import copy

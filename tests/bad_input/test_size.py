@@ -154,7 +154,7 @@ def test_a_request_in_flight_costs_a_bounded_amount_of_memory(
     assert {answer.status for answer in answers} <= {400, 413}
 
 
-def test_many_who_announce_a_body_and_send_none_cost_little(
+def test_many_announced_bodies_that_never_come_cost_little(
     installation: Installation, raw: RawClient
 ) -> None:
     """The 408 that ends them is tested in tests/chatapi/web/test_server.py, with a shorter time limit."""

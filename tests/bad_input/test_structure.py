@@ -121,7 +121,7 @@ MESSAGES: dict[str, tuple[Any, str, str]] = {
         "messages[0].content[0].type",
     ),
     "an empty name": ([{"role": "user", "content": "a", "name": ""}], "invalid_value", "messages[0].name"),
-    "an assistant who says nothing": (
+    "an assistant that says nothing": (
         [{"role": "assistant"}],
         "missing_required_parameter",
         "messages[0].content",

@@ -17,7 +17,7 @@ def test_a_name_gives_a_behaviour() -> None:
     )
 
 
-def test_the_first_token_takes_as_long_as_any_other_unless_told_otherwise() -> None:
+def test_the_first_token_takes_as_long_as_any_other_unless_set_otherwise() -> None:
     assert Behaviour.parse("tok64-d20").first_ms == 20
     assert Behaviour.parse("tok64-d20-f0").first_ms == 0
 

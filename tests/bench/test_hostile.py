@@ -89,7 +89,7 @@ def test_each_bound_is_named_where_it_is_missed(found: Outcome, violations: list
     assert ("pass" in table([found])) is not bool(violations)
 
 
-def test_two_releases_are_told_beside_each_other() -> None:
+def test_two_releases_are_printed_beside_each_other() -> None:
     before, after = judged(stream(0.02, 5.0), stream(0.02, problem="no [DONE]")), judged(stream(0.02, 0.1))
     (line,) = comparison([after], [before]).splitlines()[2:]
     assert line == "| an-attack: What it does | no key | 5000 → 100 | 10 → 10 | 1 → 0 | 1 → 1 | pass |"

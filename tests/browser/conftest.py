@@ -51,7 +51,7 @@ for name, organization, role in (
 
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Start Valkey, web and worker, with an operator who may do everything; the books must be right at the
+    """Start Valkey, web and worker, with an operator that may do everything; the books must be right at the
     end.
     """
     installation = Installation(tmp_path_factory.mktemp("browser"))
@@ -78,7 +78,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def session(browser: "Browser", installation: Installation) -> Any:
-    """Return the cookies of an operator who has signed in with the form."""
+    """Return the cookies of an operator after signing in with the form."""
     from playwright.sync_api import expect
 
     context = browser.new_context()

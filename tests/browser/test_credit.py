@@ -34,16 +34,10 @@ def stripe() -> Iterator[Stripe]:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, stripe: Stripe) -> Iterator[Installation]:
     """Start an installation that takes payments."""
-    installation = Installation(tmp_path_factory.mktemp("credit"), **stripe.environment)
-    try:
-        installation.start({})
-        installation.start_reaper()
+    with fake_stripe.installation_with(stripe, tmp_path_factory.mktemp("credit")) as installation:
         made = installation.manage("shell", "--no-imports", "-c", PEOPLE)
         assert made.returncode == 0, made.stderr
         yield installation
-        installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture
@@ -106,7 +100,9 @@ def test_credit_is_paid_at_stripe(page: Page, installation: Installation, stripe
     assert complaints(page) == []
 
 
-def test_who_is_billed_afterwards_has_nothing_to_pay(page: Page, installation: Installation) -> None:
+def test_an_organization_that_is_billed_afterwards_has_nothing_to_pay(
+    page: Page, installation: Installation
+) -> None:
     made = installation.manage("shell", "--no-imports", "-c", BILL)
     assert made.returncode == 0, made.stderr
     sign_in(page, installation, "ada")

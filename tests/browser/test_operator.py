@@ -89,7 +89,7 @@ def test_from_a_new_key_to_a_request_in_live_requests_and_overview(
     )
 
 
-def test_the_stop_button_asks_back_and_the_client_is_told(
+def test_the_stop_button_asks_back_and_the_client_gets_an_error(
     page: Page, installation: Installation, client: OpenAI
 ) -> None:
     page.goto(f"{installation.url}/admin/live/")
@@ -195,7 +195,7 @@ def test_nothing_is_wider_than_a_phone(
     context.close()
 
 
-# ---- who may listen
+# ---- the right to listen
 
 
 def test_the_feed_is_for_staff_of_this_origin_only(

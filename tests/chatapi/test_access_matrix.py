@@ -2,7 +2,7 @@
 that this file does not know fails it.
 
 Each page has the least role that may read it, and the least that may send its form. Acme's pages are asked
-for by everyone: operators, Acme's own people by role, Umbrella's owner, someone who belongs nowhere, a
+for by everyone: operators, Acme's own people by role, Umbrella's owner, a person without organization, a
 visitor and an API key.
 """
 
@@ -293,7 +293,7 @@ def house(acme: Organization, alice: Person, bob: Person, small: ServedModel) ->
 
 
 def person(who: str, acme: Organization, charlie: Person) -> User:
-    """Return a person who can sign in."""
+    """Return a person that can sign in."""
     match who:
         case "operator":
             return User.objects.create_superuser("root")

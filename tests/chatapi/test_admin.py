@@ -1,4 +1,4 @@
-"""The operator's pages: who gets in, what they show, and what nobody can change."""
+"""The operator's pages: access, content, and records that can not be changed."""
 
 import re
 from typing import Any
@@ -68,7 +68,7 @@ def house(alice: Person, bob: Person, charlie: Person, small: ServedModel) -> No
         response_store.write(run(person).pk, Content(b'{"items":[],"context":{}}', []))
 
 
-# ---- who gets in
+# ---- access
 
 
 @pytest.mark.parametrize("path", ["/admin/", *LISTS])
@@ -77,7 +77,7 @@ def test_nobody_gets_in_without_logging_in(db: None, path: str) -> None:
     assert (response.status_code, response.headers["location"]) == (302, f"/admin/login/?next={path}")
 
 
-def test_who_belongs_to_no_organization_and_is_not_staff_does_not_get_in(db: None) -> None:
+def test_a_user_without_organization_and_staff_status_does_not_get_in(db: None) -> None:
     client = Client()
     client.force_login(User.objects.create_user("nobody"))
     assert client.get("/admin/").status_code == 302
@@ -378,7 +378,9 @@ def test_a_limit_is_for_exactly_one_and_once(root: Client, alice: Person) -> Non
 # ---- the browser's protection
 
 
-def test_a_name_that_is_taken_is_told(root: Client, alice: Person, small: ServedModel) -> None:
+def test_a_name_that_is_taken_is_an_error_in_the_form(
+    root: Client, alice: Person, small: ServedModel
+) -> None:
     organization = alice.project.organization
     Project.objects.create(organization=organization, name="taken")
     first, taken = (

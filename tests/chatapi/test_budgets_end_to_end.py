@@ -137,7 +137,7 @@ def assert_spent(client: Client, installation: Installation, ids: list[str]) -> 
     assert day_of(client)["posted_nanodollars"] == sum(amounts)
 
 
-def test_what_a_key_has_spent_is_told(installation: Installation, client: Client) -> None:
+def test_a_key_learns_what_it_has_spent(installation: Installation, client: Client) -> None:
     wait_until_nothing_is_held(client)
     before = day_of(client)["posted_nanodollars"]
     client.complete("five")

@@ -1,4 +1,4 @@
-"""A value that is read now and then: one reading for all who wait, and one error."""
+"""A cached value: concurrent callers share one reading, and one error."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def test_waiting_callers_share_one_read_and_its_value_is_kept(source: Sour
     assert (await recent.get(), source.readings) == ("catalog", 1)
 
 
-async def test_who_wants_a_newer_one_has_it_read_again(source: Source) -> None:
+async def test_a_caller_that_wants_a_newer_value_has_it_read_again(source: Source) -> None:
     recent = CachedValue(source.read)
     for answer in ("catalog", "newer"):
         source.answers.put_nowait(answer)
@@ -73,7 +73,7 @@ async def test_waiting_callers_share_one_error_and_the_next_reads_again(source: 
     assert (await recent.get(), source.readings) == ("catalog", 2)
 
 
-async def test_who_leaves_takes_the_reading_from_nobody(source: Source) -> None:
+async def test_a_cancelled_caller_leaves_the_reading_to_the_others(source: Source) -> None:
     recent = CachedValue(source.read)
     first, second = asyncio.create_task(recent.get()), asyncio.create_task(recent.get())
     await asyncio.sleep(0)

@@ -236,7 +236,7 @@ def test_a_test_leaves_no_trace_in_the_books_and_one_in_the_audit_log(
         ("no_usage", "Tokens not reported"),
     ],
 )
-def test_a_failure_is_shown_as_clients_would_be_told(
+def test_a_failure_is_shown_as_clients_would_get_it(
     root: Client, small: ServedModel, upstream: Upstream, script: str, says: str
 ) -> None:
     assert says in text(root.post(deployed(small, upstream.url, script)))
@@ -277,7 +277,7 @@ def test_a_key_is_sent_to_its_upstream_and_shown_to_nobody(
     assert "topsecret" not in str(AuditEntry.objects.values_list())
 
 
-def test_a_key_that_is_not_set_is_told_and_nothing_is_sent(
+def test_a_key_that_is_not_set_is_an_error_and_nothing_is_sent(
     root: Client, small: ServedModel, upstream: Upstream
 ) -> None:
     assert "NOT_SET_ANYWHERE" not in os.environ

@@ -143,7 +143,7 @@ def test_the_command_prints_what_loadcatalog_reads(small: ServedModel, tmp_path:
     assert shown.getvalue() == "small: unchanged\n"
 
 
-def test_a_price_to_come_is_told_as_a_comment_and_stays_when_the_file_is_loaded(small: ServedModel) -> None:
+def test_a_future_price_is_a_comment_and_stays_when_the_file_is_loaded(small: ServedModel) -> None:
     prices.change("small", FREE, database_now() + timedelta(days=1))
     text = writing.write()
     assert "# from " in text
@@ -261,7 +261,7 @@ def test_a_model_without_an_active_deployment_is_loaded_with_a_warning(db: None)
         ("[[models]]", '"x - at `$zzz" = 1\n[[models]]', "unknown field `x"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(right: str, wrong: str, says: str) -> None:
+def test_an_error_names_its_line(right: str, wrong: str, says: str) -> None:
     with pytest.raises(ValueError) as error:  # noqa: PT011  the text is what matters
         file.parse(MODEL.replace(right, wrong, 1))
     assert says in str(error.value)

@@ -76,7 +76,7 @@ def test_a_second_import_gives_up_after_a_while(root: Client, small: ServedModel
     assert root.post(IMPORT, form).headers["location"] == LIST
 
 
-def test_who_imported_what_is_in_the_audit_log(root: Client, small: ServedModel) -> None:
+def test_an_import_is_in_the_audit_log_with_its_person(root: Client, small: ServedModel) -> None:
     root.post(IMPORT, agreed(upload(root, MODEL)))
     entries = {
         (entry.action, entry.object_type, entry.object_name): entry
@@ -109,7 +109,7 @@ def test_what_was_not_previewed_is_not_applied(root: Client) -> None:
 
 
 @pytest.mark.parametrize(("wish", "is_served"), [({}, True), ({"deactivate_missing": "on"}, False)])
-def test_models_that_the_file_lacks_are_told_and_stop_when_asked(
+def test_models_that_the_file_lacks_are_listed_and_stop_on_request(
     root: Client, small: ServedModel, wish: Any, is_served: bool
 ) -> None:
     preview = upload(root, MODEL.replace("small", "large"), **wish)
@@ -154,7 +154,7 @@ def test_a_file_from_another_system_is_read(root: Client, mark: bytes) -> None:
     ],
     ids=lambda value: value[:20],
 )
-def test_a_mistake_in_a_file_is_told_with_its_place(root: Client, sent: str | bytes, says: str) -> None:
+def test_an_error_in_a_file_has_its_place(root: Client, sent: str | bytes, says: str) -> None:
     response = upload(root, sent)
     assert response.status_code == 400
     assert says in html.unescape(text(response, 400))
@@ -192,7 +192,7 @@ def test_a_catalog_that_no_file_can_say_is_a_message(root: Client, small: Served
     assert "The catalog can't be written as a file" in html.unescape(text(root.get(LIST)))
 
 
-# ---- who may
+# ---- permissions
 
 
 def allowed(*permissions: str) -> Client:
@@ -216,7 +216,7 @@ def test_an_export_needs_all_that_it_shows(db: None, missing: str) -> None:
     assert allowed(*(name for name in EXPORT_PERMISSIONS if name != missing)).get(EXPORT).status_code == 403
 
 
-def test_those_who_may_do_and_strangers_and_forged_forms_do_not(db: None) -> None:
+def test_permitted_people_import_and_strangers_and_forged_forms_do_not(db: None) -> None:
     assert upload(allowed(*IMPORT_PERMISSIONS), MODEL).status_code == 200
     assert [Client().get(path).status_code for path in (IMPORT, EXPORT)] == [302, 302]
     careless = Client(enforce_csrf_checks=True)

@@ -84,7 +84,7 @@ def test_a_price_that_never_changed_has_no_chart(root: Client, small: ServedMode
     assert "in effect" in page
 
 
-def test_a_model_without_a_price_is_told_how_to_get_one(root: Client) -> None:
+def test_a_model_without_a_price_has_a_hint_how_to_set_one(root: Client) -> None:
     ServedModel.objects.create(id="org/un priced".replace(" ", "-"))
     page = root.get("/admin/prices/", {"model": "org/un-priced"})
     assert "so its requests are refused. Set a price ; 0 is free." in text(page)
@@ -123,7 +123,7 @@ _NAMES = ("input_per_mtok_nanodollars", "cached_input_per_mtok_nanodollars", "ou
         (10**15, 10**15 + 1, "barely changed"),
     ],
 )  # fmt: skip
-def test_a_change_is_told_in_percent_or_in_words(before: int, after: int, says: str) -> None:
+def test_a_change_is_shown_in_percent_or_in_words(before: int, after: int, says: str) -> None:
     assert percent(before, after) == says
 
 

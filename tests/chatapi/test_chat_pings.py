@@ -59,7 +59,7 @@ def test_pings_come_between_events_and_never_inside_one(client: Client) -> None:
     assert pieces[-1] == "data: [DONE]"
 
 
-def test_after_a_ping_a_refusal_is_told_inside_the_stream(client: Client) -> None:
+def test_after_a_ping_a_refusal_comes_inside_the_stream(client: Client) -> None:
     *pings, failure, done = events(client, "refuses-late")
     assert set(pings) == {": ping"}
     assert '"code":"upstream_error"' in failure
@@ -84,7 +84,7 @@ def accepted(client: Client, model: str) -> dict[str, str]:
     return found
 
 
-def test_who_follows_gets_the_head_before_the_first_token(installation: Installation) -> None:
+def test_a_follower_gets_the_head_before_the_first_token(installation: Installation) -> None:
     client = Client(
         installation.url, installation.keys["live"]
     )  # at the usual web process, which pings only after 15 s
@@ -96,7 +96,7 @@ def test_who_follows_gets_the_head_before_the_first_token(installation: Installa
         assert exchange.read().body.endswith(b"data: [DONE]\n\n")
 
 
-def test_who_follows_is_pinged_with_blank_lines_only_before_the_first_id(client: Client) -> None:
+def test_a_follower_is_pinged_with_blank_lines_only_before_the_first_id(client: Client) -> None:
     head, first_id, rest = follow(client, "pauses").body.decode().partition("id: ")
     assert first_id
     assert head == ": ping\n\n" * head.count(":")

@@ -178,7 +178,7 @@ def test_reasoning_comes_before_the_text(client: Client) -> None:
     ]
 
 
-def test_a_refusal_is_told_as_a_refusal(client: Client) -> None:
+def test_a_models_refusal_is_sent_as_a_refusal(client: Client) -> None:
     chunks = [published(chunk) for chunk in client.stream("refuses", dialect="openai")]
     assert deltas(chunks)[1:-1] == [{"refusal": word} for word in FIVE_WORDS]
 

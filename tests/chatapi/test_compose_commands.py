@@ -155,11 +155,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 @pytest.mark.parametrize("service", ["web", "worker", "reaper"])
-def test_the_health_checks_tell_who_lives(project: Project, service: str) -> None:
+def test_a_running_service_is_healthy(project: Project, service: str) -> None:
     wait_for(lambda: project.is_healthy(service), f"{service} to be healthy", timeout_s=60, pause_s=0.5)
 
 
-def test_who_follows_the_header_has_an_administrator_models_and_a_key(project: Project) -> None:
+def test_the_commands_of_the_header_make_an_administrator_models_and_a_key(project: Project) -> None:
     assert [command[2] for command in TYPED] == ["createsuperuser", "loadcatalog", "createkey", "loadcatalog"]
     (project.folder / "catalog.toml").write_text((ROOT / "docs" / "catalog.example.toml").read_text())
     shown: dict[str, str] = {}

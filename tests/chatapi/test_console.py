@@ -1,4 +1,4 @@
-"""What the console's pages show and change; test_console_access.py has who may open them."""
+"""Content and forms of the console's pages; test_console_access.py has their permissions."""
 
 import re
 from datetime import timedelta

@@ -1,7 +1,7 @@
 """Who gets what on every page of the console: a page that this file does not know fails it.
 
 Each page of Acme's has the least role that may read it, and the least that may send its form. They are asked
-for by Acme's own people by role, operators, Umbrella's owner, someone who belongs nowhere, a visitor and an
+for by Acme's own people by role, operators, Umbrella's owner, a person without organization, a visitor and an
 API key. Pages of one row are asked for with Umbrella's rows, too.
 """
 

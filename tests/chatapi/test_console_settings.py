@@ -1,4 +1,4 @@
-"""The console's settings: who changes what, and that the changes are checked and recorded."""
+"""The console's settings: permissions, and that changes are checked and recorded."""
 
 from typing import Any
 

@@ -212,7 +212,8 @@ def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, ch
 def test_the_pages_of_a_sorted_list_have_each_request_once(alice: Person, sort: str) -> None:
     made = {str(run(alice, tokens=Tokens(10, number % 3))) for number in range(9)}
     seen, after = [], None
-    filters = insights.RequestFilters(organization_id=alice.project.organization_id, sort=sort)  # type: ignore[arg-type]
+    own = alice.project.organization_id
+    filters = insights.RequestFilters(organization_id=own, sort=sort)  # type: ignore[arg-type]
     while True:
         page = insights.requests_page(filters, after, 2)
         seen += [str(row) for row in page.rows]

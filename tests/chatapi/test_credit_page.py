@@ -120,7 +120,7 @@ def test_other_amounts_are_refused_with_the_bounds(
     assert not Payment.objects.exists()
 
 
-def test_a_stripe_that_is_away_is_told(stripe: Stripe, owner: Client, path: str) -> None:
+def test_a_stripe_that_is_away_is_an_error_on_the_page(stripe: Stripe, owner: Client, path: str) -> None:
     stripe.fail("500", times=2)
     assert "Stripe can't take the payment now." in text(owner.post(path, {"preset": "10"}), 503).replace(
         "&#x27;", "'"
@@ -136,7 +136,7 @@ def test_too_many_open_payments_are_refused(
     assert "1 payments are open." in text(owner.post(path, {"preset": "10"}), 409)
 
 
-def test_who_is_billed_by_stripe_pays_nothing_in_advance(
+def test_an_organization_that_stripe_bills_pays_nothing_in_advance(
     stripe: Stripe, owner: Client, path: str, acme: Organization
 ) -> None:
     outbox.bill(acme, "cus_fake1")
@@ -164,7 +164,7 @@ def test_refunds_and_open_payments_are_shown(stripe: Stripe, owner: Client, path
     assert "Balance $15.00" in shown
 
 
-def test_a_cancelled_payment_is_told_when_it_has_expired(stripe: Stripe, owner: Client, path: str) -> None:
+def test_a_cancelled_payment_is_shown_once_it_has_expired(stripe: Stripe, owner: Client, path: str) -> None:
     owner.post(path, {"preset": "10"})
     payment = Payment.objects.get()
     stripe.expire(payment.session_id)

@@ -166,7 +166,7 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
     assert max(map(len, parts)) <= PART_FRAMES
 
 
-async def test_who_has_caught_up_with_the_log_follows_the_inbox_again(
+async def test_a_follower_that_has_caught_up_with_the_log_follows_the_inbox_again(
     redis: Redis, stream: DeltaStream, slow_follower: InboxFollower
 ) -> None:
     for seq in range(1, 10):
@@ -264,7 +264,7 @@ async def test_a_failure_behind_lost_deltas_keeps_its_number(stream: DeltaStream
     assert await fed.next() == await polling.next() == await catching_up.catch_up() == []
 
 
-async def test_who_has_asked_to_stop_it_and_leaves_has_asked_all_the_same(stream: DeltaStream) -> None:
+async def test_a_request_to_stop_counts_although_its_caller_leaves(stream: DeltaStream) -> None:
     generation_id = identity.new_id()
     await stream.cancel(generation_id, Cancellation.ASKED, ttl_ms=5_000)
     await stream.cancel(generation_id, Cancellation.CLIENT_LEFT, ttl_ms=5_000)

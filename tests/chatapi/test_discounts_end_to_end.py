@@ -62,7 +62,7 @@ def test_a_quarter_less_is_held(clients: dict[str, Client]) -> None:
     ("whose", "input_usd", "output_usd", "lines"),
     [("Patrons", "0.75", "1.5", [5_250, 7_500]), ("Passers-by", "1", "2", [7_000, 10_000])],
 )
-def test_who_has_a_discount_is_charged_less_and_nobody_else(
+def test_an_organization_with_a_discount_is_charged_less_and_no_other(
     clients: dict[str, Client], whose: str, input_usd: str, output_usd: str, lines: list[int], stream: bool
 ) -> None:
     client = clients[whose]

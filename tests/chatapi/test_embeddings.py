@@ -210,7 +210,7 @@ def test_a_plausible_usage_is_believed(
         ("embeds-too-much", 400, "too_many_embeddings"),
     ],
 )
-def test_a_failure_is_told_as_in_chat_and_costs_nothing(
+def test_a_failure_is_the_same_error_as_in_chat_and_costs_nothing(
     client: Client, installation: Installation, model: str, status: int, code: str
 ) -> None:
     refused = ask(client, ["a", "b"], model)

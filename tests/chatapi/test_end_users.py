@@ -80,7 +80,7 @@ def test_messages_name_the_end_user_in_their_metadata(clients: dict[str, Client]
     assert "The end user's budget" in refused.json["error"]["message"]
 
 
-def test_limits_are_told_in_anthropics_headers_too(clients: dict[str, Client]) -> None:
+def test_limits_are_in_anthropics_headers_too(clients: dict[str, Client]) -> None:
     answers = [message(clients["counting"], "mia") for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 429]
     for answer, remaining in zip(answers, ("1", "0", "0"), strict=True):

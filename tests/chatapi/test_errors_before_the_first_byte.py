@@ -197,7 +197,7 @@ def test_a_strangers_generation_is_as_unknown_as_none(
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_another_method_is_405_and_told_which_is_right(client: Client, method: str) -> None:
+def test_another_method_is_405_and_the_answer_names_the_right_one(client: Client, method: str) -> None:
     answer = client.send(method, CHAT)
     assert error_of(answer) == (405, "invalid_request_error", "method_not_allowed", None)
     assert answer.headers["allow"] == "POST"

@@ -1,4 +1,4 @@
-"""Exports of what a page shows: all of it, harmless in a spreadsheet, in bounded memory, and for those who
+"""Exports of what a page shows: all of it, harmless in a spreadsheet, in bounded memory, and for people that
 may see the page.
 """
 
@@ -165,10 +165,10 @@ def test_pages_link_to_their_exports_with_what_they_are_asked(root: Client, book
         assert "usage/export.js" in content
 
 
-# ---- who may, and what is wrong
+# ---- permissions and errors
 
 
-def test_an_export_is_for_those_who_may_see_its_page(books: None, alice: Person) -> None:
+def test_an_export_is_for_people_that_may_see_its_page(books: None, alice: Person) -> None:
     clerk = User.objects.create_user("clerk", is_staff=True)
     client = Client()
     assert client.get(f"{REQUESTS}.csv").status_code == 302
@@ -205,11 +205,13 @@ def test_a_member_takes_what_is_their_organizations(books: None, alice: Person, 
         (f"{OVERVIEW}.csv?start=9999-12-31T00:00&end=9999-12-31T23:59", 400),
     ],
 )
-def test_what_can_not_be_exported_is_told_so(root: Client, path: str, status: int) -> None:
+def test_an_export_that_is_impossible_is_refused_with_its_reason(
+    root: Client, path: str, status: int
+) -> None:
     assert root.get(path).status_code == status
 
 
-def test_who_took_what_is_in_the_audit_log(root: Client, books: None) -> None:
+def test_an_export_is_in_the_audit_log_with_its_person(root: Client, books: None) -> None:
     root.get(f"{REQUESTS}.csv?model=small&start=2026-01-01&end=2026-01-31")
     entry = AuditEntry.objects.get(action="exported")
     assert (entry.actor, entry.changes["filters"]) == (

@@ -80,7 +80,7 @@ async def test_a_large_holder_does_not_wait_for_ever_behind_small_ones() -> None
     assert [party for party, _ in order] == ["large", "small"]
 
 
-async def test_who_is_cancelled_leaves_nothing_taken() -> None:
+async def test_a_cancelled_waiter_leaves_nothing_taken() -> None:
     room = room_for(1, 1)
     held = await room.acquire("a")
     waiting = asyncio.create_task(room.acquire("b"))
@@ -108,7 +108,7 @@ async def test_too_long_and_too_many_waits_are_refused() -> None:
         await waiting
 
 
-async def test_a_late_holder_gives_way_only_to_those_who_could_use_its_room() -> None:
+async def test_a_late_holder_gives_way_only_to_waiters_that_could_use_its_room() -> None:
     room = room_for(2, 1)
     late = await room.acquire("a", hold_s=0)
     gives_way = [late.must_give_way]

@@ -1,5 +1,5 @@
-"""An owner's settings of an identity provider: what is checked and stored, who approves a domain, and what is
-fetched.
+"""An owner's settings of an identity provider: checks, storage, the approval of a domain, and requests to the
+provider.
 """
 
 import socket

@@ -24,7 +24,7 @@ from tests.cast import Person, join
 from tests.chatapi.identity_provider import Provider, offer
 from tests.chatapi.signing_in import SIGN_IN, sign_in, who, with_password
 
-pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords", "trusting")
+pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
 
 
 def path_of(row: IdentityProvider) -> str:
@@ -42,7 +42,7 @@ def come(
     return client.get(provider.authorize(away.headers["location"], sub)), client
 
 
-# ---- who comes in
+# ---- accepted people
 
 
 def test_someone_new_comes_with_the_role_of_new_people(provider: Provider, acme: Organization) -> None:
@@ -103,7 +103,7 @@ def test_the_second_factor_is_asked_for_after_the_provider(provider: Provider, a
     assert "sociallogin" not in str(dict(client.session))
 
 
-# ---- who does not
+# ---- refused people
 
 
 def refused(provider: Provider, row: IdentityProvider, sub: str, **claims: Any) -> str:

@@ -30,7 +30,7 @@ from usage.models import BudgetLimit, Generation
 CANARY = "Canary"
 """In every name of Umbrella's."""
 PUBLIC = {"", "docs", "docs/sandbox.md", "openapi.json", "metrics", "stripe/webhook"}
-"""Routes about nobody; `metrics` adds up over all tenants, for who has a token of its own, and the webhook
+"""Routes about nobody; `metrics` adds up over all tenants, for callers with its own token, and the webhook
 shows nothing (tests/usage/test_payment.py)."""
 PAGES = {"admin/", "console/"}
 """Pages for people, with tests of their own: test_access_matrix.py, test_console_access.py."""
@@ -226,7 +226,7 @@ def test_every_hot_route_is_known() -> None:
     assert len(routes) == len(found) + 3  # the probes, which are about nobody, and Django
 
 
-# ---- who is let in at all
+# ---- routes without a key
 
 
 @pytest.mark.parametrize(

@@ -249,11 +249,11 @@ def test_nothing_becomes_of_a_revoked_key_or_of_none(root: Client, alice: Person
         assert root.post(path, {"_form_submitted": "True"}).status_code == 403
 
 
-# ---- who may
+# ---- permissions
 
 
 @pytest.mark.parametrize(("role", "may"), [(Role.VIEWER, False), (Role.MEMBER, True), (Role.OWNER, True)])
-def test_a_role_says_who_changes_keys(alice: Person, bob: Person, role: Role, may: bool) -> None:
+def test_a_role_decides_on_changing_keys(alice: Person, bob: Person, role: Role, may: bool) -> None:
     Member.objects.filter(user=bob.user).update(role=role)
     client = client_of(bob.user)
     assert ("Rotate" in text(client.get(page(alice.api_key)))) == may
@@ -282,7 +282,7 @@ def test_a_stranger_finds_no_key(alice: Person, charlie: Person, action: str) ->
     assert alice.api_key.redacted not in text(client.get(LIST))
 
 
-def test_who_only_looks_on_in_one_organization_changes_nothing_there(alice: Person, charlie: Person) -> None:
+def test_a_viewer_in_one_organization_changes_nothing_there(alice: Person, charlie: Person) -> None:
     Member.objects.create(user=charlie.user, organization=alice.project.organization, role=Role.VIEWER)
     ids = [alice.api_key.pk, charlie.api_key.pk]
     client_of(charlie.user).post(LIST, {"action": "revoke_selected", "_selected_action": ids})

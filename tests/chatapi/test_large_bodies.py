@@ -1,5 +1,5 @@
-"""Large request bodies: who may send them, what a refused request takes from limits, and what a process of
-its own reads.
+"""Large request bodies: the keys that may send them, the limits that a refused request takes from, and the
+bodies that a process reads by itself.
 """
 
 import json

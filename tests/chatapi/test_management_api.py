@@ -1,5 +1,6 @@
-"""The management API: what it refuses and by which name, what its changes do, and what the audit log keeps of
-them. tests/clients/test_openai_python_admin.py has each call, test_access_matrix.py who may make it.
+"""The management API: its refusals and their names, the effect of its changes, and the audit log of them.
+
+tests/clients/test_openai_python_admin.py has each call, test_access_matrix.py the roles that may make it.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`GET /metrics`: who may read it, and that it says what the books say."""
+"""`GET /metrics`: its token, and that its numbers are those of the books."""
 
 import re
 from dataclasses import replace
@@ -92,7 +92,7 @@ def used(alice: Person, charlie: Person, small: ServedModel) -> Generation:
     return admit(alice)
 
 
-# ---- who gets in
+# ---- access
 
 
 def test_without_the_setting_there_is_no_page(db: None, settings: Settings) -> None:
@@ -275,7 +275,7 @@ def test_events_and_deliveries_that_do_not_arrive_are_counted(alice: Person) -> 
 # ---- how it says it
 
 
-def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
+def test_a_client_that_accepts_openmetrics_gets_that(used: Generation) -> None:
     answer = ask(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert answer["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     families = parse_openmetrics(answer.content.decode())  # type: ignore[no-untyped-call]
@@ -284,9 +284,7 @@ def test_who_accepts_openmetrics_gets_that(used: Generation) -> None:
 
 
 @pytest.mark.parametrize("version", ['"1.0.0"', "1.0.0-rc1", "latest"])
-def test_who_accepts_a_version_that_is_quoted_or_no_number_gets_the_numbers(
-    used: Generation, version: str
-) -> None:
+def test_a_quoted_or_invalid_version_in_accept_gets_the_numbers(used: Generation, version: str) -> None:
     answer = ask(accept=f"text/plain;version={version}")
     assert (answer.status_code, answer["Content-Type"].partition(";")[0]) == (200, "text/plain")
 
@@ -337,7 +335,7 @@ def test_all_that_is_asked_of_the_database_is_a_few_questions(used: Generation) 
     assert len(queries) <= 30
 
 
-def test_who_asks_again_within_a_second_gets_the_same(
+def test_two_questions_within_a_second_get_the_same_answer(
     used: Generation, monkeypatch: pytest.MonkeyPatch, django_assert_num_queries: Any
 ) -> None:
     first = ask().content

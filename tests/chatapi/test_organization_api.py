@@ -234,10 +234,10 @@ def test_there_are_no_buckets_in_the_future(boss: Person) -> None:
     assert page(boss, USAGE, start_time=TODAY_S + 50 * DAY_S)["data"] == []
 
 
-# ---- who may
+# ---- permissions
 
 
-def test_other_keys_are_told_that_they_may_not(alice: Person) -> None:
+def test_other_keys_are_refused_in_words(alice: Person) -> None:
     for path in (USAGE, COSTS):
         assert refused(alice, "start_time=0", path, 403) == (None, "permission_denied")
         assert refused(alice, "start_time=nonsense", path, 403) == (None, "permission_denied")

@@ -20,7 +20,7 @@ from tests.chatapi.signing_in import PASSWORD, link_in, sign_in, who, with_passw
 
 FORGOTTEN = "/console/password/forgotten"
 ANOTHER = {"new_password1": "another horse battery", "new_password2": "another horse battery"}
-pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords")
+pytestmark = pytest.mark.usefixtures("db", "counting")
 
 
 def confirmed(person: Person, address: str) -> User:

@@ -66,14 +66,8 @@ def stripe() -> Iterator[Stripe]:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, stripe: Stripe) -> Iterator[Installation]:
     """Start web, worker and reaper with the fake of Stripe."""
-    installation = Installation(tmp_path_factory.mktemp("payment"), **stripe.environment)
-    try:
-        installation.start({})
-        installation.start_reaper()
+    with fake_stripe.installation_with(stripe, tmp_path_factory.mktemp("payment")) as installation:
         yield installation
-        installation.verify()
-    finally:
-        installation.stop()
 
 
 def ask(url: str, session: str, form: dict[str, str] | None = None) -> tuple[int, str, str]:

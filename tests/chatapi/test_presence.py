@@ -149,14 +149,14 @@ def dead_after(clock: Clock, absences: Absences, found: Signs, seconds: float) -
     return absences.dead({NAME}, found)
 
 
-def test_who_is_gone_for_some_seconds_is_dead(clock: Clock) -> None:
+def test_a_process_without_a_sign_of_life_for_seconds_is_dead(clock: Clock) -> None:
     absences = Absences()
     assert dead_after(clock, absences, DEAD, 0) == set()
     assert dead_after(clock, absences, DEAD, PRESUMED_DEAD_S) == set()
     assert dead_after(clock, absences, DEAD, 0.1) == {NAME}
 
 
-def test_who_was_gone_for_a_moment_has_all_its_time_again(clock: Clock) -> None:
+def test_a_process_that_was_away_for_a_moment_has_all_its_time_again(clock: Clock) -> None:
     absences = Absences()
     assert dead_after(clock, absences, DEAD, 0) == set()
     assert dead_after(clock, absences, ALIVE, 1) == set()

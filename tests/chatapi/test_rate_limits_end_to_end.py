@@ -108,7 +108,7 @@ def test_a_place_is_free_again_when_its_request_ends_or_its_client_leaves(instal
     wait_for(lambda: client.complete("five").status == 200, "the place again")
 
 
-def test_who_has_lost_the_answer_needs_no_second_place_for_it(installation: Installation) -> None:
+def test_a_client_that_lost_the_answer_needs_no_second_place_for_it(installation: Installation) -> None:
     """The request keeps the only lease; a repeat with its idempotency key is admitted, and no other
     request.
     """
@@ -151,7 +151,7 @@ def test_an_answer_that_is_replayed_takes_no_tokens(installation: Installation) 
     wait_for(lambda: remaining() > first - 100, "what the others did not use")
 
 
-def test_who_leaves_during_an_admission_that_fails_leaves_its_place(installation: Installation) -> None:
+def test_a_client_that_leaves_during_a_failing_admission_frees_its_place(installation: Installation) -> None:
     with installation.another_web(CHATAPI_DATABASE_TIMEOUT_MS="1500") as another:
         client = limited(another, "leaves early", concurrent_requests=1)
         wait_for(lambda: client.complete("five").status == 200, "the first answer")
@@ -192,5 +192,5 @@ def test_a_limit_of_nothing_is_not_retried(installation: Installation) -> None:
     )
 
 
-def test_who_has_no_limit_sees_none(client: Client) -> None:
+def test_a_key_without_limits_gets_no_limit_headers(client: Client) -> None:
     assert not [name for name in client.complete("five").headers if name.startswith("x-ratelimit")]

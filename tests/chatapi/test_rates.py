@@ -1,4 +1,4 @@
-"""The reservations of a web process: released at the end, renewed until then, rolled back for who leaves."""
+"""The reservations of a web process: renewed, released at the end, rolled back if a client leaves."""
 
 import asyncio
 import gc
@@ -171,7 +171,7 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
     renewing.cancel()
 
 
-async def test_who_leaves_while_it_is_taken_releases_all(redis: Redis) -> None:
+async def test_a_client_that_leaves_while_limits_are_taken_releases_all(redis: Redis) -> None:
     rates, limits = Rates(Away(redis).limits, unknown), (DAY, ONE)
     taking = asyncio.create_task(
         rates.take(caller(*limits), uuid4(), model="small", amounts={Counts.TOKENS: 800})
@@ -185,7 +185,7 @@ async def test_who_leaves_while_it_is_taken_releases_all(redis: Redis) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_who_leaves_while_it_is_refused_leaves_nothing_behind(redis: Redis) -> None:
+async def test_a_client_that_leaves_while_it_is_refused_leaves_nothing_taken(redis: Redis) -> None:
     unnoticed: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unnoticed.append(context["message"]))
     rates = Rates(Away(redis).limits, unknown)

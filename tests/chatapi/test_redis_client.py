@@ -34,7 +34,7 @@ async def test_a_refused_command_is_an_error_and_the_others_are_done(line: Dedic
     assert await line.call("MGET", "first", "second", "third") == [b"1", None, b"3"]
 
 
-async def test_those_who_call_at_once_get_their_own_replies(line: DedicatedConnection) -> None:
+async def test_concurrent_callers_get_their_own_replies(line: DedicatedConnection) -> None:
     replies = await asyncio.gather(*(line.call("ECHO", number) for number in range(50)))
     assert replies == [b"%d" % number for number in range(50)]
 

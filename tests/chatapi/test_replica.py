@@ -211,7 +211,7 @@ def _noting(found: list[str]) -> Callable[..., Any]:
 
 @pytest.fixture
 def used(replica: Replica, small: ServedModel, alice: Person) -> Person:
-    """Return alice, who has an admin key and usage that the replica has, too."""
+    """Return alice with an admin key and usage that the replica has, too."""
     APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True)
     for _ in range(3):
         run(alice)

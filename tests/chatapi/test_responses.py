@@ -103,7 +103,7 @@ def test_a_failure_before_the_first_byte_has_a_status(client: Client) -> None:
     assert refused.error["code"] == "upstream_rate_limited"
 
 
-def test_a_failure_in_mid_stream_is_told(client: Client) -> None:
+def test_a_failure_in_mid_stream_is_an_event(client: Client) -> None:
     prompt = "[sandbox tokens=4 error=server_error after=2]"
     (*_, error, failed) = events(ask(client, model="sandbox", input=prompt, stream=True))
     assert (error["type"], failed["type"]) == ("error", "response.failed")
@@ -391,7 +391,7 @@ def test_a_synchronous_response_is_not_cancelled(client: Client) -> None:
     assert (refused.status, refused.error["code"]) == (400, "not_cancellable")
 
 
-def test_what_runs_is_told_as_far_as_it_is_whole(client: Client) -> None:
+def test_a_running_response_shows_its_complete_items(client: Client) -> None:
     response_id = ask(client, model="steady", background=True).json["id"]
     running = wait_until(client, response_id, "in_progress")
     assert (running["output"], running["usage"]) == ([], None)

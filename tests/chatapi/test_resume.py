@@ -74,7 +74,7 @@ def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialec
         assert resume(client, generation_id, last_event_id=event_id).body == behind
 
 
-def test_who_comes_back_to_an_address_with_a_position_goes_on_behind_its_last_event(client: Client) -> None:
+def test_a_last_event_id_in_the_header_wins_over_the_position_in_the_url(client: Client) -> None:
     """An EventSource does this by itself: it repeats the URL and sends the last id in a header."""
     generation_id, _ = completed(client, "openai")
     assert (

@@ -1,4 +1,4 @@
-"""Someone who follows another key's stream may look while their own key is good: theirs ends, the other's
+"""A follower of another key's stream may read while their own key is good: theirs ends, the other's
 goes on.
 """
 

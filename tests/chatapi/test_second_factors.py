@@ -26,7 +26,7 @@ from tests.cast import Person
 from tests.chatapi.signing_in import PASSWORD, sign_in, who, with_password
 
 SECOND = "/console/sign-in/second-factor"
-pytestmark = pytest.mark.usefixtures("db", "counting", "quick_passwords")
+pytestmark = pytest.mark.usefixtures("db", "counting")
 
 
 def code_of(secret: str) -> str:
@@ -175,7 +175,8 @@ def test_every_page_of_allauth_has_our_look(settings: Settings) -> None:
         name = getattr(getattr(view, "view_class", None), "template_name", None)
         if name and route.name != "end_sessions":  # which only takes a form
             found.add(name)
-            assert str(get_template(name).origin).startswith(own), f"{route.name}: {name}"  # type: ignore[attr-defined]
+            origin = str(get_template(name).origin)  # type: ignore[attr-defined]
+            assert origin.startswith(own), f"{route.name}: {name}"
     assert len(found) > 8
 
 

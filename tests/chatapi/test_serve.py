@@ -50,7 +50,7 @@ def test_it_prints_a_python_snippet_that_works_when_pasted(first_start: Serve) -
     assert done.stdout.strip()
 
 
-def test_it_makes_an_administrator_who_can_log_in(first_start: Serve) -> None:
+def test_it_makes_an_administrator_that_can_log_in(first_start: Serve) -> None:
     cookies = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(cookies))
     url = f"http://127.0.0.1:{first_start.port}/console/sign-in?next=/admin/"

@@ -1,4 +1,4 @@
-"""Signing up: who may, what is mailed, what a stranger learns, and what a new organization can spend."""
+"""Signing up: the people that may, the mails, what a stranger learns, and a new organization's limits."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.chatapi.signing_in import PASSWORD, link_in, sign_in, who, with_passw
 from usage.models import Credit
 
 PATH = "/console/sign-up"
-pytestmark = pytest.mark.usefixtures("db", "counting", "mailing", "quick_passwords")
+pytestmark = pytest.mark.usefixtures("db", "counting", "mailing")
 
 
 @pytest.fixture(autouse=True)

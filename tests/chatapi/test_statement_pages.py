@@ -1,4 +1,4 @@
-"""The pages of statements: who sees which, filters, and files."""
+"""The pages of statements: permissions, filters, and files."""
 
 import random
 from datetime import timedelta

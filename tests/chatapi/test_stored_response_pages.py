@@ -1,4 +1,4 @@
-"""The pages of stored responses and of the project's setting: who sees what, and what the audit log has."""
+"""The pages of stored responses and of the project's setting: permissions, and the audit log."""
 
 from datetime import timedelta
 

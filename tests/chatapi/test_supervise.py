@@ -10,7 +10,7 @@ from chatapi import concurrency
 
 
 @pytest.mark.parametrize("made", [lambda loop: loop, partial], ids=["a function", "a partial"])
-async def test_a_loop_that_fails_is_told_and_runs_again(
+async def test_a_loop_that_fails_is_logged_and_runs_again(
     made: Callable[[concurrency.Loop], concurrency.Loop],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

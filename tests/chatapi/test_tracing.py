@@ -297,7 +297,7 @@ def test_a_collector_that_is_away_costs_one_line_and_no_request(tmp_path: Path) 
             assert ask(installation, "five", None) == 200
         lost = "traces are lost"
         for name in ("web", "worker"):
-            wait_for(lambda name=name: lost in installation.log(name), f"the line of the {name}")  # type: ignore[misc]
+            wait_for(lambda name=name: lost in installation.log(name), f"{name}'s line")  # type: ignore[misc]
         with receiving(port) as receiver:
             trace_id, header = traced()
             assert ask(installation, "five", header) == 200
@@ -312,7 +312,7 @@ def test_a_collector_that_is_away_costs_one_line_and_no_request(tmp_path: Path) 
         assert time.monotonic() - began < 10
 
 
-def test_without_a_collector_nothing_is_imported_and_the_upstream_is_told_nothing(tmp_path: Path) -> None:
+def test_without_a_collector_nothing_is_imported_and_the_upstream_gets_no_trace(tmp_path: Path) -> None:
     with installed(tmp_path) as installation:
         _, header = traced()
         assert ask(installation, "five", header) == 200

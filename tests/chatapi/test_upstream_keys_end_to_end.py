@@ -34,7 +34,7 @@ spare.save()
 
 
 class Operator:
-    """An operator who is signed in to the admin."""
+    """A session of an operator in the admin."""
 
     def __init__(self, installation: Installation) -> None:
         self.url = f"{installation.url}/admin/"

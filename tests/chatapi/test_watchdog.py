@@ -84,7 +84,7 @@ def start(tmp_path: object) -> Iterator[Start]:
         process.communicate()
 
 
-def test_a_loop_that_was_late_is_told_with_its_place(start: Start) -> None:
+def test_a_late_loop_is_logged_with_its_place(start: Start) -> None:
     out, said = start("sleeps(1.7)").communicate(timeout=30)
     assert out == "has worked\n"
     assert re.search(

@@ -26,7 +26,7 @@ def result(installation: Installation) -> dict[str, Any]:
     return programs.result(installation, [programs.NODE, script])
 
 
-def test_streams_end_with_their_reason_and_are_charged_as_told(
+def test_streams_end_with_their_reason_and_the_charge_is_their_usage(
     result: dict[str, Any], installation: Installation
 ) -> None:
     for model, message in result["streamed"].items():

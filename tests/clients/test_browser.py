@@ -32,8 +32,7 @@ def browser() -> Iterator[Browser]:
     if CHROMIUM is None:
         pytest.fail("there is no Chromium: apt-get install chromium-headless-shell", pytrace=False)
     with sync_playwright() as playwright:
-        # A page with an address that is not this machine's may else not ask this machine, whatever this
-        # machine allows.
+        # Without this, a page of another machine's URL may not ask this machine, even if it allows that.
         args = ["--no-sandbox", "--disable-gpu", "--disable-features=LocalNetworkAccessChecks"]
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=args)
         yield browser
@@ -178,7 +177,7 @@ def test_bitseeks_own_example_works_word_for_word(
 
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
-def test_an_event_source_hears_it_all_up_to_done(page: Page, http: Client, dialect: str) -> None:
+def test_an_event_source_gets_all_events_up_to_done(page: Page, http: Client, dialect: str) -> None:
     result = listen(page, ticket(http, dialect, "five"))
     assert (said(result["messages"]), result["messages"][-1], result["opened"]) == (TEXT, "[DONE]", 1)
 
@@ -192,7 +191,7 @@ def test_an_event_source_that_comes_again_is_refused_and_gives_up(
     assert len(installation.calls("five")) == calls + 1
 
 
-def test_an_event_source_hears_the_error_event_of_the_llama_dialect(page: Page, http: Client) -> None:
+def test_an_event_source_gets_the_error_event_of_the_llama_dialect(page: Page, http: Client) -> None:
     result = listen(page, ticket(http, "llama", "breaks-by-error"))
     (error,) = result["errors"]
     assert said(result["messages"]) == " the of and"

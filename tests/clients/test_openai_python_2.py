@@ -20,7 +20,7 @@ def result(installation: Installation, request: pytest.FixtureRequest) -> Result
     return result
 
 
-def test_the_loop_and_the_helper_hear_the_same(result: Result) -> None:
+def test_the_loop_and_the_helper_get_the_same(result: Result) -> None:
     message = result["helped"]["choices"][0]["message"]
     assert (message["role"], message["content"]) == ("assistant", "".join(result["loop"]))
     assert result["helped"]["usage"]["completion_tokens"] == len(result["loop"]) == 6

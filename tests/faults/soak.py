@@ -48,7 +48,7 @@ print(secret)
 
 
 class Soak:
-    """One run: the installation, who asks and what breaks."""
+    """One run: the installation, its clients and its faults."""
 
     def __init__(self, folder: Path, seed: int, seconds: float) -> None:
         self.seconds = seconds

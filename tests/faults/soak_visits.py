@@ -160,7 +160,7 @@ class Heard:
 
 @dataclass
 class Visit:
-    """What one client asked for, and all that it heard, in order."""
+    """One client's request and all answers to it, in order."""
 
     act: str
     model: str

@@ -132,7 +132,7 @@ def test_a_worker_whose_connection_stalls_loses_nothing(
     assert_whole(answer.end(), installation, calls)
 
 
-def test_a_worker_that_cannot_publish_gives_up_and_the_client_is_told(
+def test_a_worker_that_cannot_publish_gives_up_and_the_client_gets_an_error(
     installation: Installation, ask: Ask, worker_behind: ChaosProxy
 ) -> None:
     answer = ask("steady").heard(10)

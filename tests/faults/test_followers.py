@@ -42,7 +42,7 @@ def test_resumed_and_attached_clients_get_an_end_and_the_generations_run_on(
         assert installation.receipt(own.generation_id)["outcome"] == "completed"
 
 
-def test_who_reads_on_behind_the_last_number_misses_no_event(installation: Installation) -> None:
+def test_a_follower_that_reads_on_behind_the_last_number_misses_no_event(installation: Installation) -> None:
     client = Client(installation.url, installation.keys["live"])
     body = {"model": "five-seconds", "input": "hello", "background": True}
     path = "/v1/responses/" + client.send("POST", "/v1/responses", json.dumps(body).encode()).json["id"]

@@ -74,7 +74,7 @@ def test_a_web_process_whose_loop_never_returns_ends_and_is_started_again(
     assert serve.run([sys.executable, "manage.py", "verifyledger"]).returncode == 0
 
 
-def test_a_worker_whose_loop_never_returns_ends_and_its_clients_are_told(
+def test_a_worker_whose_loop_never_returns_ends_and_its_clients_get_errors(
     start: Callable[[str], Serve],
 ) -> None:
     serve = start("delta.after_publish=sleep:600@40")

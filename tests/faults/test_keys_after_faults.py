@@ -1,5 +1,5 @@
-"""A request that a fault has brought to nothing, sent again with the same Idempotency-Key: it must not hear
-of that fault for a day.
+"""A request that failed by a fault is repeated with its Idempotency-Key: it runs, and does not get the old
+error for a day.
 """
 
 import signal

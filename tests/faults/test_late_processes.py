@@ -62,7 +62,7 @@ def assert_all_came(installation: Installation, streams: Sequence[Listener], tok
 
 
 def gap_s(streams: Sequence[Listener]) -> float:
-    """Return when all of them hear something again; answers how long that took."""
+    """Wait until all of them receive something again; return how long that took."""
     began, heard = time.monotonic(), [len(stream.words) for stream in streams]
     wait_for(
         lambda: all(len(stream.words) > before + 5 for stream, before in zip(streams, heard, strict=True)),

@@ -1,5 +1,5 @@
-"""The database is locked for longer than a lease: who can't write its heartbeat is not dead, and gets the
-time to say so.
+"""The database is locked for longer than a lease: a worker that can't write its heartbeat is not dead, and
+gets the time to say so.
 """
 
 import sqlite3

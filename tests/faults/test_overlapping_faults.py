@@ -146,7 +146,7 @@ def second_reaper(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)
-def test_everybody_who_waits_gets_one_end_in_time(
+def test_every_waiting_client_gets_one_end_in_time(
     installation: Installation, waiting: Waiting, faults: list[Fault]
 ) -> None:
     with broken(installation, faults) as broke_at:
@@ -170,7 +170,7 @@ def test_everybody_who_waits_gets_one_end_in_time(
         assert charged >= len(waiting.streaming.words)
 
 
-def test_who_is_queued_when_worker_and_valkey_die_gets_an_end_in_time(
+def test_a_queued_request_gets_an_end_in_time_when_worker_and_valkey_die(
     installation: Installation, ask: Ask
 ) -> None:
     installation.end("worker")

@@ -120,7 +120,7 @@ def sums(installation: Installation) -> tuple[int, int]:
     return credited // 10_000_000, owed // 1_000
 
 
-def test_what_was_paid_is_booked_once_whatever_dies(made: Installation, stripe: Stripe) -> None:
+def test_a_payment_is_booked_once_after_any_death(made: Installation, stripe: Stripe) -> None:
     for failpoint in OF_BEGINNING:
         run(made, BEGIN, failpoint)
     assert len(stripe.sessions) == 1, "the first process died before it asked Stripe"
@@ -139,7 +139,7 @@ def test_what_was_paid_is_booked_once_whatever_dies(made: Installation, stripe: 
 
 
 @pytest.mark.parametrize("later", [LATER, MUCH_LATER], ids=["soon", "after Stripe forgot"])
-def test_usage_is_counted_once_whatever_dies(made: Installation, stripe: Stripe, later: str) -> None:
+def test_usage_is_counted_once_after_any_death(made: Installation, stripe: Stripe, later: str) -> None:
     for failpoint in (*OF_REPORTS, *OF_REPORTS[1:]):
         run(made, TURN, failpoint)
         if later == MUCH_LATER:

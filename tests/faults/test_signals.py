@@ -40,7 +40,7 @@ def test_workers_that_are_replaced_one_after_the_other_cost_nobody_an_answer(
     installation.end("worker-2", signal.SIGTERM)
 
 
-def test_a_worker_that_is_told_twice_ends_its_answers_at_once(installation: Installation, ask: Ask) -> None:
+def test_a_second_sigterm_ends_a_workers_answers_at_once(installation: Installation, ask: Ask) -> None:
     answers = [ask("steady").heard(5) for _ in range(3)]
     before = installation.log("worker").count("Draining")
     installation.send("worker", signal.SIGTERM)

@@ -117,7 +117,7 @@ def test_a_guest_that_fails_says_so_and_does_not_end_its_thread(tmp_path: Path) 
 # ---- what was seen, charged and sent
 
 
-def test_who_leaves_pays_for_all_that_was_seen_and_nothing_that_was_not_sent() -> None:
+def test_a_client_that_leaves_pays_at_least_what_it_saw_and_at_most_what_was_sent() -> None:
     row = FIVE._replace(outcome="client_cancelled", usage_source="counted", completion_tokens=7)
     assert violations(left(5), rows=(row,), sent=(9,)) == []
     assert violations(left(8), rows=(row,), sent=(9,)) == ["saw 8 tokens, charged 7"]
@@ -145,7 +145,7 @@ def test_what_nobody_has_in_the_books_was_seen_for_nothing() -> None:
     assert "saw 5 tokens of nothing that is in the books" in violations(heard(generation_id=""), rows=())
 
 
-# ---- the text, and who goes on behind it
+# ---- the text, and clients that go on behind it
 
 
 def test_a_text_that_is_resumed_has_no_gap_and_nothing_twice() -> None:
@@ -154,7 +154,7 @@ def test_a_text_that_is_resumed_has_no_gap_and_nothing_twice() -> None:
     assert gap.startswith("not the text behind its first 2 tokens")
 
 
-def test_who_goes_on_behind_the_end_gets_no_second_one() -> None:
+def test_a_client_that_goes_on_behind_the_end_gets_no_second_one() -> None:
     before, behind = left(5, ends=1, ends_with_id=1), {"skipped_tokens": 5, "words": [], "usage": None}
     again = heard(0, **{**behind, "ends": 0})
     again.go_on_behind(before)
@@ -168,7 +168,7 @@ def test_who_goes_on_behind_the_end_gets_no_second_one() -> None:
 
 
 @pytest.mark.parametrize(("event_id", "expected"), [("", []), ("6-1", ["2 ends"])])
-def test_an_end_that_nobody_can_go_on_behind_is_told_again(event_id: str, expected: list[str]) -> None:
+def test_an_end_without_a_new_id_is_sent_again(event_id: str, expected: list[str]) -> None:
     before, again = left(5, event_id="5-1"), heard(0, usage=None)
     before.take("id: 5-1")
     before.take('data: {"id": "c", "choices": []}')
@@ -250,7 +250,7 @@ def test_the_last_event_of_each_protocol_is_its_one_end(
     assert reading.words == (words(2) if usage else [])
 
 
-def test_who_goes_on_from_a_response_has_two_generations() -> None:
+def test_a_client_that_goes_on_from_a_response_has_two_generations() -> None:
     second = FIVE._replace(id=f"{8:032x}")
     both = heard(), heard(generation_id=f"resp_{second.id}")
     assert violations(*both, rows=(FIVE, second), sent=(5, 5), act="continues") == []

@@ -66,7 +66,7 @@ def test_it_serves_again_when_an_idle_valkey_has_restarted_empty(
     assert time.monotonic() - back_at < 10
 
 
-def test_what_was_queued_in_a_lost_valkey_is_told_and_costs_nothing(
+def test_a_request_queued_in_a_lost_valkey_gets_an_error_and_costs_nothing(
     installation: Installation, ask: Ask
 ) -> None:
     installation.end("worker", signal.SIGTERM)

@@ -71,7 +71,7 @@ def test_after_a_pause_every_delta_comes_once(installation: Installation, ask: A
     assert installation.receipt(answer.generation_id)["outcome"] == "completed"
 
 
-def test_a_pause_that_is_too_long_is_told(installation: Installation, ask: Ask, valkey: Redis) -> None:
+def test_a_pause_that_is_too_long_is_an_error(installation: Installation, ask: Ask, valkey: Redis) -> None:
     answer = ask("steady").heard(10)
     valkey.client_pause(15_000, all=True)
     paused_at = time.monotonic()

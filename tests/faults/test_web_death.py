@@ -31,9 +31,7 @@ def test_what_a_killed_web_process_leaves_behind_is_cut_off_and_charged(
     )
 
 
-def test_a_web_process_that_is_told_to_stop_ends_every_stream_properly(
-    installation: Installation, ask: Ask
-) -> None:
+def test_a_web_process_ends_every_stream_properly_on_sigterm(installation: Installation, ask: Ask) -> None:
     streams = [ask("steady") for _ in range(5)]
     for stream in streams:
         stream.heard(5)

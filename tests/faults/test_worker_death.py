@@ -23,7 +23,7 @@ def reaper(installation: Installation) -> None:
         installation.start_reaper()
 
 
-def test_a_killed_worker_is_told_in_mid_stream_and_charged_for_what_was_seen(
+def test_a_killed_worker_is_an_error_in_mid_stream_and_the_visible_part_is_charged(
     installation: Installation, ask: Ask
 ) -> None:
     answer = ask("steady").heard(20)
@@ -71,7 +71,7 @@ def test_a_worker_killed_before_the_first_token_costs_nothing(installation: Inst
     assert (receipt["outcome"], receipt["amount_nanodollars"]) == ("worker_lost", 0)
 
 
-def test_a_killed_worker_is_told_without_streaming(installation: Installation, ask: Ask) -> None:
+def test_a_killed_worker_is_an_error_without_streaming(installation: Installation, ask: Ask) -> None:
     """An answer in one piece is published each second, so what is older is charged."""
     calls = len(installation.calls("steady"))
     answer = ask("steady", stream=False)
@@ -112,9 +112,7 @@ def test_a_frozen_worker_is_fenced_off_and_adds_nothing_when_it_thaws(
     assert ask("five").end().is_done
 
 
-def test_a_worker_that_is_told_to_stop_lets_short_answers_finish(
-    installation: Installation, ask: Ask
-) -> None:
+def test_a_worker_lets_short_answers_finish_on_sigterm(installation: Installation, ask: Ask) -> None:
     short = [ask("two-seconds").heard(5) for _ in range(3)]
     long = [ask("steady").heard(5) for _ in range(3)]
     assert installation.end("worker", signal.SIGTERM) == 0

@@ -28,7 +28,7 @@ def act(name: str, changes: int = 1, organization: str = "Globex") -> Organizati
     return row
 
 
-def test_it_says_who_did_what_before_and_after(root: Client) -> None:
+def test_it_shows_persons_and_values_before_and_after(root: Client) -> None:
     act("<b>alice</b>")
     response = root.get("/admin/audit/")
     page = shown(response)
@@ -98,7 +98,7 @@ def test_an_empty_log_says_so(root: Client, settings: Any) -> None:
 @pytest.mark.parametrize(
     "path", ["?before=x", "?before=-1", "?before=99999999999999999999", "?before=%D9%A3"]
 )
-def test_a_wrong_place_is_told_so(root: Client, path: str) -> None:
+def test_a_number_of_no_entry_is_an_error(root: Client, path: str) -> None:
     assert "is not the number of an entry" in shown(root.get("/admin/audit/" + path), 400)
 
 
@@ -109,7 +109,7 @@ def test_filters_of_what_is_not_there_find_nothing(root: Client, path: str) -> N
     assert root.get("/admin/audit/" + path).status_code == 200
 
 
-def test_it_is_for_those_who_may_see_it(db: None, alice: Person) -> None:
+def test_it_is_for_people_with_the_permission(db: None, alice: Person) -> None:
     clerk = User.objects.create_user("clerk", is_staff=True)
     client = Client()
     assert client.get("/admin/audit/").status_code == 302

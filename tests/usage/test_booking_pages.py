@@ -58,7 +58,7 @@ def test_a_preview_says_what_would_be_and_books_nothing(root: Client, charged: G
     assert verify().differences == []
 
 
-def test_a_correction_is_booked_with_its_reason_and_who_did_it(root: Client, charged: Generation) -> None:
+def test_a_correction_is_booked_with_its_reason_and_its_person(root: Client, charged: Generation) -> None:
     done = root.post(address(charged), filled(root, address(charged), step="book"), follow=True)
     entry = LedgerEntry.objects.get(kind="correction")
     assert (entry.amount_nanodollars, entry.reason, entry.recorded_by) == (
@@ -82,7 +82,7 @@ def test_pressing_twice_books_once(root: Client, charged: Generation) -> None:
     assert AuditEntry.objects.filter(action="corrected").count() == 1
 
 
-def test_who_goes_back_and_previews_again_means_another_one(root: Client, charged: Generation) -> None:
+def test_a_second_preview_after_going_back_is_another_booking(root: Client, charged: Generation) -> None:
     form = filled(root, address(charged), step="book")
     root.post(address(charged), form)
     again = root.post(address(charged), form | {"step": "preview", "amount": "0.00001"})
@@ -116,7 +116,7 @@ def test_a_used_form_with_another_amount_is_refused(root: Client, charged: Gener
     ],
 )
 @pytest.mark.parametrize("step", ["preview", "book"])
-def test_what_can_not_be_booked_is_told_why(
+def test_an_impossible_booking_is_refused_with_its_reason(
     root: Client, charged: Generation, changed: dict[str, str], message: str, step: str
 ) -> None:
     response = root.post(address(charged), filled(root, address(charged), step=step) | changed)
@@ -252,7 +252,7 @@ def test_a_payment_is_granted_once_through_any_form(root: Client, alice: Person)
         ("grant", {"reference": "x" * 129}, "at most 128"),
     ],
 )
-def test_credit_that_can_not_move_is_told_why(
+def test_an_impossible_move_of_credit_is_refused_with_its_reason(
     root: Client, alice: Person, path: str, changed: dict[str, str], message: str
 ) -> None:
     form = {
@@ -276,10 +276,10 @@ def test_the_credit_page_leads_to_both_forms(root: Client, alice: Person) -> Non
     assert root.get("/admin/usage/credit/grant-any/").headers["location"] == "/admin/credit/grant"
 
 
-# ---- who may
+# ---- permissions
 
 
-def test_who_may_only_look_books_nothing(charged: Generation) -> None:
+def test_a_read_only_operator_books_nothing(charged: Generation) -> None:
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.add(
         *Permission.objects.filter(codename__in=["view_generation", "view_ledgerentry", "view_credit"])

@@ -1,20 +1,18 @@
-"""Tokens written to a prompt cache, from admission to every sum; and the books of before they were known."""
+"""Tokens written to a prompt cache, from admission to every sum."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
-from django.core.management import call_command
-from django.db import connection, transaction
+from django.db import transaction
 
 from tests.usage.conftest import NOW, completed, run
 from usage.books import ledger, receipts
-from usage.database.sql import fetch_all, insert
+from usage.database.sql import insert
 from usage.insights import buckets
 from usage.models import Generation, HourlyUsage, LedgerEntry
 from usage.pricing import Price, Tokens, from_usd, to_usd
-from usage.verification import seals, verify
+from usage.verification import verify
 
 Ask = Callable[..., ledger.Admission]
 COLUMNS = ("cache_write_tokens", "cache_write_1h_tokens")
@@ -83,34 +81,6 @@ def test_a_bucket_has_the_kinds_of_input(ask: Ask) -> None:
     assert (sums.prompt_tokens, sums.cached_tokens, sums.cache_write_tokens) == (10, 2, 5)
 
 
-# ---- before they were known
-
-
-@pytest.fixture
-def migrate(db: None) -> Iterator[Callable[..., None]]:
-    def to(*name: str) -> None:
-        call_command("migrate", *name, verbosity=0)
-
-    yield to
-    to()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_books_of_before_stay_right_there_and_back(ask: Ask, migrate: Callable[..., None]) -> None:
-    row = settle(ask(), Tokens(10, 20, 4))
-    seals.seal()
-    before = _rows()
-    migrate("usage", "0014")
-    for table in before:
-        assert not set(COLUMNS) & _columns(table), "they are gone"
-    migrate()
-    assert _rows() == before
-    again = Generation.objects.get(pk=row.pk)
-    assert (again.cache_write_tokens, again.price.cache_write_per_mtok_nanodollars) == (None, None)
-    assert receipts.line_items(again) == receipts.line_items(row)
-    assert verify().differences == []
-
-
 @pytest.mark.django_db
 def test_entries_and_hours_of_an_older_process_have_no_cache_writes(ask: Ask) -> None:
     """An older process names only the columns that it knows; a newer one adds to the same hour."""
@@ -123,16 +93,3 @@ def test_entries_and_hours_of_an_older_process_have_no_cache_writes(ask: Ask) ->
     row = HourlyUsage.objects.get()
     assert (row.requests, row.cache_write_tokens, row.cache_write_1h_tokens) == (2, 6, 2)
     assert verify().differences == []
-
-
-def _rows() -> dict[str, list[tuple[Any, ...]]]:
-    tables = ("usage_generation", "usage_ledgerentry", "usage_hourlyusage")
-    return {
-        table: fetch_all(f"SELECT {', '.join(sorted(_columns(table)))} FROM {table} ORDER BY id")
-        for table in tables
-    }
-
-
-def _columns(table: str) -> set[str]:
-    with connection.cursor() as cursor:
-        return {column.name for column in connection.introspection.get_table_description(cursor, table)}

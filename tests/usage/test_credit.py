@@ -91,7 +91,7 @@ def test_a_grant_opens_the_door_again_and_requiring_can_end(organization: Organi
     assert Credit.objects.get().credited_nanodollars == HELD
 
 
-def test_the_lower_one_of_limit_and_credit_is_told(organization: Organization, ask: Ask) -> None:
+def test_a_refusal_names_the_lower_one_of_limit_and_credit(organization: Organization, ask: Ask) -> None:
     credit.require(organization)
     credit.grant(organization, HELD - 1, NOTE)
     limit("organization", organization.pk, "ever", HELD - 2)

@@ -1,4 +1,4 @@
-"""What `dropgenerations` does to those who read the same requests meanwhile."""
+"""`dropgenerations` beside readers of the same requests."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -123,7 +123,7 @@ def test_each_change_and_each_missing_row_is_noticed(books: Organization, tmp_pa
 
 
 @pytest.mark.parametrize("manifest", ["[]", "{}", '{"format": "chatapi usage export 2"}'])
-def test_what_another_version_has_signed_is_told(books: Organization, tmp_path: Path, manifest: str) -> None:
+def test_an_export_of_another_version_is_an_error(books: Organization, tmp_path: Path, manifest: str) -> None:
     export(tmp_path)
     (tmp_path / "manifest.json").write_text(manifest)
     (tmp_path / "manifest.json.sig").write_bytes(signature.sign(manifest.encode()))
@@ -200,7 +200,7 @@ def test_a_time_after_all_times_is_refused(books: Organization, tmp_path: Path) 
         )
 
 
-def test_a_period_that_is_not_over_is_told(
+def test_an_export_of_an_unfinished_period_says_so(
     books: Organization, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, until, is_over in (

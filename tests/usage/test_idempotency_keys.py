@@ -1,5 +1,5 @@
-"""Idempotency keys in the books: who holds one, for how long, which ends give it back, and what asking for it
-costs.
+"""Idempotency keys in the books: their holders, how long they are held, the ends that give them back, and the
+cost of a look-up.
 """
 
 import asyncio

@@ -190,7 +190,7 @@ def lose(claimed: ledger.Claimed) -> Generation:
     return Generation.objects.get(pk=claimed.id)
 
 
-def test_a_lost_run_keeps_the_deployment_that_its_last_heartbeat_told(key: APIKey, ask: Ask) -> None:
+def test_a_lost_run_keeps_the_deployment_of_its_last_heartbeat(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
     claimed = run(admission)
     for deployment in ("", "first", "second"):
@@ -323,7 +323,7 @@ def test_a_request_that_repeats_a_refused_one_is_refused_like_it(key: APIKey, as
     assert not IdempotencyKey.objects.exists()
 
 
-def test_another_request_with_the_key_of_a_refused_one_does_not_hear_its_figures(
+def test_another_request_with_the_key_of_a_refused_one_does_not_get_its_figures(
     key: APIKey, ask: Ask
 ) -> None:
     limit("key", key.pk, "ever", ask().reserved_nanodollars - 1)

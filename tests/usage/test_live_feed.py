@@ -1,4 +1,4 @@
-"""Who looks at the Live page's feed, and that it ends for those who may not look any more."""
+"""Access to the Live page's feed, and its end for people that lose the permission."""
 
 import asyncio
 import json
@@ -164,7 +164,7 @@ async def test_nobody_looks_on_while_it_is_not_known_permitted(
     assert "could not check the people who look" in caplog.messages
 
 
-async def test_who_comes_while_others_are_asked_about_is_not_sent_away() -> None:
+async def test_a_visitor_that_comes_while_others_are_checked_is_not_sent_away() -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 
     async def slowly(sign_ins: Collection[SignIn]) -> Any:
@@ -190,7 +190,7 @@ async def test_who_comes_while_others_are_asked_about_is_not_sent_away() -> None
     await asyncio.gather(*looking, return_exceptions=True)
 
 
-async def test_a_visitor_is_told_nothing(feed: Any, db: None) -> None:
+async def test_a_visitor_without_a_session_is_not_connected(feed: Any, db: None) -> None:
     assert not (await feed(Client()).connect())[0]
 
 

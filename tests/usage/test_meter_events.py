@@ -284,7 +284,7 @@ def test_a_process_that_stood_still_sends_nothing(stripe: Stripe, clock: Clock, 
     assert not MeterEvent.objects.filter(due_at__isnull=False).exists()
 
 
-def test_what_stripe_refuses_waits_and_is_told(
+def test_an_event_that_stripe_refuses_waits_with_its_error(
     stripe: Stripe, clock: Clock, keys: list[APIKey], caplog: pytest.LogCaptureFixture
 ) -> None:
     use(random.Random(1), keys[0], START, completion=100)
@@ -358,7 +358,7 @@ def test_random_histories_end_with_the_ledgers_sum(
     assert_equal(stripe, keys[0])
 
 
-def test_who_pays_in_advance_is_not_billed_too(stripe: Stripe, db: None) -> None:
+def test_a_prepaid_organization_is_not_billed_too(stripe: Stripe, db: None) -> None:
     payer, other = (Organization.objects.create(name=name) for name in ("Payer", "Other"))
     credit.require(payer)
     with pytest.raises(NotBooked, match="prepaid only"):
@@ -369,7 +369,7 @@ def test_who_pays_in_advance_is_not_billed_too(stripe: Stripe, db: None) -> None
         outbox.bill(payer, CUSTOMER)
 
 
-def test_who_is_billed_is_not_prepaid_too(stripe: Stripe, root: Client) -> None:
+def test_a_billed_organization_is_not_prepaid_too(stripe: Stripe, root: Client) -> None:
     payer = Organization.objects.create(name="Payer")
     credit.require(payer, is_required=False)
     outbox.bill(payer, CUSTOMER)

@@ -55,7 +55,7 @@ def test_a_payment_is_booked_once(manage: Manage) -> None:
     assert LedgerEntry.objects.count() == 1
 
 
-def test_a_reference_of_something_else_is_told_in_dollars(manage: Manage, ask: Ask) -> None:
+def test_a_used_reference_is_refused_with_its_amount_in_dollars(manage: Manage, ask: Ask) -> None:
     manage("grantcredit", *BOOKING, "--usd", "10", "--reference", "pay_1")
     grant = LedgerEntry.objects.get()
     message = rf"ledger entry {grant.pk}, a grant of \$10\.00 for Ledger stories\.$"

@@ -20,7 +20,7 @@ PAGES = ["/admin/", "/admin/requests/", "/admin/requests/export.csv", "/admin/ov
 
 @pytest.fixture
 def both(alice: Person, charlie: Person) -> Client:
-    """Return a client for Alice, who owns Acme and is a viewer of Umbrella, Charlie's organization."""
+    """Return a client of Alice, owner of Acme and a viewer of Umbrella, Charlie's organization."""
     Member.objects.create(organization=charlie.project.organization, user=alice.user, role=Role.VIEWER)
     return client_of(alice.user)
 
@@ -65,7 +65,9 @@ def test_sums_and_requests_are_those_of_the_persons_organization(alice: Person, 
     assert "Umbrella" not in overview + listed
 
 
-def test_who_belongs_to_two_looks_at_one_at_a_time(both: Client, alice: Person, charlie: Person) -> None:
+def test_a_member_of_two_organizations_sees_one_at_a_time(
+    both: Client, alice: Person, charlie: Person
+) -> None:
     own, other = run(alice), run(charlie)
     umbrella = charlie.project
     found = {

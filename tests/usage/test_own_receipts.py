@@ -35,7 +35,7 @@ def test_a_receipt_tells_operators_what_ran_it_and_nobody_else(alice: Person, ou
         assert "Attempts" in own
 
 
-def test_the_attempts_are_told_without_what_was_tried(alice: Person) -> None:
+def test_the_attempts_are_shown_without_their_deployments(alice: Person) -> None:
     log = [Attempt("azure-east-7", "upstream_timeout", 61_000), Attempt("azure-west-2", "", 90)]
     row = run(alice, deployment="azure-west-2", attempts=2, attempt_log=log)
     pages = [

@@ -45,7 +45,7 @@ def links(response: Any) -> list[str]:
     return found
 
 
-# ---- who gets in
+# ---- access
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_receipt_claims_nothing_that_went_with_a_lost_worker(
     assert "waiting for the first token" not in page
 
 
-def test_attempts_are_told_where_they_are_known(root: Client, alice: Person, house: Generation) -> None:
+def test_attempts_are_shown_where_they_are_known(root: Client, alice: Person, house: Generation) -> None:
     assert "Attempts 1 deployment tried" in shown(root.get(f"/admin/requests/{run(alice)}"))
     assert "Attempts 0 deployments tried" in shown(
         root.get(f"/admin/requests/{run(alice, deployment='', attempts=0)}")
@@ -307,7 +307,7 @@ def test_live_shows_what_is_open(root: Client, house: Generation) -> None:
         ("/admin/requests/?start=9999-12-31T00:00&end=9999-12-31T23:59", "is not a date or time"),
     ],
 )
-def test_a_wrong_question_is_told_so(root: Client, path: str, message: str) -> None:
+def test_an_invalid_query_is_an_error_on_the_page(root: Client, path: str, message: str) -> None:
     response = root.get(path)
     assert response.status_code == 400
     assert message in response.content.decode().replace("&#x27;", "'") or message in response.content.decode()

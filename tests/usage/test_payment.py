@@ -221,7 +221,7 @@ def test_a_webhook_that_comes_during_a_look_is_not_forgotten(stripe: Stripe, pay
 
 
 class History:
-    """People who pay and banks that give back, with webhooks that come in any order, often or never."""
+    """People that pay and banks that give back, with webhooks that come in any order, often or never."""
 
     def __init__(self, stripe: Stripe, payer: Organization, chance: random.Random) -> None:
         self.stripe, self.payer, self.chance = stripe, payer, chance
@@ -304,7 +304,7 @@ def test_a_lost_answer_is_the_same_session(stripe: Stripe, payer: Organization) 
 
 
 @pytest.mark.parametrize("mode", ["500", "429", "401"])
-def test_a_stripe_that_is_away_is_told_and_nothing_is_lost(
+def test_a_stripe_that_is_away_is_an_error_and_nothing_is_lost(
     stripe: Stripe, payer: Organization, mode: fake_stripe.Mode
 ) -> None:
     stripe.fail(mode, times=2)

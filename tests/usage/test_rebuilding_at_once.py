@@ -1,4 +1,4 @@
-"""Two who rebuild the usage at the same time wait for each other, and make the same tables."""
+"""Two processes that rebuild the usage at the same time wait for each other, and make the same tables."""
 
 import threading
 from typing import Any

@@ -55,7 +55,7 @@ def test_a_bill_that_is_right_has_no_difference(reconcile: Reconcile) -> None:
     assert reconcile(RIGHT) == []
 
 
-def test_each_number_that_differs_is_told(reconcile: Reconcile) -> None:
+def test_each_number_that_differs_is_reported(reconcile: Reconcile) -> None:
     assert reconcile(RIGHT.replace("20,0,10,0.00004", "25,0,10,0.00005")) == [
         "2026-11-21 story prompt_tokens: ours 20, theirs 25, 1 of our requests counted by us",
         "2026-11-21 story cost: ours $0.00004, theirs $0.00005, 1 of our requests counted by us",
@@ -102,7 +102,7 @@ OURS = "requests: ours 2, theirs 0, 1 of our requests counted by us"
     "text",
     [HEADER, "date,model,requests", "date,model,requests\n2026-11-21,story,\n", "date,model,requests\n\n"],
 )
-def test_a_column_that_is_named_is_told_though_no_line_has_it(reconcile: Reconcile, text: str) -> None:
+def test_a_named_column_is_reported_though_no_line_has_it(reconcile: Reconcile, text: str) -> None:
     assert reconcile(text)[0] == f"2026-11-21 story {OURS}"
 
 
@@ -329,14 +329,16 @@ def test_what_is_no_bill_is_said_in_a_line(tmp_path: Path, text: str, shown: str
     assert "\n" not in str(told_to_people.value)
 
 
-def test_a_price_that_is_for_no_model_is_told(reconcile: Reconcile) -> None:
+def test_a_price_for_no_model_is_reported(reconcile: Reconcile) -> None:
     known = ("--name", "story=tale", "--price", "tale=1,1,2")
     assert reconcile(RIGHT.replace("story", "tale"), *known, "--price", "stroy=9,9,9")[-1:] == [
         "Note: neither the bill nor the books have a model 'stroy', for which --price gives a price."
     ]
 
 
-def test_a_bill_of_another_time_is_told(tmp_path: Path, db: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bill_of_another_time_is_reported(
+    tmp_path: Path, db: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bill.csv").write_text("date,model,cost_usd\n2026-11-21,story,5\n")
     call_command("reconcile", str(tmp_path / "bill.csv"), "--from", "2025-11-01", "--to", "2025-12-01")
     printed = capsys.readouterr()
@@ -350,7 +352,7 @@ def test_what_no_model_can_be_called_is_refused(option: str) -> None:
         call_command("reconcile", "bill.csv", "--from=2026-11-01", "--to=2026-12-01", option)
 
 
-def test_a_name_that_none_of_our_models_has_is_told(reconcile: Reconcile) -> None:
+def test_a_name_that_none_of_our_models_has_is_reported(reconcile: Reconcile) -> None:
     assert reconcile(RIGHT, "--name", "storey=tale", "--name", "story=story") == [
         "Note: nothing was ever charged for a model 'storey', which --name names."
     ]

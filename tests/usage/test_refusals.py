@@ -31,7 +31,7 @@ def refusal(ask: Ask) -> BudgetExceeded:
 
 @pytest.mark.parametrize("scope", ["organization", "project", "key"])
 @pytest.mark.parametrize("period", ["month", "ever"])
-def test_the_budget_that_refuses_for_good_is_told(
+def test_a_refusal_names_the_budget_that_refuses_for_good(
     key: APIKey, held: None, ask: Ask, scope: str, period: str
 ) -> None:
     scope_id = {"organization": key.project.organization_id, "project": key.project_id, "key": key.pk}[scope]
@@ -41,7 +41,7 @@ def test_the_budget_that_refuses_for_good_is_told(
     assert not refused.is_in_flight
 
 
-def test_required_credit_that_refuses_for_good_is_told(key: APIKey, held: None, ask: Ask) -> None:
+def test_a_refusal_names_required_credit_that_refuses_for_good(key: APIKey, held: None, ask: Ask) -> None:
     credit.require(key.project.organization)
     credit.grant(key.project.organization, HELD - 1, Note("paid", "alice"))
     refused = refusal(ask)
@@ -49,7 +49,7 @@ def test_required_credit_that_refuses_for_good_is_told(key: APIKey, held: None, 
     assert not refused.is_in_flight
 
 
-def test_when_running_requests_hold_all_that_is_missing_the_first_is_told(
+def test_when_running_requests_hold_all_that_is_missing_the_first_budget_is_named(
     key: APIKey, held: None, ask: Ask
 ) -> None:
     limit("organization", key.project.organization_id, "month", 2 * HELD - 1)
@@ -58,12 +58,12 @@ def test_when_running_requests_hold_all_that_is_missing_the_first_is_told(
     assert refused.is_in_flight
 
 
-def test_a_budget_with_room_is_never_told(key: APIKey, held: None, ask: Ask) -> None:
+def test_a_budget_with_room_is_never_named(key: APIKey, held: None, ask: Ask) -> None:
     limit("organization", key.project.organization_id, "month", 2 * HELD)
     assert refusal(ask).budget[:3] == ("key", key.pk, "day")
 
 
-def test_in_a_crowd_each_is_told_what_refuses_it(key: APIKey, held: None, ask: Ask) -> None:
+def test_in_a_crowd_each_refusal_names_its_own_budget(key: APIKey, held: None, ask: Ask) -> None:
     limit("project", key.project_id, "ever", HELD)
     small, big = ledger.admit(NOW, [ask(), ask(max_output_tokens=21)])
     assert isinstance(small, BudgetExceeded)

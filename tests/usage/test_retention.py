@@ -169,7 +169,7 @@ def test_a_changed_byte_of_the_export_is_found(books: None, tmp_path: Path) -> N
         path.write_bytes(written)
 
 
-def test_the_audit_log_says_who_dropped_which_generations(books: None, tmp_path: Path) -> None:
+def test_the_audit_log_has_the_person_and_the_dropped_generations(books: None, tmp_path: Path) -> None:
     count = len(old())
     drop(tmp_path / "export", BEFORE, "--by=alice")
     row, entry = RetentionHorizon.objects.get(), AuditEntry.objects.get(object_type="usage.retentionhorizon")

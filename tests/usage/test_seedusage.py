@@ -59,7 +59,7 @@ def test_the_same_seed_makes_the_same_requests(db: None) -> None:
     assert len(first[0]) == 300
 
 
-def test_it_refuses_where_there_is_usage_unless_told_so(alice: Person) -> None:
+def test_it_refuses_where_there_is_usage_unless_forced(alice: Person) -> None:
     run(alice)
     with pytest.raises(CommandError, match="add --add"):
         seed()

@@ -84,7 +84,7 @@ def test_the_choices_are_first_heard_of_in_order(dialect: str, case: str) -> Non
 
 
 @pytest.mark.parametrize("dialect", ["openai", "opentoken", "llama"])
-def test_a_role_is_told_once_for_each_choice(dialect: str) -> None:
+def test_a_role_is_sent_once_for_each_choice(dialect: str) -> None:
     written = choices(CHATS["two-choices"].stream(dialect))
     assert [choice["index"] for choice in written if "role" in choice["delta"]] == [0, 1]
 
@@ -99,7 +99,7 @@ def test_a_usage_is_on_the_very_last_chunk_or_nowhere(dialect: str, case: str) -
 
 
 @pytest.mark.parametrize("case", ["include-usage", "completion-include-usage"])
-def test_the_usage_is_null_before_it_is_told_where_a_client_has_to_ask_for_it(case: str) -> None:
+def test_the_usage_is_null_before_the_end_where_a_client_has_to_ask_for_it(case: str) -> None:
     for dialect, is_null in {"openai": True, "llama": True, "opentoken": False, "bitseek": False}.items():
         assert all(("usage" in frame) is is_null for frame in frames(CASES[case].stream(dialect))[:-1])
 

@@ -209,7 +209,7 @@ thoroughly = settings(max_examples=25, deadline=None)
 
 @given(generations(), st.booleans(), st.integers(5, 500))
 @thoroughly
-def test_a_stream_reads_back_as_what_was_told(deltas: list[AnyDelta], include_usage: bool, size: int) -> None:
+def test_a_stream_reads_back_as_its_deltas(deltas: list[AnyDelta], include_usage: bool, size: int) -> None:
     count = choices_count(deltas)
     for dialect, encoder, expectation in ENCODERS:
         stream = encoder(Answer(ID, 1, "m", count, include_usage)).encode(deltas)
@@ -234,7 +234,7 @@ def test_a_stream_reads_back_as_what_was_told(deltas: list[AnyDelta], include_us
 
 @given(generations())
 @thoroughly
-def test_a_body_reads_back_as_what_was_told(deltas: list[AnyDelta]) -> None:
+def test_a_body_reads_back_as_its_deltas(deltas: list[AnyDelta]) -> None:
     count = choices_count(deltas)
     # A text completion's body has one text: what was refused comes after what was said.
     deltas = sorted(deltas, key=lambda delta: isinstance(delta, Refusal))

@@ -127,7 +127,7 @@ def test_the_sdk_raises_what_breaks_a_stream(case: str) -> None:
     }
 
 
-def test_a_call_is_told_while_it_comes_unless_another_is_incomplete() -> None:
+def test_a_call_is_sent_as_it_comes_unless_another_is_incomplete() -> None:
     encoder = MESSAGES.dialect("").encoder
     assert encoder is not None
     from tests.wire.messages_cases import TIME, WEATHER

@@ -162,7 +162,7 @@ def test_a_protocol_of_typed_events_says_the_same_in_a_stream_and_in_one_object(
     }
 
 
-def test_a_failure_is_told_as_the_protocol_does() -> None:
+def test_a_failure_has_the_protocols_form() -> None:
     failure = Failed("No room.", code="no_deployment", status=503, retry_after_ms=1_500)
     dialect = PROTOCOLS["events"].dialect("")
     written = dialect.envelope(failure, request_id="req_1")

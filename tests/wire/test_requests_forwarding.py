@@ -293,7 +293,7 @@ def test_prompt_bytes_count_all_that_becomes_prompt(content: str) -> None:
     assert with_tools.prompt_bytes > request.prompt_bytes + len(json.dumps(SCHEMA)) * 2
 
 
-def test_what_an_engine_is_told_to_write_into_the_prompt_is_bounded_too() -> None:
+def test_documents_and_template_arguments_are_part_of_the_prompts_bound() -> None:
     documents = [{"text": "x" * 1_000}]
     assert chat(documents=documents).prompt_bytes - chat(top_k=1).prompt_bytes == len(
         json.dumps(documents, separators=(",", ":"))

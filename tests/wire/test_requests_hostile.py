@@ -73,7 +73,7 @@ def test_exponents_in_a_text_are_no_numbers() -> None:
     assert parse(HEAD.replace(b"hi", b"1e300," * 2 * MAX_EXPONENTS) + b"}", CHAT, None)
 
 
-def test_a_doubled_name_is_told_unless_there_are_too_many_names() -> None:
+def test_a_doubled_name_is_named_unless_there_are_too_many() -> None:
     def doubled(count: int) -> bytes:
         return (
             HEAD

@@ -101,7 +101,7 @@ def test_remote_pictures_are_for_deployments_that_allow_them(url: str) -> None:
     )
 
 
-def test_who_sends_no_address_is_not_refused() -> None:
+def test_a_request_without_a_url_is_not_refused() -> None:
     refuse_remote_media(chat(messages=messages(PICTURE)))
     refuse_remote_media(text())
     assert text().remote_media_param is None

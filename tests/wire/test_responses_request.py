@@ -389,7 +389,7 @@ def test_what_is_kept_is_the_whole_conversation() -> None:
 
 
 @pytest.mark.parametrize("members", [{"store": False}, {"input": "x" * (caps.MAX_STATE_BYTES + 1)}])
-def test_what_is_not_kept_is_told_as_not_stored(members: dict[str, Any]) -> None:
+def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[str, Any]) -> None:
     body = json.dumps({"model": "m", "input": "hi"} | members).encode()
     parsed = parse(body, "responses", None)
     assert parsed.state == b""

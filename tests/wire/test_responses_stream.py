@@ -184,7 +184,7 @@ def test_reasoning_ends_with_the_first_text() -> None:
     ]
 
 
-def test_a_summary_is_told_instead_where_it_was_asked_for() -> None:
+def test_a_summary_is_sent_instead_where_it_was_requested() -> None:
     found = events_of("reasoning-summary")
     assert kinds(found)[2:9] == [
         *("output_item.added", "reasoning_summary_part.added"),
@@ -196,7 +196,7 @@ def test_a_summary_is_told_instead_where_it_was_asked_for() -> None:
     assert "content" not in item
 
 
-def test_interleaved_calls_are_told_one_after_the_other() -> None:
+def test_interleaved_calls_are_sent_one_after_the_other() -> None:
     calls = events_of("interleaved-calls")[-1]["response"]["output"]
     assert [(call["call_id"], call["arguments"]) for call in calls] == [
         ("call_1", '{"city":"Tokyo"}'),
@@ -245,12 +245,12 @@ def test_name_and_call_id_are_there_from_the_beginning() -> None:
     assert item["id"].startswith("fc_" + ID)
 
 
-def test_arguments_are_told_in_the_upstreams_pieces() -> None:
+def test_arguments_are_sent_in_the_upstreams_pieces() -> None:
     pieces = [event["delta"] for event in events_of("tool-call") if event["type"].endswith("arguments.delta")]
     assert pieces == ['{"city":', '"Tokyo"}']
 
 
-def test_a_namespace_is_told_beside_the_short_name() -> None:
+def test_a_namespace_is_sent_beside_the_short_name() -> None:
     (call,) = events_of("namespaced-call")[-1]["response"]["output"]
     assert (call["namespace"], call["name"]) == ("town", "get_weather")
 
@@ -280,7 +280,7 @@ def test_it_never_completes_before_it_was_created() -> None:
     assert json.loads(body(early))["completed_at"] == ANSWER.created
 
 
-def test_all_usage_numbers_are_told() -> None:
+def test_all_usage_numbers_are_sent() -> None:
     assert events_of("cache")[-1]["response"]["usage"] == {
         "input_tokens": 12,
         "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 5},
@@ -290,7 +290,7 @@ def test_all_usage_numbers_are_told() -> None:
     }
 
 
-def test_a_failure_is_told_in_both_shapes_and_leaves_no_item_whole() -> None:
+def test_a_failure_has_both_shapes_and_completes_no_item() -> None:
     (*_, error, failed) = events_of("failure-in-a-call")
     assert error["error"]["message"] == error["message"] == failed["response"]["error"]["message"]
     assert isinstance(error["code"], str)

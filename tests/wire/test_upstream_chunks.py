@@ -168,7 +168,7 @@ def test_an_end_without_done_is_good_when_every_choice_has_ended() -> None:
         Event(b"boom", "error"),
     ],
 )
-def test_an_error_in_the_stream_is_told_after_the_deltas_before_it(error: Event) -> None:
+def test_an_error_in_the_stream_comes_after_the_deltas_before_it(error: Event) -> None:
     reader = new_reader()
     assert reader.read([chunk({"content": "a"}), error, chunk({"content": "b"})]) == [Started(), Text("a")]
     with pytest.raises(UpstreamError) as raised:

@@ -211,7 +211,7 @@ def test_other_calls_and_texts_pass() -> None:
     assert translated([custom]) == [custom]
 
 
-def test_calls_of_several_choices_are_told_apart() -> None:
+def test_calls_of_several_choices_are_kept_apart() -> None:
     batch: list[AnyDelta] = [
         ToolCall(0, '{"input":"a', "c1", "apply_patch"),
         ToolCall(0, '{"input":"b', "c2", "apply_patch", index=1),

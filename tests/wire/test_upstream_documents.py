@@ -89,7 +89,7 @@ def test_bitseeks_tool_calls_come_whole(between: bytes) -> None:
     assert read(between.join(BITSEEK_TOOLS)) == [Started(), call, Finished("tool_calls")]
 
 
-def test_lines_that_are_events_of_their_own_are_told_before_the_end() -> None:
+def test_lines_that_are_separate_events_are_read_before_the_end() -> None:
     parser = Parser()
     assert len(parser.feed(b"".join(BITSEEK_TEXT))) == 2
 
@@ -263,7 +263,7 @@ def test_a_legacy_function_call_stays_one_when_its_name_is_repeated() -> None:
     ]
 
 
-def test_a_call_that_is_told_in_both_forms_counts_once() -> None:
+def test_a_call_in_both_forms_counts_once() -> None:
     call = {"name": "f", "arguments": "{}"}
     both = {"tool_calls": [{"index": 0, "id": "a", "function": call}], "function_call": call}
     assert read(frames(chunk(both, "tool_calls"))) == [
@@ -289,7 +289,7 @@ def test_a_legacy_function_call_of_a_whole_answer_is_read() -> None:
 # What any of them may do
 
 
-def test_what_the_chunks_say_alike_is_told_once() -> None:
+def test_fields_that_every_chunk_repeats_are_read_once() -> None:
     head = {"system_fingerprint": "fp", "service_tier": "flex"}
     assert read(frames(chunk({"role": "assistant"}, **head), chunk({"content": "a"}), STOP))[0] == Started(
         "fp", "flex"

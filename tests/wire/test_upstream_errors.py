@@ -55,7 +55,7 @@ def envelope(message: str = "bad", code: str | int | None = None, param: str | N
         (520, HTML, 502, "upstream_error"),
     ],
 )
-def test_statuses_are_told_apart_by_whose_fault_they_are(
+def test_statuses_are_divided_into_faults_of_client_and_upstream(
     status: int, body: bytes, our_status: int, code: str | None
 ) -> None:
     failure = failure_of_status(status, body)

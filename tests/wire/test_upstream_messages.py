@@ -82,7 +82,7 @@ def test_so_does_any(deltas: list[AnyDelta], size: int) -> None:
     assert said(read(stream(deltas), size)) == said(deltas)
 
 
-def test_every_kind_of_input_is_told() -> None:
+def test_every_kind_of_input_is_counted() -> None:
     assert read(stream(CASES["usage-kinds"]))[-1] == Usage(
         100, 18, 50, 6, cache_write_tokens=30, cache_write_1h_tokens=10
     )
@@ -244,7 +244,7 @@ def test_a_parameter_is_anthropics(openais: dict[str, Any], members: dict[str, A
     }
 
 
-def test_a_budget_is_not_told_twice() -> None:
+def test_a_thinking_budget_is_not_sent_twice() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2_000}
     asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
     body = messages_body(parse_messages(json.dumps(asked | {"thinking": thinking}).encode()), **OPTIONS)

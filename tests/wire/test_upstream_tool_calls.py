@@ -24,7 +24,7 @@ def test_tool_call_fragments_carry_id_and_name_once() -> None:
 
 
 @pytest.mark.parametrize("index", [{"index": 0}, {}])
-def test_calls_that_share_an_index_are_told_apart_by_id_and_name(index: dict[str, Any]) -> None:
+def test_calls_that_share_an_index_are_kept_apart_by_id_and_name(index: dict[str, Any]) -> None:
     events = [
         tools(call("{", "f", id="a", **index)),
         tools(call("}", **index)),
@@ -65,7 +65,7 @@ def test_a_fragment_without_an_id_goes_on_where_its_index_was_last() -> None:
     ]
 
 
-def test_calls_that_share_an_id_are_told_apart_by_index() -> None:
+def test_calls_that_share_an_id_are_kept_apart_by_index() -> None:
     assert collected(tools(call("{}", "f", index=0, id="a"), call("[]", "g", index=1, id="a"))) == [
         (0, "a", "f", "{}"),
         (1, "a", "g", "[]"),

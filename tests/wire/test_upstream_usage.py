@@ -291,7 +291,7 @@ def heard(*events: Event, choices: int = 2, prompts: int = 1) -> Usage | None:
         ),
     ],
 )
-def test_a_usage_told_by_each_choice_is_added_and_the_prompt_counts_once(events: list[Event]) -> None:
+def test_usages_of_each_choice_are_added_and_the_prompt_counts_once(events: list[Event]) -> None:
     assert heard(*events, DONE) == Usage(9, 10, is_added=True)
     assert heard(*events) == Usage(9, 10, is_added=True)
 
@@ -345,7 +345,7 @@ def test_details_are_added_too_and_each_prompt_of_a_text_request_counts() -> Non
         ),
     ],
 )
-def test_a_usage_told_of_all_choices_is_not_added(events: list[Event]) -> None:
+def test_a_usage_of_all_choices_is_not_added(events: list[Event]) -> None:
     assert heard(*events, DONE) == Usage(9, 8)
 
 

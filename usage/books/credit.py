@@ -22,7 +22,7 @@ from usage.models import Budget, Credit, Kind, LedgerEntry
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Why something is booked, and by whom. A `reference`, such as a payment's id, is booked only once."""
+    """The reason and the author of a booking. A `reference`, such as a payment's id, is booked only once."""
 
     reason: str
     recorded_by: str

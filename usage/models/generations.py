@@ -52,9 +52,9 @@ class UsageSource(models.TextChoices):
 class UsageNote(models.TextChoices):
     """Peculiarity of an upstream's token counts."""
 
-    IMPLAUSIBLE = "upstream_implausible", "the upstream told more than the request can have used"
-    ADDED = "upstream_added", "the upstream told each choice's by itself, and they are added"
-    LOW = "upstream_low", "the upstream told less than half of what we count"
+    IMPLAUSIBLE = "upstream_implausible", "the upstream reported more tokens than the request can have used"
+    ADDED = "upstream_added", "the upstream reported tokens of each choice, and this is their sum"
+    LOW = "upstream_low", "the upstream reported less than half of the tokens that were counted"
 
 
 class Generation(models.Model):

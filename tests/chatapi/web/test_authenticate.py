@@ -76,11 +76,11 @@ async def test_a_busy_key_is_looked_up_for_all_at_once(address: str) -> None:
     *callers, refused = await asyncio.gather(*asking, return_exceptions=True)
     assert [caller.api_key_id for caller in callers if isinstance(caller, Caller)] == [1] * 20
     assert isinstance(refused, NotAuthenticated)
-    # One for the first, and one for all who came meanwhile.
+    # One for the first, and one for all that came meanwhile.
     assert process.asked.count(process.good) <= 2
 
 
-async def test_a_database_that_is_away_is_told_to_all_and_held_against_nobody(address: str) -> None:
+async def test_a_database_that_is_away_is_an_error_for_all_and_counts_as_no_wrong_key(address: str) -> None:
     process = Process()
     process.is_database_away = True
     asking = [process.authenticate((f"Bearer {process.good}", None), address) for _ in range(2 * MOST)]

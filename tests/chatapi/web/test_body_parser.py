@@ -80,7 +80,7 @@ async def test_one_that_dies_or_stands_still_is_replaced(parser: BodyParser) -> 
     assert await parser.parse([LARGE], CHAT, None) == parse(LARGE, CHAT, None)
 
 
-async def test_who_leaves_ends_what_is_parsed_for_them(parser: BodyParser) -> None:
+async def test_a_client_that_leaves_ends_the_parsing_of_its_body(parser: BodyParser) -> None:
     await parser.parse([chat_body()], CHAT, None)
     child = parser._child
     parsing = asyncio.create_task(parser.parse([LARGE], CHAT, None))

@@ -92,7 +92,7 @@ async def test_only_so_many_wait() -> None:
     await cancel(*waiting)
 
 
-async def test_who_leaves_while_it_waits_takes_nothing() -> None:
+async def test_a_client_that_leaves_while_it_waits_takes_nothing() -> None:
     room = BodyRoom(LARGEST)
     running = [await room.acquire(ALICE, LARGEST) for _ in range(BODIES_EACH)]
     leaving, staying = begin(room, ALICE), begin(room, ALICE)
@@ -103,7 +103,7 @@ async def test_who_leaves_while_it_waits_takes_nothing() -> None:
     assert leaving.cancelled()
 
 
-async def test_a_late_body_gives_way_to_those_who_could_have_its_room(
+async def test_a_late_body_gives_way_to_bodies_that_could_have_its_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(body_room, "HOLD_S", -1_000.0)

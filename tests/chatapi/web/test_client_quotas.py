@@ -50,7 +50,7 @@ def test_the_connection_that_has_waited_longest_makes_room_for_a_new_one() -> No
             assert_served(client)
 
 
-def test_who_uses_all_its_connections_gets_no_other() -> None:
+def test_a_client_that_uses_all_its_connections_gets_no_other() -> None:
     with running(max_connections_per_address=2) as probe, ExitStack() as stack:
         connect = clients(stack, probe)
         streams = [connect(), connect()]

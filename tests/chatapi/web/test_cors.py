@@ -83,9 +83,9 @@ async def test_the_admin_and_the_pages_are_nobody_elses(path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "OPTIONS"])
-async def test_a_stranger_is_told_nothing(method: str) -> None:
+async def test_a_foreign_origin_gets_no_cors_headers(method: str) -> None:
     assert await ask([APP], method, "/v1/models", origin=STRANGER) == (401, {"x-request-id": "req_1"})
 
 
-async def test_who_has_no_origin_gets_the_answer_as_it_is() -> None:
+async def test_a_request_without_origin_gets_the_answer_as_it_is() -> None:
     assert await ask(["*"], "GET", "/v1/models") == (401, {"x-request-id": "req_1"})

@@ -151,7 +151,7 @@ def test_an_idle_connection_is_closed_when_its_client_has_been_silent_for_a_whil
             assert time.monotonic() - began > 0.9
 
 
-def test_who_has_connected_before_the_listening_socket_is_closed_is_served() -> None:
+def test_a_client_that_connected_before_the_listening_socket_closes_is_served() -> None:
     with running(drain_seconds=600) as probe, ExitStack() as stack:
         probe.ask("/")
         probe.signal(signal.SIGSTOP)

@@ -19,7 +19,7 @@ def probe() -> Iterator[Probe]:
         yield probe
 
 
-def test_who_still_sends_and_reads_late_gets_the_whole_last_answer(probe: Probe) -> None:
+def test_a_client_that_still_sends_and_reads_late_gets_the_whole_last_answer(probe: Probe) -> None:
     """A closed socket would answer incoming bytes with a reset, which destroys the unsent rest in
     the kernel.
     """
@@ -35,7 +35,7 @@ def test_who_still_sends_and_reads_late_gets_the_whole_last_answer(probe: Probe)
         assert client.is_hung_up()
 
 
-def test_who_never_closes_a_connection_that_has_ended_is_cut_off(probe: Probe) -> None:
+def test_a_client_that_never_closes_an_ended_connection_is_cut_off(probe: Probe) -> None:
     with probe.client() as client:
         client.get("/", "Connection: close")
         assert client.response().status == 200

@@ -44,7 +44,7 @@ async def test_a_long_batch_is_sent_in_pieces() -> None:
     )  # the last delta brings the stream's end with it
 
 
-async def test_who_leaves_meanwhile_is_sent_no_more() -> None:
+async def test_a_client_that_leaves_meanwhile_is_sent_no_more() -> None:
     client = Client()
     answering = streaming(client)
     while not pieces(client):

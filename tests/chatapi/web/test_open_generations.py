@@ -54,7 +54,7 @@ async def test_only_the_organization_at_its_bound_is_refused(monkeypatch: pytest
     assert books.reads == 1, "refusals in the same moment share a count"
 
 
-async def test_who_has_ended_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ended_generation_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_generations, "MAX_COUNT_AGE_S", 0)
     books = Books()
     books.open = {ALICE: 10}

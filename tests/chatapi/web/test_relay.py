@@ -130,7 +130,7 @@ async def test_the_row_has_an_end_that_was_never_published(services: Any, settle
     assert await heard(services, settled) == [*TOLD, Finished("stop"), usage]
 
 
-async def test_an_end_that_is_in_the_log_is_told_once(services: Any, settled: UUID) -> None:
+async def test_an_end_that_is_in_the_log_is_sent_once(services: Any, settled: UUID) -> None:
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode([*TOLD, *GOOD_END]), is_last=True)])
     assert await heard(services, settled) == [*TOLD, *GOOD_END]
 

@@ -109,7 +109,7 @@ def test_an_answer_without_the_body_reaches_a_client_that_sends_it_all_first(pro
         assert client.is_hung_up()
 
 
-def test_who_sends_for_ever_behind_an_answer_is_cut_off() -> None:
+def test_a_client_that_sends_for_ever_behind_an_answer_is_cut_off() -> None:
     with running(max_body_bytes=100 * MEGABYTE, max_linger_bytes=MEGABYTE) as probe, probe.client() as client:
         client.send(post(b"", length=99 * MEGABYTE, target="/pieces?watch=deaf&first=1&answer=1"))
         assert client.sends_no_more_than(MORE_THAN_SOCKETS_BUFFER)

@@ -294,7 +294,7 @@ async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
         await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 
 
-async def test_what_is_not_in_the_log_has_no_id_and_who_resumes_behind_it_misses_nothing(
+async def test_events_outside_the_log_have_no_id_and_resuming_behind_them_misses_nothing(
     services: Any, waiting: Generation
 ) -> None:
     await publish(services, waiting.pk, 1, *TOLD)
@@ -365,9 +365,7 @@ async def test_a_process_that_closes_ends_its_followers(services: Any, waiting: 
     assert await all_of(following) == [CLOSING]
 
 
-async def test_an_end_that_is_in_the_log_is_told_by_a_process_that_closes(
-    services: Any, waiting: Generation
-) -> None:
+async def test_a_closing_process_sends_an_end_that_is_in_the_log(services: Any, waiting: Generation) -> None:
     services.is_closing = True
     await publish(services, waiting.pk, 1, *TOLD, *GOOD_END)
     assert await all_of(resumption.follow(services, waiting)) == [*TOLD, *GOOD_END]

@@ -244,7 +244,7 @@ def test_pipelined_requests_are_answered_in_order_and_share_nothing(probe: Probe
 
 
 @pytest.mark.parametrize("pieces", [1, 40])
-def test_who_has_sent_much_behind_a_running_request_is_seen_to_leave(probe: Probe, pieces: int) -> None:
+def test_a_client_that_sent_much_behind_a_running_request_is_seen_to_leave(probe: Probe, pieces: int) -> None:
     watch, behind = f"behind-{pieces}", post(b"x" * 40_000)
     with probe.client() as client:
         client.get(f"/ticks?count=2&every=600&watch={watch}")

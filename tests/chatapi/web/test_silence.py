@@ -1,4 +1,4 @@
-"""What a web process finds out about a generation of which its client hears nothing."""
+"""A web process looks up a generation whose client has received nothing for some time."""
 
 import asyncio
 import time
@@ -75,7 +75,7 @@ def claimed(alice: Person, overdue: timedelta, worker: str = "dead") -> Generati
 SECOND = timedelta(seconds=1)
 
 
-async def test_who_waits_in_the_queue_waits_on(books: Books, alice: Person) -> None:
+async def test_a_queued_request_waits_on(books: Books, alice: Person) -> None:
     looker, row = Looker(books, {}), await books.read(admit, alice)
     assert await looker.found(looker.watch(row.pk)) is None
 

@@ -130,7 +130,7 @@ async def test_of_a_strangers_body_the_first_pieces_are_all_that_is_read(
 
 
 @pytest.mark.usefixtures("services")
-async def test_what_is_wrong_with_the_head_is_told_before_the_body_is_read(alice: Person) -> None:
+async def test_errors_in_the_head_are_sent_before_the_body_is_read(alice: Person) -> None:
     authorization = bearer(alice)
     wrong = await Upload(CHAT, "POST", authorization | {"content-type": "text/plain"}).send()
     assert (wrong.refusal, wrong.pieces_read) == ((415, "unsupported_media_type"), 1)
@@ -185,7 +185,7 @@ async def test_a_body_waits_unread_for_room_and_gives_it_back(alice: Person, ser
     assert not services.room._room._held_units
 
 
-async def test_who_is_signed_in_may_send_a_large_form(services: Services) -> None:
+async def test_a_signed_in_person_may_send_a_large_form(services: Services) -> None:
     cookie = await services.commits.read(_sign_in)
     headers = {"cookie": f"sessionid={cookie}", "content-type": "application/x-www-form-urlencoded"}
     upload = await Upload("/admin/catalog/import", "POST", headers).send()

@@ -50,7 +50,7 @@ def send_all(client: Client, data: bytes) -> None:
         client.send(data)
 
 
-def test_who_sends_more_than_the_application_takes_is_cut_off(probe: Probe) -> None:
+def test_a_client_that_sends_more_than_the_application_takes_is_cut_off(probe: Probe) -> None:
     with probe.client() as client:
         client.ask_for_websocket("/?watch=busy&busy=1")
         assert client.head().status == 101

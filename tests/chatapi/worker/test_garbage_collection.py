@@ -81,7 +81,7 @@ async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
     assert await kept_ms(redis, stream, over) == (-2, -2)
 
 
-async def test_an_end_that_is_told_late_gives_the_log_no_more_time(
+async def test_an_end_that_is_published_late_gives_the_log_no_more_time(
     commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     """The settling process was frozen, not dead."""
@@ -106,7 +106,7 @@ async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
     assert (job_ms, 0 < log_ms <= DAY_MS - DAY_MS // 3) == (-2, True)
 
 
-async def test_what_is_open_or_was_settled_just_now_or_is_told_stays(
+async def test_logs_of_open_just_settled_and_published_generations_stay(
     commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
 ) -> None:
     still_open = (await commits.read(cast.admit, alice)).pk

@@ -183,7 +183,7 @@ async def test_a_claim_that_was_taken_over_meanwhile_is_none(
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_who_is_cancelled_while_claiming_ends_what_is_claimed(
+async def test_a_task_that_is_cancelled_while_claiming_ends_its_claim(
     alice: Person, ends: list[tuple[int, End | None]]
 ) -> None:
     claiming = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""When a deployment cools down, who probes it, and what workers know of each other's failures."""
+"""The cool-down of a deployment, its probes, and failures that workers learn from each other."""
 
 import asyncio
 

@@ -184,7 +184,7 @@ async def test_a_long_text_is_counted_in_turns_with_others() -> None:
     assert order == ["short", "long"]
 
 
-async def test_who_is_cancelled_waits_for_what_has_begun_and_not_for_what_has_not() -> None:
+async def test_a_cancelled_caller_waits_for_work_that_has_begun_only() -> None:
     may_end, done = threading.Event(), []
     has_begun = threading.Event()
 

@@ -173,7 +173,7 @@ async def test_a_text_stream_without_finish_reasons_ends_by_done(
         ('data: {"choices":[{"del', "upstream_disconnected"),
     ],
 )
-async def test_a_broken_stream_is_told_after_what_could_be_read(
+async def test_a_broken_stream_is_an_error_after_the_readable_part(
     engine: OpenAICompatibleEngine, upstream: Upstream, error: dict[str, Any] | str, code: str
 ) -> None:
     for how in ({}, {"crlf": True, "split": 5}):

@@ -252,7 +252,7 @@ async def test_a_frozen_redis_is_a_failed_write(
     assert writes.calls[0] == writes.calls[-1]
 
 
-async def test_who_is_refused_is_fenced_off_and_the_others_are_not(
+async def test_a_refused_stream_is_fenced_off_and_the_others_are_not(
     writes: Writes, publisher: Publisher
 ) -> None:
     zombie, healthy = Source(), Source()

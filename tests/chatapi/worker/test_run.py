@@ -114,7 +114,7 @@ async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run
     assert (run.stopped.ending, run.stopped.error_code) == (Ending.FAILED, "stopped_by_operator")
 
 
-def test_an_attempt_that_failed_and_one_that_was_cut_off_are_both_told(run: Run) -> None:
+def test_a_failed_and_a_cut_off_attempt_are_both_recorded(run: Run) -> None:
     """The attempt that still ran has not failed, after every kind of end."""
     run.begin_on("first", OnDisconnect.CANCEL)
     run.end_attempt("upstream_timeout")

@@ -145,7 +145,7 @@ def test_a_failure_is_recorded_and_published() -> None:
     assert run_usage.terminal(FAILED, counted, settled.tokens, 1, SETTLED_AT) == [FAILED.failure]
 
 
-def test_words_about_a_wrong_request_are_told_and_not_kept() -> None:
+def test_words_about_a_wrong_request_are_passed_on_and_not_kept() -> None:
     refused = End(
         Ending.FAILED, Failed("I don't like 'my secret'.", "invalid_request_error", "bad_prompt", status=400)
     )
@@ -227,7 +227,7 @@ def test_the_books_keep_the_finish_reasons_that_a_cancelling_client_got(
     assert Generation(finish_reason=kept, choices_count=choices).finish_reasons == judged
 
 
-def test_what_is_lost_is_not_counted_and_not_told_by_the_upstream() -> None:
+def test_lost_deltas_are_not_counted_and_clear_the_upstreams_usage() -> None:
     counted = heard(Reasoning(" the of"), Text(" and to in"), Finished("stop"), Usage(7, 5))
     counted.take_back([Reasoning(" of"), Text(" to"), ToolCall(0, " in")])
     assert (counted.completion_tokens, counted.reasoning_tokens, counted.pieces, counted.reported) == (
@@ -380,7 +380,7 @@ def test_beyond_that_we_count_and_say_why(usage: Usage) -> None:
     assert judged(usage) == OURS
 
 
-def test_answers_that_are_generated_and_not_shown_may_be_told() -> None:
+def test_the_upstreams_usage_may_include_answers_that_were_not_shown() -> None:
     best_of = replace(PAID, sampled_count=4, reserved_nanodollars=100_000)
     assert judged(Usage(7, 40), best_of) == (UsageSource.UPSTREAM, None, 7, 40)
     assert judged(Usage(7, 41), best_of) == OURS

@@ -23,7 +23,7 @@ def test_markers_refine_what_the_model_says() -> None:
 
 
 def test_an_empty_marker_changes_nothing() -> None:
-    assert read("sandbox", "[sandbox]") == read("whatever", "") == Script()
+    assert read("sandbox", "[sandbox]") == read("another-model", "") == Script()
 
 
 def test_what_only_looks_like_a_marker_is_text() -> None:

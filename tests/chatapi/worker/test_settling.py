@@ -181,7 +181,7 @@ async def test_an_upstream_whose_stream_is_lost_is_not_read_any_more(
     assert (row.completion_tokens, engine.said) == (1, 2)
 
 
-async def test_a_commit_whose_answer_was_lost_is_told_like_any_other(
+async def test_a_commit_whose_answer_was_lost_is_published_like_any_other(
     commits: Commits, publisher: Publisher, writes: Writes, run: Run
 ) -> None:
     commits.lost_answers = 1

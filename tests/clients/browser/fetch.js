@@ -4,29 +4,29 @@ async ({ path, key, body, stopAfter = Infinity }) => {
   const controller = new AbortController();
   const headers = { "Authorization": `Bearer ${key}`, "Content-Type": "application/json" };
   const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal: controller.signal });
-  const told = { status: response.status, type: response.headers.get("content-type"), pieces: 0, text: "", tokens: 0, failure: null };
-  if (!response.ok) return { ...told, failure: (await response.json()).error };
+  const found = { status: response.status, type: response.headers.get("content-type"), pieces: 0, text: "", tokens: 0, failure: null };
+  if (!response.ok) return { ...found, failure: (await response.json()).error };
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
       const { done, value } = await reader.read();
-      if (done) return told;
-      told.pieces += 1;
+      if (done) return found;
+      found.pieces += 1;
       const events = (rest + value).split("\n\n");
       rest = events.pop();
       for (const data of events.flatMap((event) => event.split("\n")).filter((line) => line.startsWith("data: "))) {
         if (data === "data: [DONE]") continue;
         const { choices, error } = JSON.parse(data.slice(6));
-        if (error) told.failure = error;
+        if (error) found.failure = error;
         const content = choices?.[0]?.delta.content;
         if (!content) continue;
-        told.text += content;
-        told.tokens += 1;
-        if (told.tokens === stopAfter) controller.abort();
+        found.text += content;
+        found.tokens += 1;
+        if (found.tokens === stopAfter) controller.abort();
       }
     }
   } catch (thrown) {
-    return { ...told, failure: { name: thrown.name } };
+    return { ...found, failure: { name: thrown.name } };
   }
 };

@@ -33,7 +33,7 @@ class Weather(BaseModel):
 
 
 class Answers:
-    """What a program hears when it talks to one base URL."""
+    """Holds the answers that a program gets from one base URL."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
