@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('usage', '0025_longer_budget_ids'),
+        ('usage', '0028_refused_keys'),
     ]
 
     operations = [
