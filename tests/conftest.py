@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -27,8 +28,11 @@ from usage.books import prices
 def pytest_configure() -> None:
     """Use a file as SQLite's test database: threads with their own connections must see committed rows.
 
-    Passwords and clients are made by the thousand, so both are cheap.
+    Passwords and clients are made by the thousand, so both are cheap. An example of Hypothesis may take long
+    on a busy machine.
     """
+    hypothesis.settings.register_profile("tests", deadline=None)
+    hypothesis.settings.load_profile("tests")
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.WHITENOISE_AUTOREFRESH = True  # otherwise each new `Client` lists all static files: 12 ms
     database = connections.settings["default"]

@@ -121,7 +121,6 @@ def forget() -> None:
 @given(catalogs)
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_what_is_written_is_read_back_to_the_same_rows(catalog: dict[str, dict[str, Any]]) -> None:

@@ -195,7 +195,7 @@ BATCHES = st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_siz
 class TestAnyHistory(TestCase):
     """x."""
 
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     @given(BATCHES, st.integers(1, 200_000), st.booleans(), st.integers(-30_000, 60_000))
     def test_each_reached_threshold_is_one_event(
         self, batches: list[list[int]], limited: int, is_soft: bool, correction: int

@@ -410,7 +410,6 @@ def test_the_ledger_does_what_its_model_does(db: None) -> None:
         settings=settings(
             max_examples=8,
             stateful_step_count=30,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=True,
         ),

@@ -57,7 +57,7 @@ def keys(key: APIKey) -> list[APIKey]:
 
 
 @given(st.lists(usages, min_size=1, max_size=12))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_explain_their_amounts_and_sums_are_the_rollups(
     keys: list[APIKey], ask: Ask, used: list[Use]
 ) -> None:

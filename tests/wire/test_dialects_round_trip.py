@@ -204,7 +204,7 @@ ENCODERS: list[tuple[str, type[OpenAI], Callable[[Sequence[AnyDelta], str], Comp
         (text_completions.ENCODERS[dialect], as_text),
     )
 ]
-thoroughly = settings(max_examples=25, deadline=None)
+thoroughly = settings(max_examples=25)
 
 
 @given(generations(), st.booleans(), st.integers(5, 500))

@@ -238,13 +238,13 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.dictionaries(_TEXTS, _VALUES, max_size=4), st.booleans())
 def test_it_reads_what_the_standard_library_writes(value: dict[str, Any], is_ascii: bool) -> None:
     assert json_guard.decode(json.dumps(value, ensure_ascii=is_ascii).encode()) == value
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.dictionaries(_TEXTS, _VALUES, min_size=1, max_size=4), _VALUES)
 def test_it_finds_any_duplicate(members: dict[str, Any], value: Any) -> None:
     key = next(iter(members))

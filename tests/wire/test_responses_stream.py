@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -399,7 +399,6 @@ def test_a_stream_that_breaks_off_says_all_that_the_deltas_say(content: list[Any
     assert sorted(said.values()) == sorted(calls + texts)
 
 
-@settings(deadline=None)  # the SDK's first event takes a second
 @given(_content)
 def test_the_sdk_reads_what_the_deltas_say(content: list[AnyDelta]) -> None:
     all_deltas = [Started(), *well_formed(content), Finished("stop"), Usage(3, 5)]

@@ -247,7 +247,7 @@ def streamed(protocol: str, deltas: Sequence[AnyDelta]) -> bytes:
     return encoder(answer).encode(decode(encode(deltas)))
 
 
-@settings(deadline=None, max_examples=50)  # the first event of each SDK takes a second
+@settings(max_examples=50)  # the first event of each SDK takes a second
 @given(_answers())
 def test_an_answer_is_the_same_for_each_sdk(answer: tuple[list[AnyDelta], Read]) -> None:
     deltas, expected = answer

@@ -73,7 +73,7 @@ SPACES = st.sampled_from([" ", " ", "  ", "\n ", " \n"])
 
 
 @given(st.lists(st.tuples(WORDS, SPACES), min_size=1, max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_cut_before_a_space_changes_no_count(words: list[tuple[str, str]]) -> None:
     line = "".join(word + space for word, space in words) + "end of line"
     text = line * (1 + 10_000 // len(line))

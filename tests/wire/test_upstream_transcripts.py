@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chatapi.wire.completion import collect
@@ -79,7 +79,6 @@ def test_a_whole_body_says_the_same_as_its_stream(name: str) -> None:
 
 
 @given(streams, line_ends, st.data())
-@settings(deadline=None)
 def test_any_split_of_any_transcript_gives_the_same_deltas(
     stream: bytes, end: bytes, data: st.DataObject
 ) -> None:
@@ -94,7 +93,6 @@ def test_any_split_of_any_transcript_gives_the_same_deltas(
     st.sampled_from([b": ping\n\n", b"id: 1\n", b"retry: 9\n\n", b"garbage\n", b"event: chunk\n"]),
     st.integers(0),
 )
-@settings(deadline=None)
 def test_what_is_no_data_changes_nothing(stream: bytes, noise: bytes, place: int) -> None:
     events = stream.split(b"\n\n")
     place %= len(events)
@@ -105,7 +103,6 @@ def test_what_is_no_data_changes_nothing(stream: bytes, noise: bytes, place: int
 
 
 @given(streams, st.binary(max_size=20), st.integers(0), st.integers(0, 40), st.data())
-@settings(deadline=None)
 def test_a_damaged_transcript_is_read_or_refused_but_never_raises(
     stream: bytes, garbage: bytes, place: int, missing: int, data: st.DataObject
 ) -> None:
@@ -126,7 +123,6 @@ def test_garbage_is_refused_and_never_raises(pieces: list[bytes]) -> None:
 
 
 @given(streams, st.integers(0))
-@settings(deadline=None)
 def test_a_transcript_that_breaks_off_before_its_finish_is_never_whole(stream: bytes, place: int) -> None:
     finish = re.search(rb'"finish_reason":"|"error":|event: error', stream)
     assert finish is not None

@@ -38,7 +38,7 @@ async def test_every_good_end_keeps_the_order_of_the_protocol(name: str) -> None
 
 
 @given(st.text(max_size=30), st.integers(0, 60), st.integers(1, 4), st.integers(0, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_same_request_gives_the_same_deltas(said: str, length: int, n: int, cap: int) -> None:
     asked = call(
         f"[sandbox tokens={length}] {said.encode('utf-8', 'replace').decode().replace(chr(0), '')}",

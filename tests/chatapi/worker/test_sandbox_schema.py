@@ -295,7 +295,7 @@ BOUNDS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(BOUNDS)
 def test_bounds_have_an_instance_exactly_when_a_number_fits(schema: dict[str, Any]) -> None:
     validator = jsonschema.Draft202012Validator(schema)
