@@ -34,7 +34,7 @@ def mistakes() -> list[str]:
     is_key, is_secret = _API_KEY.fullmatch(key), _WEBHOOK_SECRET.fullmatch(secret)
     found = {
         "CHATAPI_STRIPE_API_KEY is not a key of Stripe, such as rk_live_51Ha….": not is_key,
-        "CHATAPI_STRIPE_WEBHOOK_SECRET is not a webhook's secret, such as whsec_8f3a….": not is_secret,
+        "CHATAPI_STRIPE_WEBHOOK_SECRET is not a webhook's secret, which begins with whsec_.": not is_secret,
         f"CHATAPI_STRIPE_METER={meter!r} is not the event name of a meter.": bool(meter)
         and not _METER.fullmatch(meter),
         "CHATAPI_STRIPE_API_URL is not an https:// URL without a path.": bool(url.path)
