@@ -1,5 +1,6 @@
 """Requests in keyset pages: complete, in order, of the right owner, and without a scan of the table."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -266,3 +267,19 @@ def test_generations_of_the_ledger_are_found_by_their_time(alice: Person) -> Non
     found = requests_page(RequestFilters(since=today.start, until=today.end)).rows
     assert [(row.project.name, row.prompt_tokens) for row in found] == [("default", 10)]
     assert percentiles(today) == [40, 40, 1]
+
+
+@pytest.mark.parametrize("owner", [{}, {"organization_id": 1}], ids=["of all", "of one"])
+def test_a_search_of_a_long_range_has_one_lower_bound(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, owner: dict[str, int]
+) -> None:
+    """Of two bounds of one column, SQLite may search its index by the one that excludes nothing."""
+    monkeypatch.setattr(generation_list, "SEARCHED", 3)
+    for minute in range(5):
+        at(alice, minute)
+    own = dict.fromkeys(owner, alice.project.organization_id)
+    with CaptureQueriesContext(connection) as queries:
+        requests_page(RequestFilters(**DAY, **own, deployment="none"))
+    column = "admitted_at" if owner else "id"
+    bounds = re.findall(rf'"{column}" >= \S+', queries[-1]["sql"])
+    assert len(bounds) == 1, bounds
