@@ -209,9 +209,9 @@ def newest_first_tokens(ranges: Sequence[Range], filters: Filters) -> "list[Quer
     found = []
     for over in ranges:
         own = resolved and replace(resolved, since=over.start, until=over.end)
-        newest = _Scan.of(own).newest_first.values("pk")[:SAMPLE] if own else []
-        rows = Generation.objects.filter(pk__in=newest, first_token_ms__isnull=False)
-        found.append(_matching(rows, own) if own else rows.none())
+        newest = _Scan.of(own).newest_first if own else Generation.objects.none()
+        rows = Generation.objects.filter(pk__in=newest.values("pk")[:SAMPLE], first_token_ms__isnull=False)
+        found.append(_matching(rows, own) if own else rows)
     return found
 
 
