@@ -1,5 +1,6 @@
 """Requests in keyset pages: complete, in order, of the right owner, and without a scan of the table."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -266,3 +267,20 @@ def test_generations_of_the_ledger_are_found_by_their_time(alice: Person) -> Non
     found = requests_page(RequestFilters(since=today.start, until=today.end)).rows
     assert [(row.project.name, row.prompt_tokens) for row in found] == [("default", 10)]
     assert percentiles(today) == [40, 40, 1]
+
+
+@pytest.mark.parametrize("is_of_one", [False, True])
+def test_a_search_of_a_long_range_has_one_lower_bound(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, is_of_one: bool
+) -> None:
+    """Of two bounds of one column, SQLite may search its index by the one that excludes nothing."""
+    monkeypatch.setattr(generation_list, "SEARCHED", 3)
+    for minute in range(5):
+        at(alice, minute)
+    owner = alice.project.organization_id if is_of_one else None
+    end = BEGIN + timedelta(days=1)
+    with CaptureQueriesContext(connection) as queries:
+        requests_page(RequestFilters(organization_id=owner, since=BEGIN, until=end, deployment="none"))
+    column = "admitted_at" if is_of_one else "id"
+    bounds = re.findall(rf'"{column}" >= \S+', queries[-1]["sql"])
+    assert len(bounds) == 1, bounds

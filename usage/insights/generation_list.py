@@ -7,7 +7,7 @@ ids: UUIDv7, which sort by the time just before the admission.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -209,9 +209,9 @@ def newest_first_tokens(ranges: Sequence[Range], filters: Filters) -> "list[Quer
     found = []
     for over in ranges:
         own = resolved and replace(resolved, since=over.start, until=over.end)
-        newest = _Scan.of(own).newest_first.values_list("pk", flat=True)[:SAMPLE] if own else []
-        rows = Generation.objects.filter(pk__in=newest, first_token_ms__isnull=False)
-        found.append(_matching(rows, own) if own else rows.none())
+        newest = _Scan.of(own).newest_first if own else Generation.objects.none()
+        rows = Generation.objects.filter(pk__in=newest.values("pk")[:SAMPLE], first_token_ms__isnull=False)
+        found.append(_matching(rows, own) if own else rows)
     return found
 
 
@@ -268,10 +268,19 @@ _PLACE = re.compile(r"([0-7]?[0-9a-f]{1,15})-([0-9a-f]{32})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """A part of an index, newest first."""
+    """A part of an index, newest first.
 
-    rows: QuerySet[Generation]
+    It has one lower bound: of two, SQLite may search by the one that excludes less.
+    """
+
+    unbounded: QuerySet[Generation]
     is_by_id: bool
+    lower: Q = field(default_factory=Q)
+    upper: Q = field(default_factory=Q)
+
+    @property
+    def rows(self) -> QuerySet[Generation]:
+        return self.unbounded.filter(self.lower, self.upper)
 
     @classmethod
     def of(cls, filters: RequestFilters) -> "_Scan":
@@ -283,13 +292,14 @@ class _Scan:
         if filters.end_user and filters.organization_id is not None:
             rows = rows.filter(end_user=filters.end_user)
         is_by_id = not any(owner.values())
+        lower, upper = Q(), Q()
         if (since := filters.admitted_since) is not None:
-            rows = rows.filter(admitted_at__gte=since)
-            rows = rows.filter(id__gte=_first_id(since - _CLOCK_SLACK)) if is_by_id else rows
+            lower = Q(id__gte=_first_id(since - _CLOCK_SLACK)) if is_by_id else Q(admitted_at__gte=since)
+            rows = rows.filter(admitted_at__gte=since) if is_by_id else rows
         if (until := filters.admitted_until) is not None:
-            rows = rows.filter(admitted_at__lt=until)
-            rows = rows.filter(id__lt=_first_id(until + _CLOCK_SLACK)) if is_by_id else rows
-        return cls(rows, is_by_id)
+            upper = Q(id__lt=_first_id(until + _CLOCK_SLACK)) if is_by_id else Q(admitted_at__lt=until)
+            rows = rows.filter(admitted_at__lt=until) if is_by_id else rows
+        return cls(rows, is_by_id, lower, upper)
 
     @property
     def newest_first(self) -> QuerySet[Generation]:
@@ -297,16 +307,16 @@ class _Scan:
 
     def after(self, place: _Cursor) -> "_Scan":
         if self.is_by_id:
-            return replace(self, rows=self.rows.filter(id__lt=place.id))
+            return replace(self, upper=self.upper & Q(id__lt=place.id))
         # The first condition is implied by the second, but it is the one that the index can use.
         earlier = Q(admitted_at__lt=place.admitted_at) | Q(admitted_at=place.admitted_at, id__lt=place.id)
-        return replace(self, rows=self.rows.filter(admitted_at__lte=place.admitted_at).filter(earlier))
+        return replace(self, upper=self.upper & Q(admitted_at__lte=place.admitted_at) & earlier)
 
     def down_to(self, place: _Cursor) -> "_Scan":
         if self.is_by_id:
-            return replace(self, rows=self.rows.filter(id__gte=place.id))
+            return replace(self, lower=Q(id__gte=place.id))
         later = Q(admitted_at__gt=place.admitted_at) | Q(admitted_at=place.admitted_at, id__gte=place.id)
-        return replace(self, rows=self.rows.filter(admitted_at__gte=place.admitted_at).filter(later))
+        return replace(self, lower=Q(admitted_at__gte=place.admitted_at) & later)
 
     def row_at(self, count: int) -> _Cursor | None:
         """Return the place of the n-th row; None if there are fewer."""

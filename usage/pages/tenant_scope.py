@@ -1,14 +1,11 @@
 """What Overview and Requests show to people of organizations: one organization of theirs at a time."""
 
-from functools import reduce
-from operator import or_
 from typing import Any, TypeVar
 
-from django.db.models import Q
 from django.http import Http404, HttpRequest
 
 from accounts import access
-from accounts.models import Organization, Project
+from accounts.models import Organization
 from usage.models import Generation
 from usage.pages.filters import RowField, UsageFilterForm
 
@@ -31,8 +28,9 @@ def scoped_form(form_class: type[Form], request: HttpRequest) -> Form:
     for name, field in form.fields.items():
         row_id = form.cleaned_data[name]
         if isinstance(field, RowField) and row_id is not None:
-            rows = field.model._default_manager.filter(pk=row_id)
-            if not access.seen_by(request.user, rows).exists():
+            rows = field.model._default_manager.select_related().filter(pk=row_id)
+            field.known = access.seen_by(request.user, rows).first()
+            if field.known is None:
                 raise Http404(f"There is no such {field.model._meta.verbose_name}.")
     form.cleaned_data["organization"] = form.cleaned_data["organization"] or _home(form)
     return form
@@ -41,13 +39,14 @@ def scoped_form(form_class: type[Form], request: HttpRequest) -> Form:
 def _home(form: UsageFilterForm) -> int:
     """Return the organization of the project, key or request that is asked for; else the person's first."""
     data, person = form.cleaned_data, form.person
-    named = {"pk": data["project"], "api_keys": data["key"]}
-    parts = [Q(**{name: row_id}) for name, row_id in named.items() if row_id is not None]
-    by_part = Project.objects.filter(reduce(or_, parts)) if parts else Project.objects.none()
+    fields: dict[str, Any] = form.fields
+    if (project := fields["project"].known) is not None:
+        return int(project.organization_id)
+    if (key := fields["key"].known) is not None:
+        return int(key.project.organization_id)
     ids = [data["id"]] if data.get("id") else []
     by_request = access.seen_by(person, Generation.objects.filter(pk__in=ids))
     places: list[Any] = [
-        by_part.values_list("organization_id", flat=True),
         by_request.values_list("organization_id", flat=True),
         access.seen_by(person, Organization.objects.order_by("name")).values_list("pk", flat=True),
     ]
