@@ -215,6 +215,8 @@ class TaskQueue:
         message["body"] = _BODY
         message["properties"]["delivery_tag"] = _ID
         message["headers"]["organization"] = _ORGANIZATION
+        # Celery names the sending process in these. A worker finds a web process's message by its whole text.
+        message["properties"]["reply_to"] = message["headers"]["origin"] = ""
         self._envelope = dumps(message).encode()
 
     def message(self, generation_id: str, organization_id: int) -> bytes:

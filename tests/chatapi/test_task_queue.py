@@ -2,6 +2,8 @@
 
 import base64
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +50,26 @@ def test_the_message_is_the_one_that_apply_async_sends(valkey: Valkey, prefix: s
     assert isinstance(sent, str)
     ours, celerys = decoded(queue.message(GENERATION_ID, 7)), decoded(sent)
     assert ours["headers"].pop("organization") == "7"
+    assert (ours["properties"].pop("reply_to"), ours["headers"].pop("origin")) == ("", "")
+    assert all((celerys["properties"].pop("reply_to"), celerys["headers"].pop("origin")))
     assert ours == celerys
     app.close()
+
+
+MESSAGE = """
+from chatapi.task_queue import TaskQueue
+from tests.chatapi.worker.probe_app import QUEUE, app
+print(TaskQueue(app, "note", QUEUE).message("first", 1).decode())
+"""
+
+
+def test_every_process_writes_the_same_message() -> None:
+    """Otherwise a worker takes every message of a web process for lost, and enqueues it again."""
+    own = TaskQueue(probe_app, "note", QUEUE).message("first", 1).decode()
+    other = subprocess.run(
+        [sys.executable, "-c", MESSAGE], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert other.stdout.strip() == own
 
 
 def test_each_message_carries_its_own_id_everywhere() -> None:
