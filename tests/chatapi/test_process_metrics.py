@@ -87,6 +87,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     service = Installation(tmp_path_factory.mktemp("metrics"), CHATAPI_METRICS_TOKEN=TOKEN)
     try:
         service.start({"answers": {"tokens": 5}})
+        service.start_reaper()
         for key in ("live", "test"):
             client = Client(service.url, service.keys[key])
             client.complete("answers", messages=[{"role": "user", "content": "hello"}])
