@@ -93,7 +93,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             client.complete("answers", messages=[{"role": "user", "content": "hello"}])
         wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")
         wait_for(lambda: "chatapi_admission_seconds_count" in scrape(service), "the web process' numbers")
-        wait_for(lambda: 'role="reaper"' in scrape(service), "the reaper's numbers")
+        wait_for(lambda: "chatapi_delivery_attempts_total{" in scrape(service), "the reaper's numbers")
         yield scrape(service)
     finally:
         service.stop()
