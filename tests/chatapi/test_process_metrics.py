@@ -87,12 +87,13 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     service = Installation(tmp_path_factory.mktemp("metrics"), CHATAPI_METRICS_TOKEN=TOKEN)
     try:
         service.start({"answers": {"tokens": 5}})
+        service.start_reaper()
         for key in ("live", "test"):
             client = Client(service.url, service.keys[key])
             client.complete("answers", messages=[{"role": "user", "content": "hello"}])
         wait_for(lambda: "chatapi_between_tokens_seconds_count" in scrape(service), "the worker's numbers")
         wait_for(lambda: "chatapi_admission_seconds_count" in scrape(service), "the web process' numbers")
-        wait_for(lambda: 'role="reaper"' in scrape(service), "the reaper's numbers")
+        wait_for(lambda: "chatapi_delivery_attempts_total{" in scrape(service), "the reaper's numbers")
         yield scrape(service)
     finally:
         service.stop()

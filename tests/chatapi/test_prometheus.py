@@ -51,6 +51,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("data")
     try:
         service.start({"answers": {"tokens": 5}})
+        service.start_reaper()
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration(service, folder)))
         port = free_port()
         command = [
@@ -71,6 +72,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 return all(query(url, f"rate(chatapi_{name}_seconds_count[1m]) > 0") for name in rates)
 
             wait_for(has_rates, "rates of all histograms", 60, pause_s=0.5)
+            attempts = "increase(chatapi_delivery_attempts_total[1m])"
+            wait_for(lambda: bool(query(url, attempts)), "the reaper's numbers", 60, pause_s=0.5)
             yield url
         finally:
             process.terminate()
