@@ -123,11 +123,12 @@ def test_an_event_costs_a_statement_and_no_crossing_costs_none(key: APIKey, ask:
 
 def test_thresholds_are_looked_for_from_the_first_limit_on(key: APIKey, ask: Ask) -> None:
     with CaptureQueriesContext(connection) as asked:
-        charge_10_000(ask())
-    (posting,) = [each["sql"] for each in asked if "WITH change" in each["sql"]]
-    assert "RETURNING" not in posting
-    limit("key", key.pk, "ever", 40_000)
-    charge_10_000(ask())
+        for _ in range(4):
+            charge_10_000(ask(max_output_tokens=1))
+    postings = [each["sql"] for each in asked if "WITH change" in each["sql"]]
+    assert ["RETURNING" in each for each in postings] == [False] * 4
+    limit("key", key.pk, "ever", 100_000)
+    charge_10_000(ask(max_output_tokens=1))
     assert events() == [f"key/{key.pk}/ever ever 50"]
 
 
