@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile, groupby
 from typing import Any, Final
 
@@ -32,8 +32,30 @@ from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaForm
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_chunks import DONE
 from chatapi.wire.upstream_errors import UpstreamError
+from chatapi.wire.upstream_request import OURS, check_fields
 
 VERSION: Final = {"anthropic-version": "2023-06-01"}
+# Each field of a request is in one of these sets, or in `OURS`.
+_TRANSLATED: Final = frozenset(
+    {"model", "prompt", "stream", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop"}
+    | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
+    | {"response_format", "reasoning_effort", "extras"}
+)
+# They only tune the answer, or belong to a parameter that is refused.
+_LEFT_OUT: Final = frozenset(
+    {"best_of", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "top_logprobs", "verbosity"}
+    | {"function_call", "audio", "prediction", "moderation", "metadata", "store", "service_tier"}
+    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+)
+# They change the answer's form or meaning. Each has a test of the value.
+_REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "functions": bool,
+    "logprobs": bool,
+    "web_search_options": bool,
+    "modalities": bool,
+    "n": lambda count: (count or 1) > 1,
+}
+check_fields(_TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
@@ -55,16 +77,12 @@ def messages_body(
     """Return the JSON-able body of `POST /v1/messages`; see `upstream_request.upstream_body`. It always asks
     for a stream.
 
-    Parameters that change how a model samples and that Anthropic does not have, as `seed`, are left out.
-    Raises `UpstreamError` for what it would answer otherwise.
+    Raises `UpstreamError` for a request that Anthropic would answer otherwise.
     """
     assert isinstance(request.prompt, Messages)
-    # What changes the answer's form or meaning is refused; what only tunes it is left out.
-    for name in ("functions", "logprobs", "web_search_options", "modalities"):
-        if getattr(request, name):
+    for name, is_refused in _REFUSED.items():
+        if is_refused(getattr(request, name)):
             raise unsupported(name)
-    if request.choices_count > 1:
-        raise unsupported("n")
     marks = "cache_control" in extra_parameters
     messages = request.prompt.messages
     conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
