@@ -75,7 +75,7 @@ class _Message(msgspec.Struct, gc=False):
     reasoning: str | None = None
     thinking_signature: str = ""
     redacted_thinking: str = ""
-    """Both Anthropic's, as `upstream_messages` passes them on."""
+    """Both Anthropic's, as `upstream_anthropic_stream` passes them on."""
     refusal: str | None = None
     tool_calls: list[Fragment] | None = None
     function_call: Function | None = None

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chatapi.wire import upstream_messages, upstream_request
+from chatapi.wire import upstream_anthropic_request, upstream_request
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Text, ToolCall, Usage
 from chatapi.wire.protocols.messages.request import parse as parse_messages
+from chatapi.wire.upstream_anthropic_request import messages_body
 from chatapi.wire.upstream_api import ANTHROPIC
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
-from chatapi.wire.upstream_messages import messages_body
 from tests.wire.messages_cases import CASES, has_failed, stream
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 from tests.wire.test_messages import answers
@@ -279,4 +279,4 @@ def test_each_parameter_is_translated_or_refused_unless_it_is_listed_as_left_out
         with suppress(UpstreamError):  # refused
             if messages_body(replace(known, **{name: value}), **OPTIONS) == without:
                 left_out.add(name)
-    assert left_out == upstream_messages._LEFT_OUT
+    assert left_out == upstream_anthropic_request._LEFT_OUT

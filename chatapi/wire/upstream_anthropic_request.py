@@ -1,7 +1,4 @@
-"""What an Anthropic upstream is asked for a generation, and its stream as chat chunks.
-
-`ChunkReader` reads these chunks like any other upstream's, with its limits, errors and usage.
-"""
+"""What an Anthropic upstream is asked for a generation: the JSON body."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from chatapi.wire import sse
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.json_guard import as_object
@@ -29,8 +25,6 @@ from chatapi.wire.messages import (
     ToolMessage,
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
-from chatapi.wire.sse import Event
-from chatapi.wire.upstream_chunks import DONE
 from chatapi.wire.upstream_errors import UpstreamError
 from chatapi.wire.upstream_request import OURS, check_fields
 
@@ -59,11 +53,7 @@ check_fields(_TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
-to_json = msgspec.json.Encoder().encode
 _tools_decoder = msgspec.json.Decoder(list[Tool])
-
-
-# ---- the request
 
 
 def messages_body(
@@ -257,125 +247,3 @@ def unsupported(param: str) -> UpstreamError:
     """Return the refusal of a request that Anthropic has no words for."""
     message = f"This model's upstream does not support '{param}', or this form of it."
     return UpstreamError(Failed(message, "invalid_request_error", "unsupported_parameter", param, 400))
-
-
-# ---- the stream
-
-
-# Every member has a default: new kinds of events and blocks are skipped, as Anthropic's versioning policy
-# asks.
-class _Block(msgspec.Struct, frozen=True, gc=False):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    data: str = ""
-    """Of thinking that is encrypted."""
-    id: str | None = None
-    name: str | None = None
-
-
-class _Delta(msgspec.Struct, frozen=True, gc=False):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    partial_json: str = ""
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-
-
-class _Head(msgspec.Struct, frozen=True, gc=False):
-    usage: dict[str, Any] = {}
-
-
-class _MessageEvent(msgspec.Struct, gc=False):
-    type: str
-    message: _Head = _Head()
-    content_block: _Block = _Block()
-    delta: _Delta = _Delta()
-    usage: dict[str, Any] = {}
-
-
-_decoder = msgspec.json.Decoder(_MessageEvent)
-
-
-class MessagesParser:
-    """Turns the bytes of one stream of Anthropic's into the events of a chat in OpenAI's API."""
-
-    def __init__(self) -> None:
-        self._parser = sse.Parser()
-        self._usage: dict[str, Any] = {}
-        self._calls_count = 0
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events that `data` completes; see `sse.Parser.feed`."""
-        return [chunk for event in self._parser.feed(data) for chunk in self._chunks(event)]
-
-    def close(self) -> list[Event]:
-        """Return the events that the end of the input leaves."""
-        return [chunk for event in self._parser.close() for chunk in self._chunks(event)]
-
-    def _chunks(self, event: Event) -> Iterator[Event]:
-        try:
-            sent = _decoder.decode(event.data)
-        except msgspec.MsgspecError:
-            yield Event(b"{")  # which the reader refuses
-            return
-        match sent.type:
-            case "error":
-                yield Event(event.data, "error")
-            case "message_start":
-                # The prompt's figures come here, those of the answer with `message_delta`: together they are
-                # the usage.
-                self._usage = sent.message.usage
-            case "content_block_start":
-                yield from self._start(sent.content_block)
-            case "content_block_delta":
-                yield from self._piece(sent.delta)
-            case "message_delta":
-                yield from self._end(sent)
-            case "message_stop":
-                yield DONE
-
-    def _start(self, block: _Block) -> Iterator[Event]:
-        if block.type == "tool_use":
-            # Anthropic numbers blocks of all kinds, OpenAI only the calls.
-            call = {"index": self._calls_count, "id": block.id, "function": {"name": block.name}}
-            self._calls_count += 1
-            yield _chunk({"tool_calls": [call]})
-        elif block.data:
-            yield _chunk({"redacted_thinking": block.data})
-        elif block.text or block.thinking:
-            yield _chunk({"content": block.text, "reasoning_content": block.thinking})
-
-    def _piece(self, delta: _Delta) -> Iterator[Event]:
-        match delta.type:
-            case "text_delta":
-                yield _chunk({"content": delta.text})
-            case "thinking_delta":
-                yield _chunk({"reasoning_content": delta.thinking})
-            case "signature_delta":
-                yield _chunk({"thinking_signature": delta.signature})
-            case "input_json_delta":
-                function = {"arguments": delta.partial_json}
-                # One block is open at a time, so a piece belongs to the last call.
-                yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
-
-    def _end(self, sent: _MessageEvent) -> Iterator[Event]:
-        reason = sent.delta.stop_reason
-        if reason is not None:
-            yield _chunk({}, "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence)
-        # A later figure replaces an earlier one: they are running totals. Null means unchanged.
-        self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
-        details = self._usage.get("output_tokens_details")
-        if isinstance(details, dict):
-            reasoning_tokens = details.get("thinking_tokens")
-            self._usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
-        yield Event(to_json({"choices": [], "usage": self._usage}))
-
-
-def _chunk(
-    delta: dict[str, Any], finish_reason: str | None = None, stop_sequence: str | None = None
-) -> Event:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "stop_reason": stop_sequence}
-    return Event(to_json({"choices": [choice]}))
