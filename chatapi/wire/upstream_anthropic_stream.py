@@ -10,7 +10,8 @@ import msgspec
 
 from chatapi.wire import sse
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_chunks import DONE
+from chatapi.wire.upstream_events import DONE, Choice, Chunk, Message
+from chatapi.wire.upstream_tool_calls import Fragment, Function
 
 to_json = msgspec.json.Encoder().encode
 
@@ -93,31 +94,33 @@ class MessagesParser:
     def _start(self, block: _Block) -> Iterator[Event]:
         if block.type == "tool_use":
             # Anthropic numbers blocks of all kinds, OpenAI only the calls.
-            call = {"index": self._calls_count, "id": block.id, "function": {"name": block.name}}
+            call = Fragment(self._calls_count, block.id, Function(block.name))
             self._calls_count += 1
-            yield _chunk({"tool_calls": [call]})
+            yield _chunk(Message(tool_calls=[call]))
         elif block.data:
-            yield _chunk({"redacted_thinking": block.data})
+            yield _chunk(Message(redacted_thinking=block.data))
         elif block.text or block.thinking:
-            yield _chunk({"content": block.text, "reasoning_content": block.thinking})
+            yield _chunk(Message(content=block.text, reasoning_content=block.thinking))
 
     def _piece(self, delta: _Delta) -> Iterator[Event]:
         match delta.type:
             case "text_delta":
-                yield _chunk({"content": delta.text})
+                yield _chunk(Message(content=delta.text))
             case "thinking_delta":
-                yield _chunk({"reasoning_content": delta.thinking})
+                yield _chunk(Message(reasoning_content=delta.thinking))
             case "signature_delta":
-                yield _chunk({"thinking_signature": delta.signature})
+                yield _chunk(Message(thinking_signature=delta.signature))
             case "input_json_delta":
-                function = {"arguments": delta.partial_json}
                 # One block is open at a time, so a piece belongs to the last call.
-                yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
+                call = Fragment(self._calls_count - 1, function=Function(arguments=delta.partial_json))
+                yield _chunk(Message(tool_calls=[call]))
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
         reason = sent.delta.stop_reason
         if reason is not None:
-            yield _chunk({}, "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence)
+            yield _chunk(
+                Message(), "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence
+            )
         # A later figure replaces an earlier one: they are running totals. Null means unchanged.
         self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
         details = self._usage.get("output_tokens_details")
@@ -127,8 +130,6 @@ class MessagesParser:
         yield Event(to_json({"choices": [], "usage": self._usage}))
 
 
-def _chunk(
-    delta: dict[str, Any], finish_reason: str | None = None, stop_sequence: str | None = None
-) -> Event:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "stop_reason": stop_sequence}
-    return Event(to_json({"choices": [choice]}))
+def _chunk(message: Message, finish_reason: str | None = None, stop_sequence: str | None = None) -> Event:
+    choice = Choice(0, message, finish_reason=finish_reason, stop_reason=stop_sequence)
+    return Event(to_json(Chunk([choice])))
