@@ -1,9 +1,9 @@
 """What an Anthropic upstream is asked for a generation: the JSON body."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import dropwhile, groupby
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -12,17 +12,22 @@ from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.messages import (
     AssistantMessage,
+    AudioPart,
     CacheControl,
+    CustomCall,
     DeveloperMessage,
     FilePart,
     FunctionCall,
     FunctionMessage,
     ImagePart,
     Message,
+    Part,
     RefusalPart,
     SystemMessage,
     TextPart,
     ToolMessage,
+    UserMessage,
+    texts,
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
 from chatapi.wire.upstream_errors import UpstreamError
@@ -76,16 +81,14 @@ def messages_body(
     marks = "cache_control" in extra_parameters
     messages = request.prompt.messages
     conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
-    instructions: Sequence[Any] = messages[: len(messages) - len(conversation)]
+    instructions = messages[: len(messages) - len(conversation)]
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens,
         # Always: a silent connection may break before a long answer is whole ("Long requests" there).
         "stream": True,
         # Anthropic has one place for instructions, before the conversation; later ones stay in their place.
-        "system": [
-            block for message in instructions for block in _part_blocks(_parts(message.content), marks)
-        ],
+        "system": [block for message in instructions for block in _message_blocks(message, marks)],
         "messages": list(_turns(conversation, marks)),
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -112,7 +115,7 @@ def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]
     for role, group in groupby(messages, key=_role):
         yield {
             "role": role,
-            "content": [block for message in group for block in _blocks(message, marks)],
+            "content": [block for message in group for block in _message_blocks(message, marks)],
         }
 
 
@@ -122,14 +125,17 @@ def _role(message: Message) -> str:
             return "system"
         case AssistantMessage():
             return "assistant"
-    return "user"
+        case UserMessage() | ToolMessage() | FunctionMessage():
+            return "user"
+        case _:
+            assert_never(message)
 
 
-def _blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
+def _message_blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
     match message:
         case ToolMessage():
-            text = "".join(part.text for part in _parts(message.content))
-            block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": text}
+            content = "".join(texts(message))
+            block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
             error = {"is_error": True} if message.is_error else {}
             yield block | error | _mark(message.cache_control, marks)
         case AssistantMessage():
@@ -139,8 +145,10 @@ def _blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
             yield from blocks
         case FunctionMessage():
             raise unsupported("messages")
+        case UserMessage() | SystemMessage() | DeveloperMessage():
+            yield from _content_blocks(message.content, marks)
         case _:
-            yield from _part_blocks(_parts(message.content), marks)
+            assert_never(message)
 
 
 def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[str, Any]]:
@@ -150,21 +158,18 @@ def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[s
             yield {"type": "redacted_thinking", "data": thought.data}
         elif thought.signature:
             yield {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
-    yield from _part_blocks(_parts(message.content or ""), marks)
+    yield from _content_blocks(message.content or "", marks)
     for call in message.tool_calls or ():
         yield _call(call)
-
-
-def _parts(content: Any) -> Sequence[Any]:
-    return [TextPart(content)] if isinstance(content, str) else content
 
 
 def _mark(mark: CacheControl | None, marks: bool) -> dict[str, Any]:
     return {"cache_control": mark} if marks and mark is not None else {}
 
 
-def _part_blocks(parts: Iterable[Any], marks: bool) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of content parts, each with its mark of a cache if `marks`."""
+def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a message's content, each with its mark of a cache if `marks`."""
+    parts = [TextPart(content)] if isinstance(content, str) else content
     for part in parts:
         block: dict[str, Any]
         match part:
@@ -179,8 +184,10 @@ def _part_blocks(parts: Iterable[Any], marks: bool) -> Iterator[dict[str, Any]]:
                 block = {"type": "image", "source": _source(part.image_url.url)}
             case FilePart() if (data := part.file.file_data) and _DATA_URL.match(data):
                 block = {"type": "document", "source": _source(data), "title": part.file.filename}
-            case _:
+            case FilePart() | AudioPart():
                 raise unsupported("messages")
+            case _:
+                assert_never(part)
         yield block | _mark(getattr(part, "cache_control", None), marks)
 
 
@@ -191,7 +198,7 @@ def _source(url: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": found[1], "data": url[found.end() :]}
 
 
-def _call(call: Any) -> dict[str, Any]:
+def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
     if not isinstance(call, FunctionCall):
         raise unsupported("messages")
     # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
@@ -201,7 +208,7 @@ def _call(call: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 
-def _tool(tool: Any, marks: dict[str, CacheControl]) -> dict[str, Any]:
+def _tool(tool: Tool, marks: dict[str, CacheControl]) -> dict[str, Any]:
     if not isinstance(tool, FunctionTool):
         raise unsupported("tools")
     function = tool.function

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS
 from chatapi.wire.invalid_request import Violation
-from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, TextPart, Thought
+from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, Thought
 
 _Text = Annotated[str, Meta(max_length=256)]
 
@@ -241,4 +241,3 @@ class SystemTurn(_Turn, frozen=True, tag="system"):
 
 
 Turn = UserTurn | AssistantTurn | SystemTurn
-Part = TextPart | ImagePart | FilePart

@@ -241,6 +241,12 @@ class MessagesFolder(Completion):
                     self._thought = []
             case Finished():
                 self._finished = delta
+            case Started() | Text() | ToolCall() | Usage() | Failed():
+                pass  # `body` takes it from what `Completion` keeps
+            case Audio() | Annotations() | Vector():
+                pass  # Anthropic's documents have no place for them
+            case _:
+                assert_never(delta)
         super().add(delta)
 
     def _thinking_block(self, signature: str = "") -> dict[str, Any]:

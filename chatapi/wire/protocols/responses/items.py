@@ -27,6 +27,7 @@ from chatapi.wire.messages import (
     TextPart,
     ToolMessage,
     UserMessage,
+    UserPart,
 )
 from chatapi.wire.parameters import ToolName
 from chatapi.wire.protocols.responses.tools import flat_name
@@ -305,7 +306,7 @@ class Conversation:
         self.messages.append(ToolMessage(texts or (OUTPUT_BEHIND if item.output else ""), item.call_id))
 
     def _add_message(self, item: MessageItem, path: str) -> None:
-        content: str | list[TextPart | ImagePart | FilePart]
+        content: str | list[UserPart]
         if isinstance(item.content, str):
             content = item.content
         elif not item.content:
@@ -314,7 +315,7 @@ class Conversation:
             parts = enumerate(item.content)
             content = [self._part(part, f"{path}.content[{index}]") for index, part in parts]
         if item.role == "user":
-            self.messages.append(UserMessage(content))  # type: ignore[arg-type]  # lists are invariant
+            self.messages.append(UserMessage(content))
             return
         if not isinstance(content, str):
             for index, part in enumerate(content):
