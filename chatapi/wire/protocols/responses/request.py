@@ -42,6 +42,10 @@ _UNSUPPORTED: Final = {
     "prompt": "send the prompt's text as instructions or input",
     "context_management": "send a shorter input",
 }
+# Parameters whose namesakes of chat completions `generation_request` writes in another way; `store` is ours.
+_IN_ANOTHER_WAY: Final = frozenset(
+    {"stream", "prompt", "ignored", "store"} | {"top_logprobs", "tools", "tool_choice", "parallel_tool_calls"}
+)
 
 
 class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
@@ -203,30 +207,14 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
+        members = request_body.same_members(self, *_IN_ANOTHER_WAY) | self._tool_members(forwarded)
         return GenerationRequest(
-            model=self.model,
-            models=self.models,
+            **members | self._text_members(),
             stream=self.stream or is_ticket,
             prompt=Messages(messages),
             media_param=conversation.media_param,
             # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            **self._logprobs(),
-            **self._tool_members(forwarded),
-            response_format=self.text.chat_format if self.text else None,
-            verbosity=self.text.verbosity if self.text else None,
-            reasoning_effort=self.reasoning.effort if self.reasoning else None,
-            metadata=self.metadata,
-            user=self.user,
-            safety_identifier=self.safety_identifier,
-            prompt_cache_key=self.prompt_cache_key,
-            prompt_cache_options=self.prompt_cache_options,
-            prompt_cache_retention=self.prompt_cache_retention,
-            service_tier=self.service_tier,
-            moderation=self.moderation,
-            extras=self.extras,
             ignored=(*self.ignored, *left_out(self.tools or []), *dropped),
             is_background=self.background is True,
             state=state,
@@ -261,10 +249,17 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             conversation.add(item, path)
         return conversation
 
-    def _logprobs(self) -> dict[str, Any]:
-        if _LOGPROBS not in (self.include or ()):
-            return {}
-        return {"logprobs": True, "top_logprobs": self.top_logprobs}
+    def _text_members(self) -> dict[str, Any]:
+        """Return the members about the answer's text, and about the reasoning before it."""
+        text, reasoning = self.text or TextOptions(), self.reasoning or ReasoningOptions()
+        members: dict[str, Any] = {
+            "response_format": text.chat_format,
+            "verbosity": text.verbosity,
+            "reasoning_effort": reasoning.effort,
+        }
+        if _LOGPROBS in (self.include or ()):
+            members |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        return members
 
     def _tool_members(self, forwarded: list[parameters.Tool]) -> dict[str, Any]:
         """Return the members about tools: without tools, upstreams refuse the others."""
