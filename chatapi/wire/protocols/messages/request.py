@@ -5,7 +5,7 @@ What becomes of each member is in docs/messages.md. Members that are not here ar
 """
 
 import hashlib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
@@ -204,6 +204,10 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
                 members["tool_choice"] = "none"
             case ToolNameChoice():
                 members["tool_choice"] = FunctionChoice(Named(_short(choice.name)))
+            case None:
+                pass
+            case _:
+                assert_never(choice)
         # Anthropic has the switch inside the choice, and with its sense reversed.
         if choice is not None and not isinstance(choice, NoChoice) and choice.disable_parallel_tool_use:
             members["parallel_tool_calls"] = False
