@@ -46,7 +46,7 @@ _LEFT_OUT: Final = frozenset(
     | {"function_call", "audio", "prediction", "moderation", "metadata", "store", "service_tier"}
     | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
 )
-# They change the answer's form or meaning. Each has a test of the value.
+# They change the answer's form or meaning: by name, whether a value is refused.
 _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "functions": bool,
     "logprobs": bool,
