@@ -6,7 +6,7 @@ is the same.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, assert_never
 
 import msgspec
@@ -197,9 +197,10 @@ class AudioId(msgspec.Struct, frozen=True):
 
 
 TextParts = Annotated[list[TextPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
-UserParts = Annotated[
-    list[TextPart | ImagePart | AudioPart | FilePart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)
-]
+MediaPart = ImagePart | AudioPart | FilePart
+UserPart = TextPart | MediaPart
+Part = UserPart | RefusalPart
+UserParts = Annotated[list[UserPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
 AssistantParts = Annotated[list[TextPart | RefusalPart], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
 ToolCalls = Annotated[list[FunctionCall | CustomCall], Meta(max_length=MAX_TOOL_CALLS)]
 
@@ -282,7 +283,6 @@ class FunctionMessage(_Message, frozen=True, tag="function"):
 
 
 Message = DeveloperMessage | SystemMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
-MediaPart = ImagePart | AudioPart | FilePart
 
 
 def texts(message: Message) -> Iterator[str]:
@@ -325,7 +325,7 @@ def _unsupported(member: str, allowed: str) -> Violation:
     return Violation(member, allowed, "unsupported_media")
 
 
-def _part_texts(parts: list[TextPart] | UserParts | AssistantParts) -> Iterator[str]:
+def _part_texts(parts: Sequence[Part]) -> Iterator[str]:
     for part in parts:
         match part:
             case TextPart():

@@ -8,11 +8,13 @@ kept in `extras` for deployments that ask for it; anything else is dropped and n
 import hashlib
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from chatapi.wire import caps, json_guard
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, explain
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 
@@ -47,6 +49,17 @@ def client_parameters(request_type: type[msgspec.Struct]) -> list[str]:
     """
     others: frozenset[str] = _OWN_FIELDS | getattr(request_type, "refused", frozenset())
     return [name for name in request_type.__struct_encode_fields__ if name not in others]
+
+
+def same_members(sent: msgspec.Struct, *others: str) -> dict[str, Any]:
+    """Return the members of a `GenerationRequest` that the body has under the same name, but for `others`."""
+    names = _same_fields(type(sent)).difference(others)
+    return {name: value for name in names if (value := getattr(sent, name)) is not None}
+
+
+@cache
+def _same_fields(request_type: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(request_type.__struct_fields__).intersection(GenerationRequest.__struct_fields__)
 
 
 def digest(protocol: str, request: msgspec.Struct) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from chatapi.wire import sse, upstream_messages
+from chatapi.wire import sse
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.sse import Event
+from chatapi.wire.upstream_anthropic_request import VERSION, messages_body, unsupported
+from chatapi.wire.upstream_anthropic_stream import MessagesParser
 from chatapi.wire.upstream_kinds import UPSTREAM_KINDS, UpstreamKind
 
 
@@ -36,7 +38,7 @@ class UpstreamAPI:
         """Return the kind of the request; raise `UpstreamError` if the API does not have it."""
         kind = self.kinds.get(type(request.prompt))
         if kind is None:
-            raise upstream_messages.unsupported(request.prompt.param)
+            raise unsupported(request.prompt.param)
         return kind
 
 
@@ -46,9 +48,7 @@ OPENAI = UpstreamAPI(
     parser=sse.Parser,
 )
 ANTHROPIC = UpstreamAPI(
-    kinds={
-        Messages: UPSTREAM_KINDS[Messages]._replace(path="/messages", body=upstream_messages.messages_body)
-    },
-    headers=lambda key: upstream_messages.VERSION | ({"x-api-key": key} if key else {}),
-    parser=upstream_messages.MessagesParser,
+    kinds={Messages: UPSTREAM_KINDS[Messages]._replace(path="/messages", body=messages_body)},
+    headers=lambda key: VERSION | ({"x-api-key": key} if key else {}),
+    parser=MessagesParser,
 )

@@ -3,16 +3,12 @@ per stream.
 
 https://platform.openai.com/docs/api-reference/chat-streaming, and what vLLM, llama-server, Ollama, OpenRouter
 and the four other documented dialects do otherwise: `choices` null, no `index`, no `[DONE]`, roles repeated,
-reasoning under two names, usage on any chunk or on none. What is not needed is not looked at; what is
-needed and has another type than documented is an error, but for a usage, which is none then: we can count.
+reasoning under two names, usage on any chunk or on none.
 """
 
 import binascii
-import json
 from collections.abc import Collection, Iterable
-from typing import Any, get_args
-
-import msgspec
+from typing import get_args
 
 from chatapi.wire import deltas
 from chatapi.wire.deltas import (
@@ -29,21 +25,13 @@ from chatapi.wire.deltas import (
     Text,
 )
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_errors import (
-    DISCONNECTED,
-    INVALID_RESPONSE,
-    UPSTREAM_FAILED,
-    Complaint,
-    UpstreamError,
-    complaint_in,
-    failure_of_complaint,
-)
+from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UPSTREAM_FAILED, UpstreamError
+from chatapi.wire.upstream_events import DONE, Choice, Chunk, SentAudio, decode
 from chatapi.wire.upstream_limit import OutputLimit
 from chatapi.wire.upstream_logprobs import Logprobs
-from chatapi.wire.upstream_tool_calls import Fragment, Function, ToolCallReader
-from chatapi.wire.upstream_usage import SentUsage, UsageReader
+from chatapi.wire.upstream_tool_calls import ToolCallReader
+from chatapi.wire.upstream_usage import UsageReader
 
-DONE = Event(b"[DONE]")
 _FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
@@ -59,56 +47,6 @@ _FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
 }
 _SERVICE_TIERS: dict[str, ServiceTier] = {tier: tier for tier in get_args(ServiceTier)}
-
-
-# `gc=False`: these structs are in no cycle, and untracked ones cost no garbage collection.
-class _Audio(msgspec.Struct, gc=False):
-    id: str | None = None
-    data: str | None = None
-    transcript: str | None = None
-    expires_at: int | None = None
-
-
-class _Message(msgspec.Struct, gc=False):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    thinking_signature: str = ""
-    redacted_thinking: str = ""
-    """Both Anthropic's, as `upstream_messages` passes them on."""
-    refusal: str | None = None
-    tool_calls: list[Fragment] | None = None
-    function_call: Function | None = None
-    audio: _Audio | None = None
-    annotations: list[dict[str, Any]] | None = None
-
-
-class _Choice(msgspec.Struct, gc=False):
-    """A choice of a chat chunk (`delta`), of a text chunk (`text`), or of an answer that ignored `stream`
-    (`message`).
-    """
-
-    index: int | None = None
-    delta: _Message | None = None
-    message: _Message | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-    stop_reason: Any = None
-    """vLLM's: the stop sequence or the id of the token that ended the choice."""
-    logprobs: Logprobs | None = None
-
-
-class _Chunk(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: SentUsage | None = None
-    system_fingerprint: str | None = None
-    service_tier: str | None = None
-    error: Any = None
-    message: Any = None
-    """Only a flat error object has it."""
-
-
-_decoder = msgspec.json.Decoder(_Chunk)
 
 
 class _ChoiceState:
@@ -175,7 +113,7 @@ class ChunkReader:
                 if event.data.startswith(DONE.data):
                     self._read_done(batch)
                 elif event.data:
-                    self._read_chunk(_decode(event), batch)
+                    self._read_chunk(decode(event), batch)
                 if self.is_done:
                     break
         except UpstreamError as error:
@@ -219,7 +157,7 @@ class ChunkReader:
         usage = None if self.is_cut else self._usage.whole(len(self._choices))
         return [] if usage is None else [usage]
 
-    def _read_chunk(self, chunk: _Chunk, batch: list[AnyDelta]) -> None:
+    def _read_chunk(self, chunk: Chunk, batch: list[AnyDelta]) -> None:
         if not self.has_started:
             self._read_head(chunk)
         before = len(batch)
@@ -230,7 +168,7 @@ class ChunkReader:
         else:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
-    def _read_head(self, chunk: _Chunk) -> None:
+    def _read_head(self, chunk: Chunk) -> None:
         """Keep what the first chunk says of all; it may come before the first delta."""
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
@@ -256,7 +194,7 @@ class ChunkReader:
                     )
         self.is_done = True
 
-    def _read_choice(self, choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
+    def _read_choice(self, choice: Choice, index: int, batch: list[AnyDelta]) -> None:
         state = self._choices.get(index) or self._new_choice(index)
         if state.is_finished:
             return
@@ -292,52 +230,7 @@ class ChunkReader:
         return state
 
 
-def _decode(event: Event) -> _Chunk:
-    """The event's chunk; raises `UpstreamError` for an error object and for anything that is no chunk."""
-    if event.type == "error":
-        raise UpstreamError(failure_of_complaint(_complaint(event.data)))
-    try:
-        chunk = _decoder.decode(event.data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        chunk = _decode_leniently(event.data)
-    # Also with status 200 and without `event: error`: many servers fail so in mid-stream.
-    if chunk.error or (chunk.choices is None and isinstance(chunk.message, str)):
-        raise UpstreamError(failure_of_complaint(_complaint(event.data)))
-    return chunk
-
-
-def _decode_leniently(data: bytes) -> _Chunk:
-    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between
-    tokens; or a usage that is none.
-    """
-    try:
-        document = _without_bad_usage(json.loads(data.decode("utf-8", "replace")))
-        return _decoder.decode(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise UpstreamError(INVALID_RESPONSE) from None
-
-
-def _without_bad_usage(document: Any) -> Any:
-    """The document, without a usage of other types than documented: it mostly comes when all is said, and
-    would spoil it.
-    """
-    if not isinstance(document, dict):
-        return document
-    try:
-        msgspec.convert(document.get("usage"), SentUsage | None)
-    except msgspec.ValidationError:
-        return {**document, "usage": None}
-    return document
-
-
-def _complaint(data: bytes) -> Complaint | None:
-    try:
-        return complaint_in(msgspec.json.decode(data))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-
-
-def _read_content(choice: _Choice, index: int, state: _ChoiceState, batch: list[AnyDelta]) -> None:
+def _read_content(choice: Choice, index: int, state: _ChoiceState, batch: list[AnyDelta]) -> None:
     message = choice.delta or choice.message
     if message is None:
         _add_text(choice.text, index, choice.logprobs, batch)
@@ -355,7 +248,7 @@ def _read_content(choice: _Choice, index: int, state: _ChoiceState, batch: list[
         batch.extend(state.tool_calls.read_legacy(message.function_call))
 
 
-def _add_attachments(choice: _Choice, index: int, batch: list[AnyDelta]) -> None:
+def _add_attachments(choice: Choice, index: int, batch: list[AnyDelta]) -> None:
     """Adds what comes beside a text, in pieces that need not be tokens."""
     message = choice.delta or choice.message
     if message is None:
@@ -386,7 +279,7 @@ def _add_text(text: str | None, index: int, logprobs: Logprobs | None, batch: li
         batch.append(Text(text or "", index, tokens))
 
 
-def _audio(audio: _Audio, index: int) -> Audio:
+def _audio(audio: SentAudio, index: int) -> Audio:
     """A piece of speech; raises `UpstreamError` for data that is not base64 in itself."""
     try:
         binascii.a2b_base64(audio.data or "", strict_mode=True)

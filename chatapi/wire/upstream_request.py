@@ -1,5 +1,8 @@
 """What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
 
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -9,13 +12,24 @@ from chatapi.wire.generation_request import PROMPTS, GenerationRequest
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 # A third of the length of numbers, and exact. A server that does not know it answers with numbers.
 _BASE64 = {"encoding_format": "base64"}
-# The first of them are sent with our own values; the others are for us.
-_NOT_FORWARDED: Final = frozenset(
-    {"model", "models", "stream", "max_tokens", "prompt"}
-    | {"include_usage", "extras", "ignored", "idle_parameters", "media_param", "digest", "context"}
-    | {"state", "is_background", "announces_prompt_tokens", "tool_cache_marks"}
+# Each field of a request is in one of these sets, so that a new one gets to no upstream by accident.
+_FORWARDED: Final = frozenset(
+    {"n", "best_of", "temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "seed"}
+    | {"stop", "max_completion_tokens", "logprobs", "top_logprobs", "tools", "tool_choice"}
+    | {"parallel_tool_calls", "functions", "function_call", "response_format", "reasoning_effort"}
+    | {"verbosity", "modalities", "audio", "prediction", "web_search_options", "moderation", "metadata"}
+    | {"user", "safety_identifier", "store", "service_tier"}
+    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
 )
-_FORWARDED: Final = frozenset(GenerationRequest.__struct_fields__) - _NOT_FORWARDED
+# `upstream_body` writes them in its own way.
+_REWRITTEN: Final = frozenset({"model", "prompt", "stream", "max_tokens", "extras"})
+# Only Anthropic's API has a place for it.
+_LEFT_OUT: Final = frozenset({"tool_cache_marks"})
+OURS: Final = frozenset(
+    {"models", "include_usage", "idle_parameters", "ignored", "media_param", "digest", "is_background"}
+    | {"state", "context", "announces_prompt_tokens"}
+)
+"""No upstream gets them."""
 # An extra parameter that is a member of assistant messages.
 REASONING: Final = "reasoning_content"
 # All members that a body may have, beside the parameters of engines.
@@ -23,6 +37,16 @@ PARAMETERS: Final = _FORWARDED | {
     *("model", "stream", "stream_options", "max_tokens", *_BASE64),
     *(name for prompt in PROMPTS for name in prompt.__struct_encode_fields__),
 }
+
+
+def check_fields(*sets: Iterable[str]) -> None:
+    """Check that each field of a request is in exactly one of the sets, and nothing else."""
+    named, fields = Counter(chain(*sets)), Counter(GenerationRequest.__struct_fields__)
+    wrong = (named - fields) + (fields - named)
+    assert not wrong, f"in no set, in two or no fields: {', '.join(wrong)}"
+
+
+check_fields(_FORWARDED, _REWRITTEN, _LEFT_OUT, OURS)
 
 
 def upstream_body(

@@ -9,12 +9,11 @@ import pytest
 from redis import Redis
 
 from chatapi.serving import embedded_valkey
+from chatapi.wire.protocols.chat import CHAT
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
-
-DIALECTS = ["openai", "opentoken", "bitseek", "llama"]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def completed(client: Client, dialect: str, **parameters: Any) -> tuple[str, byt
     return answer.headers["x-generation-id"], answer.body
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", CHAT.dialects)
 @pytest.mark.parametrize(
     "parameters", [{}, {"n": 2, "stream_options": {"include_usage": True}}], ids=["one", "two choices, usage"]
 )
@@ -63,7 +62,7 @@ def test_an_answer_in_one_piece_is_published_in_one_piece(client: Client) -> Non
     assert done.startswith("[DONE]")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", CHAT.dialects)
 def test_the_remainder_behind_any_event_is_byte_identical(client: Client, dialect: str) -> None:
     generation_id, _ = completed(client, dialect)
     whole = resume(client, generation_id).body
@@ -96,7 +95,7 @@ def test_a_position_that_is_none_is_refused(client: Client, after: str) -> None:
     assert (answer.status, answer.error["param"]) == (400, "starting_after")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", CHAT.dialects)
 def test_a_position_that_the_stream_never_reached_is_refused(client: Client, dialect: str) -> None:
     generation_id, _ = completed(client, dialect)
     last, _, _ = ids(resume(client, generation_id).body)[-1].partition("-")

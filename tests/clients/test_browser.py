@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Error, Page, sync_playwright
 
+from chatapi.wire.protocols.chat import CHAT
 from tests.chatapi.http_client import HELLO, Client
 from tests.installation import Installation, wait_for
 
@@ -90,7 +91,7 @@ def fetch(
     return result
 
 
-@pytest.mark.parametrize("dialect", ["openai", "opentoken", "bitseek", "llama"])
+@pytest.mark.parametrize("dialect", CHAT.dialects)
 def test_fetch_reads_a_stream_as_it_comes(page: Page, installation: Installation, dialect: str) -> None:
     result = fetch(
         page,

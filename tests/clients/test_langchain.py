@@ -4,12 +4,14 @@ from typing import Any
 
 import pytest
 
+from chatapi.wire.protocols.chat import CHAT
 from tests.clients import programs
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("heavy clients"), pytest.mark.timeout(180)]
 
-DIALECTS = ["openai", "opentoken", "llama"]
+# All but Bitseek's, which is for clients of its own.
+DIALECTS = [name for name in CHAT.dialects if name != "bitseek"]
 Result = dict[str, Any]
 
 

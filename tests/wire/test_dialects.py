@@ -100,7 +100,8 @@ def test_a_usage_is_on_the_very_last_chunk_or_nowhere(dialect: str, case: str) -
 
 @pytest.mark.parametrize("case", ["include-usage", "completion-include-usage"])
 def test_the_usage_is_null_before_the_end_where_a_client_has_to_ask_for_it(case: str) -> None:
-    for dialect, is_null in {"openai": True, "llama": True, "opentoken": False, "bitseek": False}.items():
+    for dialect in DIALECTS:
+        is_null = dialect not in ("opentoken", "bitseek")
         assert all(("usage" in frame) is is_null for frame in frames(CASES[case].stream(dialect))[:-1])
 
 

@@ -14,6 +14,7 @@ from chatapi.wire.deltas import AnyDelta, Failed, Finished, Reasoning, Started, 
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import ParsedRequest, parse, read
 from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
+from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.envelope import openai_error
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_kinds import UPSTREAM_KINDS
@@ -191,8 +192,8 @@ def test_every_id_that_clients_see_leads_back_to_the_generation(protocol: str) -
 
 
 @pytest.mark.parametrize("name", ["chat.completions", "completions"])
-@pytest.mark.parametrize("dialect", ["openai", "opentoken", "bitseek", "llama"])
-def test_chat_and_text_completions_have_four_dialects(name: str, dialect: str) -> None:
+@pytest.mark.parametrize("dialect", CHAT.dialects)
+def test_chat_and_text_completions_have_the_same_dialects(name: str, dialect: str) -> None:
     row = PROTOCOLS[name].dialect(dialect)
     assert row.name == dialect
     assert row.refuses_idle_parameters == (dialect in ("openai", "llama"))

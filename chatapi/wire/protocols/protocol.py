@@ -134,7 +134,7 @@ class Operation:
     request: type[msgspec.Struct]
     """The struct of the body; its fields are the parameters."""
     example: Mapping[str, typing.Any]
-    """A body, without its model."""
+    """A body; the reference adds the model `sandbox` to one that names none."""
     answer: str
     """The name of the answer's schema."""
     event: str | None

@@ -13,7 +13,7 @@ CHAT = Protocol(
     name=NAME,
     parse=parse,
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
-    id_prefixes=("chatcmpl-", "stream:chat:"),
+    id_prefixes=tuple(dict.fromkeys(encoder.id_prefix for encoder in ENCODERS.values())),
     model_kind="chat",
     operations=(
         Operation(

@@ -16,6 +16,7 @@ from chatapi.wire.protocols.protocol import Answer
 class Bitseek(OpenAI):
     """One chat completion in Bitseek's dialect."""
 
+    id_prefix: ClassVar[str] = "stream:chat:"
     chunk_object: ClassVar[str] = "chat.completion"
     usage_is_opt_in: ClassVar[bool] = False
     finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {
@@ -32,7 +33,7 @@ class Bitseek(OpenAI):
     @classmethod
     def to_public_id(cls, id: str) -> str:
         """Return the id that clients see, with a stream or without."""
-        return f"stream:chat:{UUID(id)}"
+        return f"{cls.id_prefix}{UUID(id)}"
 
     def _announcement(self, index: int) -> bytes:
         """Return nothing if there is one choice only: this dialect has no role."""

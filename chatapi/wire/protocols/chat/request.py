@@ -1,6 +1,5 @@
 """The body of `POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion")."""
 
-from functools import cache
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -46,19 +45,11 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     def members(self, protocol: str, *, is_ticket: bool = False) -> dict[str, Any]:
         """Return the members of a `GenerationRequest` that have the same name, or follow from `stream`."""
         asked = msgspec.structs.replace(self, stream=True) if is_ticket else self
-        members: dict[str, Any] = {
-            name: value for name in _same_fields(type(self)) if (value := getattr(asked, name)) is not None
-        }
+        members = request_body.same_members(asked)
         if (options := self.stream_options) is not None:
             members["include_usage"] = options.include_usage is True
             members["idle_parameters"] = () if self.stream else ("stream_options",)
         return members | {"digest": request_body.digest(protocol, asked)}
-
-
-@cache
-def _same_fields(request_type: type[SharedParameters]) -> frozenset[str]:
-    """Return the fields that a `GenerationRequest` has under the same name."""
-    return frozenset(request_type.__struct_fields__).intersection(GenerationRequest.__struct_fields__)
 
 
 class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):

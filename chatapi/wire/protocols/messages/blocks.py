@@ -10,20 +10,20 @@ from msgspec import Meta
 
 from chatapi.wire.caps import MAX_CONTENT_PARTS
 from chatapi.wire.invalid_request import Violation
-from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, TextPart, Thought
+from chatapi.wire.messages import CacheControl, File, FilePart, Id, ImagePart, ImageUrl, Thought
 
 _Text = Annotated[str, Meta(max_length=256)]
 
 
-class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of blocks and sources."""
+class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
+    """The root of the objects that their `type` distinguishes."""
 
 
-class Dropped(_Tagged, frozen=True):
+class Dropped(Tagged, frozen=True):
     """The root of blocks that are read, and dropped."""
 
 
-class TextBlock(_Tagged, frozen=True, tag="text"):
+class TextBlock(Tagged, frozen=True, tag="text"):
     """A piece of text."""
 
     text: str
@@ -31,7 +31,7 @@ class TextBlock(_Tagged, frozen=True, tag="text"):
 
 
 # The formats that Anthropic's reference lists ("Vision").
-class Base64Image(_Tagged, frozen=True, tag="base64"):
+class Base64Image(Tagged, frozen=True, tag="base64"):
     """A picture in base64."""
 
     media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
@@ -47,7 +47,7 @@ class Base64Image(_Tagged, frozen=True, tag="base64"):
         return ImagePart(ImageUrl(f"data:{self.media_type};base64,{self.data}"))
 
 
-class URLImage(_Tagged, frozen=True, tag="url"):
+class URLImage(Tagged, frozen=True, tag="url"):
     """The URL of a picture."""
 
     url: str
@@ -59,14 +59,14 @@ class URLImage(_Tagged, frozen=True, tag="url"):
         return ImagePart(ImageUrl(self.url))
 
 
-class ImageBlock(_Tagged, frozen=True, tag="image"):
+class ImageBlock(Tagged, frozen=True, tag="image"):
     """A picture."""
 
     source: Base64Image | URLImage
     cache_control: CacheControl | None = None
 
 
-class Base64Document(_Tagged, frozen=True, tag="base64"):
+class Base64Document(Tagged, frozen=True, tag="base64"):
     """A PDF in base64."""
 
     media_type: Literal["application/pdf"]
@@ -83,20 +83,20 @@ class Base64Document(_Tagged, frozen=True, tag="base64"):
         return FilePart(File(file_data=data, filename=title or "document.pdf"))
 
 
-class TextDocument(_Tagged, frozen=True, tag="text"):
+class TextDocument(Tagged, frozen=True, tag="text"):
     """A document that is text."""
 
     media_type: Literal["text/plain"]
     data: str
 
 
-class ContentDocument(_Tagged, frozen=True, tag="content"):
+class ContentDocument(Tagged, frozen=True, tag="content"):
     """A document that is made of blocks."""
 
     content: str | Annotated[list[TextBlock | ImageBlock], Meta(max_length=MAX_CONTENT_PARTS)]
 
 
-class DocumentBlock(_Tagged, frozen=True, tag="document"):
+class DocumentBlock(Tagged, frozen=True, tag="document"):
     """A document."""
 
     source: Base64Document | TextDocument | ContentDocument
@@ -105,7 +105,7 @@ class DocumentBlock(_Tagged, frozen=True, tag="document"):
     cache_control: CacheControl | None = None
 
 
-class SearchResultBlock(_Tagged, frozen=True, tag="search_result"):
+class SearchResultBlock(Tagged, frozen=True, tag="search_result"):
     """A text that the client has found somewhere."""
 
     source: str
@@ -123,7 +123,7 @@ ResultBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolR
 
 
 # Its content may be left out: a tool may have nothing to say.
-class ToolResultBlock(_Tagged, frozen=True, tag="tool_result"):
+class ToolResultBlock(Tagged, frozen=True, tag="tool_result"):
     """What a tool has answered."""
 
     tool_use_id: Id
@@ -132,7 +132,7 @@ class ToolResultBlock(_Tagged, frozen=True, tag="tool_result"):
     cache_control: CacheControl | None = None
 
 
-class ToolUseBlock(_Tagged, frozen=True, tag="tool_use"):
+class ToolUseBlock(Tagged, frozen=True, tag="tool_use"):
     """A call of a tool that the model has made."""
 
     id: Id
@@ -141,7 +141,7 @@ class ToolUseBlock(_Tagged, frozen=True, tag="tool_use"):
     cache_control: CacheControl | None = None
 
 
-class ThinkingBlock(_Tagged, frozen=True, tag="thinking"):
+class ThinkingBlock(Tagged, frozen=True, tag="thinking"):
     """What the model thought in an earlier turn."""
 
     thinking: str = ""
@@ -152,7 +152,7 @@ class ThinkingBlock(_Tagged, frozen=True, tag="thinking"):
         return Thought(self.thinking, self.signature)
 
 
-class RedactedThinkingBlock(_Tagged, frozen=True, tag="redacted_thinking"):
+class RedactedThinkingBlock(Tagged, frozen=True, tag="redacted_thinking"):
     """The same, encrypted."""
 
     data: str = ""
@@ -241,4 +241,3 @@ class SystemTurn(_Turn, frozen=True, tag="system"):
 
 
 Turn = UserTurn | AssistantTurn | SystemTurn
-Part = TextPart | ImagePart | FilePart

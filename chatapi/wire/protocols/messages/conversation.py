@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, assert_never
+from typing import TypeVar, assert_never, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -18,12 +18,15 @@ from chatapi.wire.messages import (
     AssistantMessage,
     CacheControl,
     CalledFunction,
+    CustomCall,
     FunctionCall,
     Message,
     SystemMessage,
     TextPart,
+    Thought,
     ToolMessage,
     UserMessage,
+    UserPart,
 )
 from chatapi.wire.protocols.messages.blocks import (
     AssistantTurn,
@@ -33,7 +36,6 @@ from chatapi.wire.protocols.messages.blocks import (
     DocumentBlock,
     Dropped,
     ImageBlock,
-    Part,
     RedactedThinkingBlock,
     SearchResultBlock,
     SystemTurn,
@@ -47,6 +49,7 @@ from chatapi.wire.protocols.messages.blocks import (
     UserTurn,
 )
 
+_UserPart = TypeVar("_UserPart", bound=UserPart)
 # A block, and the number of its turn.
 Numbered = tuple[int, Block]
 
@@ -66,21 +69,26 @@ def to_messages(
         )
         raise InvalidRequest(f"Invalid value for '{param}': {allowed}.", param)
     messages: list[Message] = []
-    if parts := list(_text_parts(system)):
-        messages.append(SystemMessage(_content(parts, "system")))
+    if parts := _text_parts(system):
+        messages.append(SystemMessage(_message_content(parts, "system")))
     open_calls: dict[str, int] = {}
     # Anthropic joins turns of one role that follow each other ("Messages").
-    for kind, group in groupby(enumerate(turns), key=lambda numbered: type(numbered[1])):
-        blocks = [(number, block) for number, turn in group for block in _blocks(turn)]
+    for _, group in groupby(enumerate(turns), key=lambda numbered: type(numbered[1])):
+        numbered_turns = [*group]
+        blocks = [(number, block) for number, turn in numbered_turns for block in _blocks_of(turn)]
         # Anthropic's rule: the results are in the turn right behind the calls.
         _close_calls(open_calls, blocks)
-        if kind is UserTurn:
-            messages += _user_messages(blocks)
-        elif kind is SystemTurn:
-            messages.append(SystemMessage(_content(_parts(blocks), _param(blocks))))
-        else:
-            messages += _assistant_messages(blocks, to_name)
-            open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
+        match numbered_turns[0][1]:
+            case UserTurn():
+                messages += _user_messages(blocks)
+            case SystemTurn():
+                texts = cast(list[TextPart], _marked_parts(blocks))  # all that its blocks can be
+                messages.append(SystemMessage(_message_content(texts, _content_param(blocks))))
+            case AssistantTurn():
+                messages += _assistant_messages(blocks, to_name)
+                open_calls = {block.id: number for number, block in blocks if isinstance(block, ToolUseBlock)}
+            case other:
+                assert_never(other)
     return messages
 
 
@@ -122,39 +130,50 @@ def _close_calls(open_calls: dict[str, int], blocks: Iterable[Numbered]) -> None
 
 
 def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
-    rest: list[Part] = []
+    rest: list[UserPart] = []
     has_results = False
     for _, block in blocks:
         if isinstance(block, ToolResultBlock):
-            parts = [part for each in _blocks(block) for part in _block_parts(each)]
+            parts = [part for each in _blocks_of(block) for part in _parts_of(each)]
             # OpenAI's tool messages hold only text; pictures of a result go into the user's message behind
             # it.
             text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
-            mark = _last_mark([*_blocks(block), block])
+            mark = _last_mark([*_blocks_of(block), block])
             yield ToolMessage(text, block.tool_use_id, is_error=block.is_error, cache_control=mark)
             rest += [part for part in parts if not isinstance(part, TextPart)]
             has_results = True
     # Results come first: OpenAI wants them right behind the calls.
-    rest += _parts(blocks)
+    rest += _marked_parts(blocks)
     # A turn that is empty stays one: its number is a part of the client's own count of turns.
     if rest or not has_results:
-        yield UserMessage(_content(rest, _param(blocks)))
+        yield UserMessage(_message_content(rest, _content_param(blocks)))
 
 
 def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str]) -> Iterator[Message]:
-    text = "".join(block.text for _, block in blocks if isinstance(block, TextBlock))
-    calls = [_call(block, to_name) for _, block in blocks if isinstance(block, ToolUseBlock)]
+    texts: list[str] = []
+    calls: list[FunctionCall | CustomCall] = []
+    thoughts: list[Thought] = []
+    for _, block in blocks:
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ToolUseBlock():
+                calls.append(_call(block, to_name))
+            case ThinkingBlock() | RedactedThinkingBlock():
+                thoughts.append(block.thought())
+            case Dropped() | ImageBlock() | DocumentBlock() | SearchResultBlock() | ToolResultBlock():
+                pass  # all but the first are in users' turns only
+            case _:
+                assert_never(block)
     if len(calls) > MAX_TOOL_CALLS:
-        param = _param(blocks)
+        param = _content_param(blocks)
         raise InvalidRequest(f"Invalid value for '{param}': expected at most {MAX_TOOL_CALLS} calls.", param)
-    thoughts = [
-        block.thought() for _, block in blocks if isinstance(block, ThinkingBlock | RedactedThinkingBlock)
-    ]
+    text = "".join(texts)
     # Of a turn that has only thoughts nothing is left that a chat template could write.
     if text or calls:
         yield AssistantMessage(
             content=text or None,
-            tool_calls=[*calls] or None,
+            tool_calls=calls or None,
             # For Anthropic upstreams, which want them back; others get them as text if they ask for it.
             thoughts=thoughts or None,
             cache_control=_last_mark([block for _, block in blocks]),
@@ -171,17 +190,17 @@ def _last_mark(blocks: Sequence[Block]) -> CacheControl | None:
     return next(filter(None, marks), None)
 
 
-def _parts(blocks: Iterable[Numbered]) -> list[Part]:
+def _marked_parts(blocks: Iterable[Numbered]) -> list[UserPart]:
     """Return the content parts of the blocks; a block's mark is that of its last part."""
-    found: list[Part] = []
+    found: list[UserPart] = []
     for _, block in blocks:
-        if parts := [*_block_parts(block)]:
+        if parts := [*_parts_of(block)]:
             # A mark caches all before it, so a block's mark belongs behind its last part.
             found += [*parts[:-1], replace(parts[-1], cache_control=_last_mark([block]))]
     return found
 
 
-def _block_parts(block: Block) -> Iterator[Part]:
+def _parts_of(block: Block) -> Iterator[UserPart]:
     """Yield the content parts of a block; none of one that is empty, dropped, or a message of its own."""
     match block:
         case TextBlock():
@@ -198,7 +217,7 @@ def _block_parts(block: Block) -> Iterator[Part]:
             assert_never(block)
 
 
-def _document_parts(block: DocumentBlock) -> Iterator[Part]:
+def _document_parts(block: DocumentBlock) -> Iterator[UserPart]:
     source = block.source
     if isinstance(source, Base64Document):
         # What the client says about the document goes before it: a file part has no place for it.
@@ -208,21 +227,21 @@ def _document_parts(block: DocumentBlock) -> Iterator[Part]:
     yield from _text_parts("\n".join(filter(None, (block.title, block.context))))
     content = source.data if isinstance(source, TextDocument) else source.content
     for inner in [TextBlock(content)] if isinstance(content, str) else content:
-        yield from _block_parts(inner)
+        yield from _parts_of(inner)
 
 
-def _blocks(holder: Turn | ToolResultBlock) -> Sequence[Block]:
+def _blocks_of(holder: Turn | ToolResultBlock) -> Sequence[Block]:
     """Return the blocks of a turn or of a tool's result."""
     return [TextBlock(holder.content)] if isinstance(holder.content, str) else holder.content
 
 
-def _text_parts(text: str | Sequence[TextBlock]) -> Iterator[TextPart]:
+def _text_parts(text: str | Sequence[TextBlock]) -> list[TextPart]:
     blocks = [TextBlock(text)] if isinstance(text, str) else text
     # Empty texts are left out: many chat templates fail for them.
-    return (TextPart(block.text, cache_control=block.cache_control) for block in blocks if block.text)
+    return [TextPart(block.text, cache_control=block.cache_control) for block in blocks if block.text]
 
 
-def _content(parts: Sequence[Any], param: str) -> Any:
+def _message_content(parts: list[_UserPart], param: str) -> str | list[_UserPart]:
     """Return the parts as a message's content: a string if it is one text without a mark."""
     if len(parts) > MAX_CONTENT_PARTS:
         raise InvalidRequest(
@@ -234,5 +253,5 @@ def _content(parts: Sequence[Any], param: str) -> Any:
     return parts or ""
 
 
-def _param(blocks: Sequence[Numbered]) -> str:
+def _content_param(blocks: Sequence[Numbered]) -> str:
     return f"messages[{blocks[0][0]}].content" if blocks else "messages"

@@ -44,7 +44,33 @@ def public_id(id: str) -> str:
     return f"msg_{id}"
 
 
-_STARTS: dict[str, dict[str, Any]] = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
+def _text_block(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def _thinking_block(thinking: str, signature: str = "") -> dict[str, Any]:
+    return {"type": "thinking", "thinking": thinking, "signature": signature}
+
+
+def _redacted_block(delta: Reasoning) -> dict[str, Any]:
+    return {"type": "redacted_thinking", "data": delta.redacted}
+
+
+def _call_block(
+    number: int, call: ToolCall | CollectedToolCall, context: dict[str, Any], arguments: str = ""
+) -> dict[str, Any]:
+    """Return a call; one that `max_tokens` has cut, or that is no JSON object, has no input."""
+    # Of a tool's name as upstreams have it to the client's own (`request._short`).
+    name = context.get("tools", {}).get(call.name, call.name or "")
+    return {
+        "type": "tool_use",
+        "id": call.id or f"call_{number}",
+        "name": name,
+        "input": as_object(arguments) or {},
+    }
+
+
+_STARTS = {"text": _text_block(""), "thinking": _thinking_block("")}
 _DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking")}
 # The type of a block's deltas, and their member with the text.
 _CALL_DELTA = ("input_json_delta", "partial_json")
@@ -71,7 +97,7 @@ class MessagesEncoder:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._long_names: dict[str, str] = {}
+        self._context: dict[str, Any] = {}
         # No block is open yet; the first one has index 0.
         self._index = -1
         self._open: _Block | None = None
@@ -107,8 +133,7 @@ class MessagesEncoder:
     ) -> Iterator[bytes]:
         match delta:
             case Started():
-                # Of a tool's name as upstreams have it to the client's own (`request._short`).
-                self._long_names = delta.context.get("tools", {})
+                self._context = delta.context
                 # An estimate: the upstream's figure replaces it in `message_delta`, as SDKs expect.
                 usage = usage_body(Usage(delta.prompt_tokens or 0, 0))
                 yield event("message_start", message=_message(self._answer, delta, [], None, None, usage))
@@ -129,7 +154,8 @@ class MessagesEncoder:
         if self._open is None or self._open.key != key:
             if key in self._ended_calls or not (text or call):
                 return  # behind a whole JSON object there can only be white space
-            block = _Block(key, _STARTS[str(key)] if call is None else self._call(call))
+            start = _STARTS[str(key)] if call is None else _call_block(call.call_index, call, self._context)
+            block = _Block(key, start)
             # One block at a time, in Anthropic's streams. What belongs to another one waits until the call is
             # whole.
             if self._held or not (self._open is None or self._open.may_end):
@@ -140,7 +166,7 @@ class MessagesEncoder:
 
     def _think(self, delta: Reasoning) -> Iterator[bytes]:
         if delta.redacted:
-            yield from self._begin(_Block("redacted_thinking", {"data": delta.redacted}))
+            yield from self._begin(_Block("redacted_thinking", _redacted_block(delta)))
             yield from self._stop()
         elif delta.signature:
             yield from self._sign(delta.signature)
@@ -158,17 +184,11 @@ class MessagesEncoder:
         if block is self._open:
             yield from self._stop()
 
-    def _call(self, delta: ToolCall) -> dict[str, Any]:
-        name = delta.name or ""
-        id = delta.id or f"call_{delta.call_index}"
-        return {"id": id, "name": self._long_names.get(name, name), "input": {}}
-
     def _begin(self, block: _Block) -> Iterator[bytes]:
         yield from self._stop()
         self._index += 1
         self._open = block
-        kind = "tool_use" if isinstance(block.key, int) else block.key
-        yield event("content_block_start", index=self._index, content_block={"type": kind} | block.start)
+        yield event("content_block_start", index=self._index, content_block=block.start)
 
     def _piece(self, text: str) -> Iterator[bytes]:
         block = self._open
@@ -233,39 +253,33 @@ class MessagesFolder(Completion):
                 self._has_refused = True
                 delta = Text(delta.text)
             case Reasoning() if delta.redacted:
-                self._thinking.append({"type": "redacted_thinking", "data": delta.redacted})
+                self._thinking.append(_redacted_block(delta))
             case Reasoning():
                 self._thought += [delta.text] if delta.text else []
                 if delta.signature:
-                    self._thinking.append(self._thinking_block(delta.signature))
+                    self._thinking.append(_thinking_block("".join(self._thought), delta.signature))
                     self._thought = []
             case Finished():
                 self._finished = delta
+            case Started() | Text() | ToolCall() | Usage() | Failed():
+                pass  # `body` takes it from what `Completion` keeps
+            case Audio() | Annotations() | Vector():
+                pass  # Anthropic's documents have no place for them
+            case _:
+                assert_never(delta)
         super().add(delta)
-
-    def _thinking_block(self, signature: str = "") -> dict[str, Any]:
-        return {"type": "thinking", "thinking": "".join(self._thought), "signature": signature}
 
     def body(self) -> bytes:
         """Return the message; the usage must have come."""
         assert self.usage is not None
         choice = self.choice(0)
-        content = [*self._thinking, *([self._thinking_block()] if self._thought else [])]
+        content = self._thinking + ([_thinking_block("".join(self._thought))] if self._thought else [])
         if choice.text:
-            content.append({"type": "text", "text": choice.text})
-        content += [self._call(number, call) for number, call in sorted(choice.tool_calls.items())]
+            content.append(_text_block(choice.text))
+        for number, call in sorted(choice.tool_calls.items()):
+            content.append(_call_block(number, call, self.context, call.arguments))
         ending = _ending(self._finished, bool(choice.tool_calls), self._has_refused)
         return to_json(_message(self._answer, self, content, usage=usage_body(self.usage), **ending))
-
-    def _call(self, number: int, call: CollectedToolCall) -> dict[str, Any]:
-        """Return a call; one that `max_tokens` has cut, or that is no JSON object, has no input."""
-        name = self.context.get("tools", {}).get(call.name, call.name)
-        return {
-            "type": "tool_use",
-            "id": call.id or f"call_{number}",
-            "name": name,
-            "input": as_object(call.arguments) or {},
-        }
 
 
 class CountFolder(Completion):

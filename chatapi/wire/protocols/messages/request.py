@@ -5,7 +5,7 @@ What becomes of each member is in docs/messages.md. Members that are not here ar
 """
 
 import hashlib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
@@ -15,7 +15,7 @@ from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
-from chatapi.wire.protocols.messages.blocks import TextBlock, Turn
+from chatapi.wire.protocols.messages.blocks import Tagged, TextBlock, Turn
 from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
 
 NAME: Final = "messages"
@@ -43,10 +43,6 @@ class _Plain(msgspec.Struct, frozen=True, omit_defaults=True):
     """The root of objects."""
 
 
-class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of the objects that their `type` distinguishes."""
-
-
 class ToolDefinition(_Plain, frozen=True):
     """A tool: the client's own, or one that Anthropic's servers run, which is left out."""
 
@@ -71,30 +67,30 @@ class ToolDefinition(_Plain, frozen=True):
         return self.type.startswith(_SERVER_TOOLS)
 
 
-class AutoChoice(_Tagged, frozen=True, tag="auto"):
+class AutoChoice(Tagged, frozen=True, tag="auto"):
     """The model decides."""
 
     disable_parallel_tool_use: bool = False
 
 
-class AnyChoice(_Tagged, frozen=True, tag="any"):
+class AnyChoice(Tagged, frozen=True, tag="any"):
     """Some tool must be called."""
 
     disable_parallel_tool_use: bool = False
 
 
-class NoChoice(_Tagged, frozen=True, tag="none"):
+class NoChoice(Tagged, frozen=True, tag="none"):
     """No tool may be called."""
 
 
-class ToolNameChoice(_Tagged, frozen=True, tag="tool"):
+class ToolNameChoice(Tagged, frozen=True, tag="tool"):
     """This tool must be called."""
 
     name: _ToolName
     disable_parallel_tool_use: bool = False
 
 
-class EnabledThinking(_Tagged, frozen=True, tag="enabled"):
+class EnabledThinking(Tagged, frozen=True, tag="enabled"):
     """Think, with a budget."""
 
     # Anthropic's least budget; a smaller one would be an error there, too.
@@ -102,21 +98,21 @@ class EnabledThinking(_Tagged, frozen=True, tag="enabled"):
     display: Literal["summarized", "omitted"] | None = None
 
 
-class AdaptiveThinking(_Tagged, frozen=True, tag="adaptive"):
+class AdaptiveThinking(Tagged, frozen=True, tag="adaptive"):
     """Think as much as the task needs."""
 
     display: Literal["summarized", "omitted"] | None = None
 
 
-class ThinkingBetweenTools(_Tagged, frozen=True, tag="between_tools"):
+class ThinkingBetweenTools(Tagged, frozen=True, tag="between_tools"):
     """Think between calls of tools."""
 
 
-class DisabledThinking(_Tagged, frozen=True, tag="disabled"):
+class DisabledThinking(Tagged, frozen=True, tag="disabled"):
     """Do not think."""
 
 
-class JSONSchemaOutput(_Tagged, frozen=True, tag="json_schema"):
+class JSONSchemaOutput(Tagged, frozen=True, tag="json_schema"):
     """Answers follow a JSON schema."""
 
     schema: dict[str, Any]
@@ -208,6 +204,10 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
                 members["tool_choice"] = "none"
             case ToolNameChoice():
                 members["tool_choice"] = FunctionChoice(Named(_short(choice.name)))
+            case None:
+                pass
+            case _:
+                assert_never(choice)
         # Anthropic has the switch inside the choice, and with its sense reversed.
         if choice is not None and not isinstance(choice, NoChoice) and choice.disable_parallel_tool_use:
             members["parallel_tool_calls"] = False

@@ -27,6 +27,7 @@ from chatapi.wire.messages import (
     TextPart,
     ToolMessage,
     UserMessage,
+    UserPart,
 )
 from chatapi.wire.parameters import ToolName
 from chatapi.wire.protocols.responses.tools import flat_name
@@ -173,17 +174,36 @@ class WebSearchCall(_Item, frozen=True, tag="web_search_call", kw_only=True):
 
 # Items of OpenAI's own tools, whose outputs a conversation would lack without them.
 BUILT_IN: Final = frozenset(
-    """
-    additional_tools apply_patch_call apply_patch_call_output code_interpreter_call compaction
-    compaction_trigger computer_call computer_call_output file_search_call image_generation_call
-    local_shell_call local_shell_call_output mcp_approval_request mcp_approval_response mcp_call
-    mcp_list_tools program program_output shell_call shell_call_output tool_search_call tool_search_output
-    """.split()  # noqa: SIM905
+    {
+        "additional_tools",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "compaction_trigger",
+        "computer_call",
+        "computer_call_output",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+    }
 )
 Call = FunctionCallItem | CustomToolCall
 Output = FunctionCallOutput | CustomToolCallOutput
 WholeItem = MessageItem | Call | Output | ReasoningItem
-Item = WholeItem | ItemReference | WebSearchCall
+LeftOut = WebSearchCall
+Item = WholeItem | ItemReference | LeftOut
 # By the item's type.
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)
@@ -305,7 +325,7 @@ class Conversation:
         self.messages.append(ToolMessage(texts or (OUTPUT_BEHIND if item.output else ""), item.call_id))
 
     def _add_message(self, item: MessageItem, path: str) -> None:
-        content: str | list[TextPart | ImagePart | FilePart]
+        content: str | list[UserPart]
         if isinstance(item.content, str):
             content = item.content
         elif not item.content:
@@ -314,7 +334,7 @@ class Conversation:
             parts = enumerate(item.content)
             content = [self._part(part, f"{path}.content[{index}]") for index, part in parts]
         if item.role == "user":
-            self.messages.append(UserMessage(content))  # type: ignore[arg-type]  # lists are invariant
+            self.messages.append(UserMessage(content))
             return
         if not isinstance(content, str):
             for index, part in enumerate(content):

@@ -12,10 +12,11 @@ from chatapi.wire.messages import Id, SystemMessage
 from chatapi.wire.protocols.responses.items import (
     BUILT_IN,
     Conversation,
+    Item,
     ItemReference,
     Items,
+    LeftOut,
     MessageItem,
-    WebSearchCall,
     WholeItem,
 )
 from chatapi.wire.protocols.responses.response import DEFAULTS
@@ -41,6 +42,10 @@ _UNSUPPORTED: Final = {
     "prompt": "send the prompt's text as instructions or input",
     "context_management": "send a shorter input",
 }
+# Parameters whose namesakes of chat completions `generation_request` writes in another way; `store` is ours.
+_IN_ANOTHER_WAY: Final = frozenset(
+    {"stream", "prompt", "ignored", "store"} | {"top_logprobs", "tools", "tool_choice", "parallel_tool_calls"}
+)
 
 
 class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
@@ -168,33 +173,32 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             raise Violation("input", "there is no previous_response_id", "missing_required_parameter")
 
     @property
-    def own_items(self) -> list[Any]:
-        """The request's own items, some of them references."""
+    def _sent_items(self) -> dict[str, Item]:
+        """The request's own items by their paths, as they were sent."""
         if isinstance(self.input, str):
-            return [MessageItem(role="user", content=self.input)]
-        return self.input or []
+            return {"input": MessageItem(role="user", content=self.input)}
+        return {f"input[{index}]": item for index, item in enumerate(self.input or ())}
 
     @property
     def references(self) -> dict[str, str]:
         """The paths of the ids of items of earlier responses that the input refers to, by id."""
-        return {
-            item.id: f"input[{index}].id"
-            for index, item in enumerate(self.own_items)
-            if isinstance(item, ItemReference)
-        }
+        items = self._sent_items.items()
+        return {item.id: f"{path}.id" for path, item in items if isinstance(item, ItemReference)}
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for. Raises `InvalidRequest`, or `UnresolvedReferences`."""
         # The service adds what is missing, and parses the body again (`stored.resolved_body`).
         if self.resolved is None and (self.previous_response_id or self.references):
             raise UnresolvedReferences(self.previous_response_id, self.references)
-        items = self._items()
-        conversation = self._conversation(items)
+        resolved = self.resolved or Resolved()
+        own_items, dropped = self._own_items(resolved)
+        conversation = self._conversation(resolved.previous, own_items)
         messages = conversation.end()
         if not messages:
             raise InvalidRequest("Invalid value for 'input': there is nothing to answer.", "input")
         forwarded = chat_tools(self.tools or [])
         context = self._context()
+        items = [*resolved.previous, *own_items.values()]
         state = _to_json({"items": items, "context": context}) if self.store is not False else b""
         # The client gets an answer that it can't continue; its object says `store: false`.
         if len(state) > caps.MAX_STATE_BYTES:
@@ -203,31 +207,15 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
+        members = request_body.same_members(self, *_IN_ANOTHER_WAY) | self._tool_members(forwarded)
         return GenerationRequest(
-            model=self.model,
-            models=self.models,
+            **members | self._text_members(),
             stream=self.stream or is_ticket,
             prompt=Messages(messages),
             media_param=conversation.media_param,
             # Not `max_tokens`, which OpenAI's reasoning models refuse.
             max_completion_tokens=self.max_output_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            **self._logprobs(),
-            **self._tool_members(forwarded),
-            response_format=self.text.chat_format if self.text else None,
-            verbosity=self.text.verbosity if self.text else None,
-            reasoning_effort=self.reasoning.effort if self.reasoning else None,
-            metadata=self.metadata,
-            user=self.user,
-            safety_identifier=self.safety_identifier,
-            prompt_cache_key=self.prompt_cache_key,
-            prompt_cache_options=self.prompt_cache_options,
-            prompt_cache_retention=self.prompt_cache_retention,
-            service_tier=self.service_tier,
-            moderation=self.moderation,
-            extras=self.extras,
-            ignored=(*self.ignored, *left_out(self.tools or []), *self._dropped),
+            ignored=(*self.ignored, *left_out(self.tools or []), *dropped),
             is_background=self.background is True,
             state=state,
             # With what it refers to: the same words behind another answer are another request.
@@ -235,47 +223,43 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             context=context | {"is_stored": bool(state)},
         )
 
-    def _items(self) -> list[WholeItem]:
-        """Return the whole conversation's items."""
-        resolved = self.resolved or Resolved()
-        own = [
-            resolved.items[item.id] if isinstance(item, ItemReference) else item
-            for item in self.own_items
-            if not isinstance(item, WebSearchCall)
-        ]
-        items = [*resolved.previous, *own]
-        # Again for the whole: each part was within the bound by itself.
-        if len(items) > caps.MAX_MESSAGES:
-            allowed = f"expected at most {caps.MAX_MESSAGES} items, with those of previous_response_id"
-            message = f"Invalid value for 'input': {allowed}."
-            raise InvalidRequest(message, "input")
-        return items
+    def _own_items(self, resolved: Resolved) -> tuple[dict[str, WholeItem], list[str]]:
+        """Return the request's own items by their paths, and the paths of those that are left out."""
+        items: dict[str, WholeItem] = {}
+        dropped: list[str] = []
+        for path, item in self._sent_items.items():
+            if isinstance(item, LeftOut):
+                dropped.append(path)
+            else:
+                items[path] = resolved.items[item.id] if isinstance(item, ItemReference) else item
+        return items, dropped
 
-    def _conversation(self, items: list[WholeItem]) -> Conversation:
+    def _conversation(self, previous: list[WholeItem], own_items: dict[str, WholeItem]) -> Conversation:
+        # Again for the whole: each part was within the bound by itself.
+        if len(previous) + len(own_items) > caps.MAX_MESSAGES:
+            allowed = f"expected at most {caps.MAX_MESSAGES} items, with those of previous_response_id"
+            raise InvalidRequest(f"Invalid value for 'input': {allowed}.", "input")
         conversation = Conversation()
         if self.instructions is not None:
             conversation.messages.append(SystemMessage(self.instructions))
-        paths = [
-            "input" if isinstance(self.input, str) else f"input[{index}]"
-            for index, item in enumerate(self.own_items)
-            if not isinstance(item, WebSearchCall)
-        ]
-        # Items of earlier responses come first; the client knows them only by `previous_response_id`.
-        earlier = ["previous_response_id"] * (len(items) - len(paths))
-        for item, path in zip(items, earlier + paths, strict=True):
+        # The client knows items of earlier responses only by this parameter.
+        for item in previous:
+            conversation.add(item, "previous_response_id")
+        for path, item in own_items.items():
             conversation.add(item, path)
         return conversation
 
-    @property
-    def _dropped(self) -> list[str]:
-        """The paths of the items that are left out."""
-        items = enumerate(self.own_items)
-        return [f"input[{index}]" for index, item in items if isinstance(item, WebSearchCall)]
-
-    def _logprobs(self) -> dict[str, Any]:
-        if _LOGPROBS not in (self.include or ()):
-            return {}
-        return {"logprobs": True, "top_logprobs": self.top_logprobs}
+    def _text_members(self) -> dict[str, Any]:
+        """Return the members about the answer's text, and about the reasoning before it."""
+        text, reasoning = self.text or TextOptions(), self.reasoning or ReasoningOptions()
+        members: dict[str, Any] = {
+            "response_format": text.chat_format,
+            "verbosity": text.verbosity,
+            "reasoning_effort": reasoning.effort,
+        }
+        if _LOGPROBS in (self.include or ()):
+            members |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        return members
 
     def _tool_members(self, forwarded: list[parameters.Tool]) -> dict[str, Any]:
         """Return the members about tools: without tools, upstreams refuse the others."""

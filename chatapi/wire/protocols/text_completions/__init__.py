@@ -10,7 +10,7 @@ TEXT_COMPLETIONS = Protocol(
     name=NAME,
     parse=parse,
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
-    id_prefixes=("cmpl-", "stream:chat:"),
+    id_prefixes=tuple(dict.fromkeys(encoder.id_prefix for encoder in ENCODERS.values())),
     model_kind="chat",
     operations=(
         Operation(

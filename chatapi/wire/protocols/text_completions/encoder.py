@@ -121,7 +121,11 @@ class OpenTokenText(OpenAIText, OpenToken):
 
 
 class BitseekText(OpenAIText, Bitseek):
-    """One text completion in Bitseek's dialect. Its documents have none: it ends and fails as chats do."""
+    """One text completion in Bitseek's dialect. Its documents have none: its ids, ends and failures are
+    those of chats.
+    """
+
+    id_prefix: ClassVar[str] = Bitseek.id_prefix
 
 
 class LlamaText(OpenAIText, Llama):

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from chatapi.wire import upstream_request
+from chatapi.wire import upstream_anthropic_request, upstream_request
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Text, ToolCall, Usage
 from chatapi.wire.protocols.messages.request import parse as parse_messages
+from chatapi.wire.upstream_anthropic_request import messages_body
 from chatapi.wire.upstream_api import ANTHROPIC
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_errors import DISCONNECTED, INVALID_RESPONSE, UNAVAILABLE, UpstreamError
-from chatapi.wire.upstream_messages import messages_body
 from tests.wire.messages_cases import CASES, has_failed, stream
 from tests.wire.request_bodies import CUSTOM, FUNCTION, chat, text
 from tests.wire.test_messages import answers
@@ -30,14 +30,6 @@ OPTIONS: dict[str, Any] = {
     "extra_parameters": frozenset({"thinking", "top_k", "cache_control", "min_p"}),
 }
 SCHEMA = {"type": "object"}
-# What Anthropic has no word for and what only tunes the answer, or belongs to a parameter that is refused.
-LEFT_OUT = set(
-    """
-    audio best_of frequency_penalty function_call logit_bias metadata moderation prediction presence_penalty
-    prompt_cache_key prompt_cache_options prompt_cache_retention seed service_tier store top_logprobs
-    verbosity
-    """.split()  # noqa: SIM905  # as a list it is three times as long
-)
 
 
 def read(body: bytes, size: int = 100_000) -> list[AnyDelta]:
@@ -276,7 +268,7 @@ def test_it_takes_chats_only() -> None:
     assert (raised.value.failure.param, raised.value.failure.code) == ("prompt", "unsupported_parameter")
 
 
-def test_each_parameter_is_forwarded_or_refused_unless_it_is_listed_as_left_out() -> None:
+def test_each_parameter_is_translated_or_refused_unless_it_is_listed_as_left_out() -> None:
     known, sent = chat(tools=[FUNCTION]), chat(**EVERYTHING)
     best_of = text(best_of=2).best_of
     without, left_out = messages_body(known, **OPTIONS), set()
@@ -287,4 +279,4 @@ def test_each_parameter_is_forwarded_or_refused_unless_it_is_listed_as_left_out(
         with suppress(UpstreamError):  # refused
             if messages_body(replace(known, **{name: value}), **OPTIONS) == without:
                 left_out.add(name)
-    assert left_out == LEFT_OUT
+    assert left_out == upstream_anthropic_request._LEFT_OUT

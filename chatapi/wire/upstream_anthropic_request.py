@@ -1,47 +1,64 @@
-"""What an Anthropic upstream is asked for a generation, and its stream as chat chunks.
-
-`ChunkReader` reads these chunks like any other upstream's, with its limits, errors and usage.
-"""
+"""What an Anthropic upstream is asked for a generation: the JSON body."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import dropwhile, groupby
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
-from chatapi.wire import sse
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest, Messages
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.messages import (
     AssistantMessage,
+    AudioPart,
     CacheControl,
+    CustomCall,
     DeveloperMessage,
     FilePart,
     FunctionCall,
     FunctionMessage,
     ImagePart,
     Message,
+    Part,
     RefusalPart,
     SystemMessage,
     TextPart,
     ToolMessage,
+    UserMessage,
+    texts,
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
-from chatapi.wire.sse import Event
-from chatapi.wire.upstream_chunks import DONE
 from chatapi.wire.upstream_errors import UpstreamError
+from chatapi.wire.upstream_request import OURS, check_fields
 
 VERSION: Final = {"anthropic-version": "2023-06-01"}
+# Each field of a request is in one of these sets, or in `OURS`.
+_TRANSLATED: Final = frozenset(
+    {"model", "prompt", "stream", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop"}
+    | {"user", "safety_identifier", "tools", "tool_choice", "parallel_tool_calls", "tool_cache_marks"}
+    | {"response_format", "reasoning_effort", "extras"}
+)
+# They only tune the answer, or belong to a parameter that is refused.
+_LEFT_OUT: Final = frozenset(
+    {"best_of", "frequency_penalty", "presence_penalty", "logit_bias", "seed", "top_logprobs", "verbosity"}
+    | {"function_call", "audio", "prediction", "moderation", "metadata", "store", "service_tier"}
+    | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"}
+)
+# They change the answer's form or meaning: by name, whether a value is refused.
+_REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "functions": bool,
+    "logprobs": bool,
+    "web_search_options": bool,
+    "modalities": bool,
+    "n": lambda count: (count or 1) > 1,
+}
+check_fields(_TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
-to_json = msgspec.json.Encoder().encode
 _tools_decoder = msgspec.json.Decoder(list[Tool])
-
-
-# ---- the request
 
 
 def messages_body(
@@ -55,29 +72,23 @@ def messages_body(
     """Return the JSON-able body of `POST /v1/messages`; see `upstream_request.upstream_body`. It always asks
     for a stream.
 
-    Parameters that change how a model samples and that Anthropic does not have, as `seed`, are left out.
-    Raises `UpstreamError` for what it would answer otherwise.
+    Raises `UpstreamError` for a request that Anthropic would answer otherwise.
     """
     assert isinstance(request.prompt, Messages)
-    # What changes the answer's form or meaning is refused; what only tunes it is left out.
-    for name in ("functions", "logprobs", "web_search_options", "modalities"):
-        if getattr(request, name):
+    for name, is_refused in _REFUSED.items():
+        if is_refused(getattr(request, name)):
             raise unsupported(name)
-    if request.choices_count > 1:
-        raise unsupported("n")
     marks = "cache_control" in extra_parameters
     messages = request.prompt.messages
     conversation = [*dropwhile(lambda each: isinstance(each, SystemMessage | DeveloperMessage), messages)]
-    instructions: Sequence[Any] = messages[: len(messages) - len(conversation)]
+    instructions = messages[: len(messages) - len(conversation)]
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": max_output_tokens,
         # Always: a silent connection may break before a long answer is whole ("Long requests" there).
         "stream": True,
         # Anthropic has one place for instructions, before the conversation; later ones stay in their place.
-        "system": [
-            block for message in instructions for block in _part_blocks(_parts(message.content), marks)
-        ],
+        "system": [block for message in instructions for block in _message_blocks(message, marks)],
         "messages": list(_turns(conversation, marks)),
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -104,7 +115,7 @@ def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]
     for role, group in groupby(messages, key=_role):
         yield {
             "role": role,
-            "content": [block for message in group for block in _blocks(message, marks)],
+            "content": [block for message in group for block in _message_blocks(message, marks)],
         }
 
 
@@ -114,14 +125,17 @@ def _role(message: Message) -> str:
             return "system"
         case AssistantMessage():
             return "assistant"
-    return "user"
+        case UserMessage() | ToolMessage() | FunctionMessage():
+            return "user"
+        case _:
+            assert_never(message)
 
 
-def _blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
+def _message_blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
     match message:
         case ToolMessage():
-            text = "".join(part.text for part in _parts(message.content))
-            block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": text}
+            content = "".join(texts(message))
+            block = {"type": "tool_result", "tool_use_id": message.tool_call_id, "content": content}
             error = {"is_error": True} if message.is_error else {}
             yield block | error | _mark(message.cache_control, marks)
         case AssistantMessage():
@@ -131,8 +145,10 @@ def _blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
             yield from blocks
         case FunctionMessage():
             raise unsupported("messages")
+        case UserMessage() | SystemMessage() | DeveloperMessage():
+            yield from _content_blocks(message.content, marks)
         case _:
-            yield from _part_blocks(_parts(message.content), marks)
+            assert_never(message)
 
 
 def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[str, Any]]:
@@ -142,21 +158,18 @@ def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[s
             yield {"type": "redacted_thinking", "data": thought.data}
         elif thought.signature:
             yield {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
-    yield from _part_blocks(_parts(message.content or ""), marks)
+    yield from _content_blocks(message.content or "", marks)
     for call in message.tool_calls or ():
         yield _call(call)
-
-
-def _parts(content: Any) -> Sequence[Any]:
-    return [TextPart(content)] if isinstance(content, str) else content
 
 
 def _mark(mark: CacheControl | None, marks: bool) -> dict[str, Any]:
     return {"cache_control": mark} if marks and mark is not None else {}
 
 
-def _part_blocks(parts: Iterable[Any], marks: bool) -> Iterator[dict[str, Any]]:
-    """Yield the blocks of content parts, each with its mark of a cache if `marks`."""
+def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a message's content, each with its mark of a cache if `marks`."""
+    parts = [TextPart(content)] if isinstance(content, str) else content
     for part in parts:
         block: dict[str, Any]
         match part:
@@ -171,8 +184,10 @@ def _part_blocks(parts: Iterable[Any], marks: bool) -> Iterator[dict[str, Any]]:
                 block = {"type": "image", "source": _source(part.image_url.url)}
             case FilePart() if (data := part.file.file_data) and _DATA_URL.match(data):
                 block = {"type": "document", "source": _source(data), "title": part.file.filename}
-            case _:
+            case FilePart() | AudioPart():
                 raise unsupported("messages")
+            case _:
+                assert_never(part)
         yield block | _mark(getattr(part, "cache_control", None), marks)
 
 
@@ -183,7 +198,7 @@ def _source(url: str) -> dict[str, Any]:
     return {"type": "base64", "media_type": found[1], "data": url[found.end() :]}
 
 
-def _call(call: Any) -> dict[str, Any]:
+def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
     if not isinstance(call, FunctionCall):
         raise unsupported("messages")
     # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
@@ -193,7 +208,7 @@ def _call(call: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 
-def _tool(tool: Any, marks: dict[str, CacheControl]) -> dict[str, Any]:
+def _tool(tool: Tool, marks: dict[str, CacheControl]) -> dict[str, Any]:
     if not isinstance(tool, FunctionTool):
         raise unsupported("tools")
     function = tool.function
@@ -239,125 +254,3 @@ def unsupported(param: str) -> UpstreamError:
     """Return the refusal of a request that Anthropic has no words for."""
     message = f"This model's upstream does not support '{param}', or this form of it."
     return UpstreamError(Failed(message, "invalid_request_error", "unsupported_parameter", param, 400))
-
-
-# ---- the stream
-
-
-# Every member has a default: new kinds of events and blocks are skipped, as Anthropic's versioning policy
-# asks.
-class _Block(msgspec.Struct, frozen=True, gc=False):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    data: str = ""
-    """Of thinking that is encrypted."""
-    id: str | None = None
-    name: str | None = None
-
-
-class _Delta(msgspec.Struct, frozen=True, gc=False):
-    type: str = ""
-    text: str = ""
-    thinking: str = ""
-    signature: str = ""
-    partial_json: str = ""
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-
-
-class _Head(msgspec.Struct, frozen=True, gc=False):
-    usage: dict[str, Any] = {}
-
-
-class _MessageEvent(msgspec.Struct, gc=False):
-    type: str
-    message: _Head = _Head()
-    content_block: _Block = _Block()
-    delta: _Delta = _Delta()
-    usage: dict[str, Any] = {}
-
-
-_decoder = msgspec.json.Decoder(_MessageEvent)
-
-
-class MessagesParser:
-    """Turns the bytes of one stream of Anthropic's into the events of a chat in OpenAI's API."""
-
-    def __init__(self) -> None:
-        self._parser = sse.Parser()
-        self._usage: dict[str, Any] = {}
-        self._calls_count = 0
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Return the events that `data` completes; see `sse.Parser.feed`."""
-        return [chunk for event in self._parser.feed(data) for chunk in self._chunks(event)]
-
-    def close(self) -> list[Event]:
-        """Return the events that the end of the input leaves."""
-        return [chunk for event in self._parser.close() for chunk in self._chunks(event)]
-
-    def _chunks(self, event: Event) -> Iterator[Event]:
-        try:
-            sent = _decoder.decode(event.data)
-        except msgspec.MsgspecError:
-            yield Event(b"{")  # which the reader refuses
-            return
-        match sent.type:
-            case "error":
-                yield Event(event.data, "error")
-            case "message_start":
-                # The prompt's figures come here, those of the answer with `message_delta`: together they are
-                # the usage.
-                self._usage = sent.message.usage
-            case "content_block_start":
-                yield from self._start(sent.content_block)
-            case "content_block_delta":
-                yield from self._piece(sent.delta)
-            case "message_delta":
-                yield from self._end(sent)
-            case "message_stop":
-                yield DONE
-
-    def _start(self, block: _Block) -> Iterator[Event]:
-        if block.type == "tool_use":
-            # Anthropic numbers blocks of all kinds, OpenAI only the calls.
-            call = {"index": self._calls_count, "id": block.id, "function": {"name": block.name}}
-            self._calls_count += 1
-            yield _chunk({"tool_calls": [call]})
-        elif block.data:
-            yield _chunk({"redacted_thinking": block.data})
-        elif block.text or block.thinking:
-            yield _chunk({"content": block.text, "reasoning_content": block.thinking})
-
-    def _piece(self, delta: _Delta) -> Iterator[Event]:
-        match delta.type:
-            case "text_delta":
-                yield _chunk({"content": delta.text})
-            case "thinking_delta":
-                yield _chunk({"reasoning_content": delta.thinking})
-            case "signature_delta":
-                yield _chunk({"thinking_signature": delta.signature})
-            case "input_json_delta":
-                function = {"arguments": delta.partial_json}
-                # One block is open at a time, so a piece belongs to the last call.
-                yield _chunk({"tool_calls": [{"index": self._calls_count - 1, "function": function}]})
-
-    def _end(self, sent: _MessageEvent) -> Iterator[Event]:
-        reason = sent.delta.stop_reason
-        if reason is not None:
-            yield _chunk({}, "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence)
-        # A later figure replaces an earlier one: they are running totals. Null means unchanged.
-        self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
-        details = self._usage.get("output_tokens_details")
-        if isinstance(details, dict):
-            reasoning_tokens = details.get("thinking_tokens")
-            self._usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
-        yield Event(to_json({"choices": [], "usage": self._usage}))
-
-
-def _chunk(
-    delta: dict[str, Any], finish_reason: str | None = None, stop_sequence: str | None = None
-) -> Event:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "stop_reason": stop_sequence}
-    return Event(to_json({"choices": [choice]}))

@@ -1,0 +1,46 @@
+"""What the API's reference (OpenAPI) says about embeddings."""
+
+from typing import Final
+
+from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
+from chatapi.wire.protocols.protocol import Operation
+
+_TOKENS: Final = {"type": "integer"}
+_EMBEDDING: Final = {
+    "type": "object",
+    "required": ["object", "index", "embedding"],
+    "properties": {
+        "object": {"const": "embedding"},
+        "index": {"type": "integer"},
+        "embedding": {
+            "anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}],
+            "description": "Numbers, or with `encoding_format` `base64` 32-bit floats, low byte first.",
+        },
+    },
+}
+_LIST: Final = {
+    "type": "object",
+    "description": "The vectors, in the order of the inputs (OpenAI's `CreateEmbeddingResponse`).",
+    "required": ["object", "data", "model", "usage"],
+    "properties": {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": _EMBEDDING},
+        "model": {"type": "string"},
+        "usage": {
+            "type": "object",
+            "required": ["prompt_tokens", "total_tokens"],
+            "properties": {"prompt_tokens": _TOKENS, "total_tokens": _TOKENS},
+        },
+    },
+}
+EMBED: Final = Operation(
+    path="/v1/embeddings",
+    operation_id="createEmbedding",
+    summary="Embed texts",
+    description="Answers with a vector for each input, once all of them are made.",
+    request=EmbeddingsRequest,
+    example={"model": "sandbox-embedding", "input": ["a cat", "a dog"]},
+    answer="EmbeddingList",
+    event=None,
+    schemas={"EmbeddingList": _LIST},
+)

@@ -1,0 +1,135 @@
+"""The stream of an Anthropic upstream as chat chunks.
+
+`ChunkReader` reads these chunks like any other upstream's, with its limits, errors and usage.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from chatapi.wire import sse
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_events import DONE, Choice, Chunk, Message
+from chatapi.wire.upstream_tool_calls import Fragment, Function
+
+to_json = msgspec.json.Encoder().encode
+
+
+# Every member has a default: new kinds of events and blocks are skipped, as Anthropic's versioning policy
+# asks.
+class _Block(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    data: str = ""
+    """Of thinking that is encrypted."""
+    id: str | None = None
+    name: str | None = None
+
+
+class _Delta(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+
+
+class _Head(msgspec.Struct, frozen=True, gc=False):
+    usage: dict[str, Any] = {}
+
+
+class _MessageEvent(msgspec.Struct, gc=False):
+    type: str
+    message: _Head = _Head()
+    content_block: _Block = _Block()
+    delta: _Delta = _Delta()
+    usage: dict[str, Any] = {}
+
+
+_decoder = msgspec.json.Decoder(_MessageEvent)
+
+
+class MessagesParser:
+    """Turns the bytes of one stream of Anthropic's into the events of a chat in OpenAI's API."""
+
+    def __init__(self) -> None:
+        self._parser = sse.Parser()
+        self._usage: dict[str, Any] = {}
+        self._calls_count = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Return the events that `data` completes; see `sse.Parser.feed`."""
+        return [chunk for event in self._parser.feed(data) for chunk in self._chunks(event)]
+
+    def close(self) -> list[Event]:
+        """Return the events that the end of the input leaves."""
+        return [chunk for event in self._parser.close() for chunk in self._chunks(event)]
+
+    def _chunks(self, event: Event) -> Iterator[Event]:
+        try:
+            sent = _decoder.decode(event.data)
+        except msgspec.MsgspecError:
+            yield Event(b"{")  # which the reader refuses
+            return
+        match sent.type:
+            case "error":
+                yield Event(event.data, "error")
+            case "message_start":
+                # The prompt's figures come here, those of the answer with `message_delta`: together they are
+                # the usage.
+                self._usage = sent.message.usage
+            case "content_block_start":
+                yield from self._start(sent.content_block)
+            case "content_block_delta":
+                yield from self._piece(sent.delta)
+            case "message_delta":
+                yield from self._end(sent)
+            case "message_stop":
+                yield DONE
+
+    def _start(self, block: _Block) -> Iterator[Event]:
+        if block.type == "tool_use":
+            # Anthropic numbers blocks of all kinds, OpenAI only the calls.
+            call = Fragment(self._calls_count, block.id, Function(block.name))
+            self._calls_count += 1
+            yield _chunk(Message(tool_calls=[call]))
+        elif block.data:
+            yield _chunk(Message(redacted_thinking=block.data))
+        elif block.text or block.thinking:
+            yield _chunk(Message(content=block.text, reasoning_content=block.thinking))
+
+    def _piece(self, delta: _Delta) -> Iterator[Event]:
+        match delta.type:
+            case "text_delta":
+                yield _chunk(Message(content=delta.text))
+            case "thinking_delta":
+                yield _chunk(Message(reasoning_content=delta.thinking))
+            case "signature_delta":
+                yield _chunk(Message(thinking_signature=delta.signature))
+            case "input_json_delta":
+                # One block is open at a time, so a piece belongs to the last call.
+                call = Fragment(self._calls_count - 1, function=Function(arguments=delta.partial_json))
+                yield _chunk(Message(tool_calls=[call]))
+
+    def _end(self, sent: _MessageEvent) -> Iterator[Event]:
+        reason = sent.delta.stop_reason
+        if reason is not None:
+            yield _chunk(
+                Message(), "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence
+            )
+        # A later figure replaces an earlier one: they are running totals. Null means unchanged.
+        self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
+        details = self._usage.get("output_tokens_details")
+        if isinstance(details, dict):
+            reasoning_tokens = details.get("thinking_tokens")
+            self._usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
+        yield Event(to_json({"choices": [], "usage": self._usage}))
+
+
+def _chunk(message: Message, finish_reason: str | None = None, stop_sequence: str | None = None) -> Event:
+    choice = Choice(0, message, finish_reason=finish_reason, stop_reason=stop_sequence)
+    return Event(to_json(Chunk([choice])))

@@ -1,0 +1,125 @@
+"""What an upstream's event holds: a chunk of an answer, or an error.
+
+What is not needed is not looked at; what is needed and has another type than documented is an error, but for
+a usage, which is none then: we can count.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+
+from chatapi.wire.sse import Event
+from chatapi.wire.upstream_errors import (
+    INVALID_RESPONSE,
+    Complaint,
+    UpstreamError,
+    complaint_in,
+    failure_of_complaint,
+)
+from chatapi.wire.upstream_logprobs import Logprobs
+from chatapi.wire.upstream_tool_calls import Fragment, Function
+from chatapi.wire.upstream_usage import SentUsage
+
+DONE = Event(b"[DONE]")
+
+
+# `gc=False`: these structs are in no cycle, and untracked ones cost no garbage collection.
+class SentAudio(msgspec.Struct, gc=False, omit_defaults=True):
+    """A piece of a spoken answer."""
+
+    id: str | None = None
+    data: str | None = None
+    transcript: str | None = None
+    expires_at: int | None = None
+
+
+class Message(msgspec.Struct, gc=False, omit_defaults=True):
+    """A piece of a choice, or all of it."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    thinking_signature: str = ""
+    redacted_thinking: str = ""
+    """Both Anthropic's, as `upstream_anthropic_stream` passes them on."""
+    refusal: str | None = None
+    tool_calls: list[Fragment] | None = None
+    function_call: Function | None = None
+    audio: SentAudio | None = None
+    annotations: list[dict[str, Any]] | None = None
+
+
+class Choice(msgspec.Struct, gc=False, omit_defaults=True):
+    """A choice of a chat chunk (`delta`), of a text chunk (`text`), or of an answer that ignored `stream`
+    (`message`).
+    """
+
+    index: int | None = None
+    delta: Message | None = None
+    message: Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: Any = None
+    """vLLM's: the stop sequence or the id of the token that ended the choice."""
+    logprobs: Logprobs | None = None
+
+
+class Chunk(msgspec.Struct, gc=False, omit_defaults=True):
+    """A chunk, of a chat or of text completions."""
+
+    choices: list[Choice] | None = None
+    usage: SentUsage | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    error: Any = None
+    message: Any = None
+    """Only a flat error object has it."""
+
+
+_decoder = msgspec.json.Decoder(Chunk)
+
+
+def decode(event: Event) -> Chunk:
+    """Return the event's chunk; raise `UpstreamError` for an error object and for all that is no chunk."""
+    if event.type == "error":
+        raise UpstreamError(failure_of_complaint(_complaint(event.data)))
+    try:
+        chunk = _decoder.decode(event.data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        chunk = _decode_leniently(event.data)
+    # Also with status 200 and without `event: error`: many servers fail so in mid-stream.
+    if chunk.error or (chunk.choices is None and isinstance(chunk.message, str)):
+        raise UpstreamError(failure_of_complaint(_complaint(event.data)))
+    return chunk
+
+
+def _decode_leniently(data: bytes) -> Chunk:
+    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between
+    tokens; or a usage that is none.
+    """
+    try:
+        document = _without_bad_usage(json.loads(data.decode("utf-8", "replace")))
+        return _decoder.decode(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise UpstreamError(INVALID_RESPONSE) from None
+
+
+def _without_bad_usage(document: Any) -> Any:
+    """The document, without a usage of other types than documented: it mostly comes when all is said, and
+    would spoil it.
+    """
+    if not isinstance(document, dict):
+        return document
+    try:
+        msgspec.convert(document.get("usage"), SentUsage | None)
+    except msgspec.ValidationError:
+        return {**document, "usage": None}
+    return document
+
+
+def _complaint(data: bytes) -> Complaint | None:
+    try:
+        return complaint_in(msgspec.json.decode(data))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
