@@ -167,7 +167,7 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
         "title": row.name,
         "key": row,
         "status": keys.status(row, timezone.now()),
-        "last_refusal": refused_requests.last_key_refusal(row.pk),
+        "last_refusal": refused_requests.of_key(row.pk, timezone.now()).last_invalid,
         "rate_limits": list(key_panels.rate_limits(row)),
         "budgets": list(key_panels.budgets(row)),
         "may_revoke": may_change and _may_revoke(console, row),

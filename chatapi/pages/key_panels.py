@@ -53,13 +53,14 @@ class BudgetRow:
 def panels(row: APIKey, person: Person) -> dict[str, Any]:
     """Return the context of the two templates: the key's activity and limits, and what the person may add."""
     activity = key_activity([row], timezone.now())[row.pk]
+    refused = refused_requests.of_key(row.pk, timezone.now())
     return {
         "key": row,
         "activity": activity,
         "activity_days": DAYS,
         "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day, "requests"),
-        "last_refusal": refused_requests.last_key_refusal(row.pk),
-        "refused": refused_requests.of_key(row.pk, timezone.now()),
+        "refused": refused.by_code,
+        "last_refusal": refused.last_invalid,
         "rate_limits": list(rate_limits(row)),
         "budgets": list(budgets(row)),
         **may_add(row, person),

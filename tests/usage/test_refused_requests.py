@@ -160,7 +160,7 @@ def test_a_keys_last_day_is_summed_by_code(alice: Person) -> None:
         refused_requests.add(
             now - timedelta(hours=hours_ago), [{Refusal(alice.api_key.pk, 400, code): requests}]
         )
-    assert refused_requests.of_key(alice.api_key.pk, now) == [(400, "b", 3), (400, "a", 2)]
+    assert refused_requests.of_key(alice.api_key.pk, now).by_code == [(400, "b", 3), (400, "a", 2)]
 
 
 async def test_while_the_database_is_away_counts_are_kept() -> None:

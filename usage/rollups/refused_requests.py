@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime, timedelta
 from threading import Lock
 from typing import NamedTuple
 
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
 from accounts.errors import KeyRefusal, NotAuthenticated, TooManyFailedAttempts
 from usage.database.group_commit import GroupCommit
@@ -144,21 +144,29 @@ def _add_key_refusals(day: date, total: Mapping[Refusal, int]) -> None:
         )
 
 
-def of_key(api_key_id: int, now: datetime) -> list[tuple[int, str, int]]:
-    """Return the key's refused requests of the last 24 hours: status, code and number, the most first."""
-    rows = RefusedRequests.objects.filter(api_key=api_key_id, hour__gte=hour_of(now) - timedelta(hours=23))
-    return list(
-        rows.order_by()
-        .values_list("status", "code")
-        .annotate(total=Sum("requests"))
-        .order_by("-total", "code")
-    )
+class RefusedOfKey(NamedTuple):
+    """The refused requests of a key, as its page shows them."""
+
+    by_code: list[tuple[int, str, int]]
+    """Of the last 24 hours: status, code and number, the most first."""
+    last_invalid: RefusedRequests | None
+    """The newest hour in which the key was not valid, and why."""
 
 
-def last_key_refusal(api_key_id: int) -> RefusedRequests | None:
-    """Return the newest hour in which the key was refused because it is not valid, and why."""
-    rows = RefusedRequests.objects.filter(api_key=api_key_id, status=401, code__in=_REASONS)
-    return rows.order_by("-hour", "-id").first()
+def of_key(api_key_id: int, now: datetime) -> RefusedOfKey:
+    """Return the key's refused requests."""
+    since = hour_of(now) - timedelta(hours=23)
+    rows = RefusedRequests.objects.filter(api_key=api_key_id)
+    invalid = rows.filter(status=401, code__in=_REASONS).order_by("-hour", "-id")
+    by_code: Counter[tuple[int, str]] = Counter()
+    last_invalid = None
+    for row in rows.filter(Q(hour__gte=since) | Q(pk__in=invalid.values("pk")[:1])).order_by("hour", "id"):
+        if row.hour >= since:
+            by_code[row.status, row.code] += row.requests
+        if row.status == 401 and row.code in _REASONS:
+            last_invalid = row
+    most = sorted(by_code.items(), key=lambda each: (-each[1], each[0][1]))
+    return RefusedOfKey([(*refusal, requests) for refusal, requests in most], last_invalid)
 
 
 @report
