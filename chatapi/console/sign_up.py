@@ -150,6 +150,9 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
 
 
 def _start(request: HttpRequest, address: str) -> HttpResponse:
+    provider = providers.of_address(address)
+    if provider is not None and provider.is_required:  # perhaps since the mail was sent
+        return provider_page(request, provider, is_required=True)
     if addresses.is_taken(address):
         return _sign_in_again(request, address) if request.method == "POST" else _useless(request)
     person = User(username=address, email=address)

@@ -139,12 +139,12 @@ def _mail(now: datetime, found: Deliveries) -> Iterator[Finding]:
 def _failing(now: datetime, row: WebhookEndpoint) -> Finding:
     # Without the path, which may be a secret.
     place = f"{urlsplit(row.url).hostname} of {row.organization}"
-    last = DeliveryAttempt.objects.filter(delivery__endpoint=row).order_by("-pk").first()
-    text = (
-        f"{place} failed {_age(now, last.at)} ago: {last.error or 'no error'}." if last else f"{place} fails."
-    )
+    last = DeliveryAttempt.objects.filter(delivery__endpoint=row).exclude(error="").order_by("-pk").first()
+    text = f"failed {_age(now, last.at)} ago: {last.error.rstrip('.')}" if last else "fails"
     return warning(
-        "webhooks", text, "Its organization's page Webhooks has the log; it repairs or disables the endpoint."
+        "webhooks",
+        f"{place} {text}.",
+        "Its organization's page Webhooks has the log; it repairs or disables the endpoint.",
     )
 
 

@@ -90,11 +90,10 @@ def _counted(rows: QuerySet[Delivery]) -> dict[str, Any]:
 @time_limit()
 def endpoints() -> Endpoints:
     """Return the number of endpoints in each state."""
-    found = WebhookEndpoint.objects.order_by()[:MAX_COUNTED].aggregate(
-        all=Count("pk"), disabled=Count("pk", filter=Q(is_enabled=False))
-    )
-    is_failing = failing().count()
-    return Endpoints(found["all"] - found["disabled"] - is_failing, is_failing, found["disabled"])
+    counted = WebhookEndpoint.objects.order_by("pk")[:MAX_COUNTED]
+    found = counted.aggregate(all=Count("pk"), disabled=Count("pk", filter=Q(is_enabled=False)))
+    number = failing().filter(pk__in=counted.values("pk")).count()
+    return Endpoints(found["all"] - found["disabled"] - number, number, found["disabled"])
 
 
 def failing() -> QuerySet[WebhookEndpoint]:

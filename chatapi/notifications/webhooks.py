@@ -164,6 +164,11 @@ async def send(
                 answer = (await response.content.read(MAX_ANSWER_CHARS)).decode(errors="replace")
     except TimeoutError:
         error = f"no answer within {TIMEOUT_S:.0f} s"
+    # The texts of these two have the whole URL, which may be a secret.
+    except aiohttp.ClientResponseError:
+        error = "the answer is not HTTP"
+    except aiohttp.InvalidURL as exception:
+        error = exception.description or "the URL can't be called"
     except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError) as exception:
         error = str(exception) or type(exception).__name__
     if not error and status is not None and not 200 <= status < 300:

@@ -13,12 +13,15 @@ from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from allauth.socialaccount.models import SocialAccount
 from django.contrib.auth.models import User
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
+from accounts.sign_in import addresses
 from accounts.sign_in.models import EmailDomain, IdentityProvider
+from chatapi.console import sign_up
 from tests.admin_pages import client_of
 from tests.cast import Person, join
 from tests.chatapi.identity_provider import Provider, offer
@@ -276,6 +279,21 @@ def test_no_mail_sets_a_password_that_is_not_enough(
 ) -> None:
     Client().post("/console/password/forgotten", {"email": "bob@acme.example"})
     assert mailoutbox[0].subject == "There is no account with your address"
+
+
+def test_an_older_link_to_sign_up_leads_to_the_provider(
+    required: IdentityProvider, settings: Settings
+) -> None:
+    settings.SIGN_UP = "open"
+    token = addresses.sign(sign_up.PURPOSE, {"email": "new@acme.example"})
+    client = Client()
+    answer = client.post(
+        reverse("console:confirm_sign_up", args=[token]),
+        {"name": "Shadow", "password": "correct horse battery"},
+    )
+    assert "requires that you sign in there" in answer.content.decode()
+    assert who(client) == ""
+    assert not User.objects.filter(username="new@acme.example").exists()
 
 
 def test_guests_and_operators_sign_in_as_before(

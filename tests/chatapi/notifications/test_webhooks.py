@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -67,6 +68,23 @@ def test_an_endpoint_gets_its_kinds_of_its_organization_only(
     WebhookEndpoint.objects.filter(pk=disabled.pk).update(is_enabled=False)
     write_event(alice, now + timedelta(seconds=1))
     assert deliver(now) == 0
+
+
+def test_the_error_of_a_receiver_that_speaks_no_http_has_no_part_of_its_path(
+    alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"220 mail.example.com ESMTP\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        endpoint_of(alice, f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/T0SECRET?token=abc")
+        write_event(alice, now)
+        deliver(now)
+    assert DeliveryAttempt.objects.get().error == "the answer is not HTTP"
 
 
 def test_a_receiver_that_is_down_for_an_hour_gets_the_event_once(

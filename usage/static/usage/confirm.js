@@ -5,6 +5,6 @@ document.addEventListener("submit", (event) => {
   event.preventDefault();
   button.dataset.isArmed = "yes";
   button.textContent = button.dataset.really;
-  const announcement = document.getElementById("announcement");
+  const announcement = document.querySelector("[data-announces]");
   if (announcement) announcement.textContent = button.dataset.really;
 });
