@@ -20,6 +20,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 from typing import Any, Final, cast
 
 from celery import Celery
@@ -246,19 +247,24 @@ class TaskQueue:
         for start in range(0, len(entries), LOOK_AT):
             some = entries[start : start + LOOK_AT]
             # The stub knows only `str`.
-            messages: list[Any] = [self.message(entry.generation_id, entry.organization_id) for entry in some]
+            messages: dict[Entry, Any] = {
+                entry: self.message(entry.generation_id, entry.organization_id) for entry in some
+            }
             look = redis.pipeline(transaction=False)
             look.llen(self.key)
-            for each in sorted_sets(self.key):
-                look.zmscore(each, messages)
+            asked: list[Entry] = []
+            for each, queue_class in zip(sorted_sets(self.key), QueueClass, strict=True):
+                # Messages of the other classes may have been let in among the interactive ones.
+                own = [e for e in some if queue_class in (QueueClass.INTERACTIVE, e.queue_class)]
+                if own:
+                    look.zmscore(each, [messages[entry] for entry in own])
+                    asked += own
             async with in_time():
                 in_list, *scores = await look.execute()
             if in_list:
                 return set()
-            waits = [any(score is not None for score in each) for each in zip(*scores, strict=True)]
-            found |= {
-                entry.generation_id for entry, does_wait in zip(some, waits, strict=True) if not does_wait
-            }
+            waiting = {e for e, score in zip(asked, chain(*scores), strict=True) if score is not None}
+            found |= {entry.generation_id for entry in some if entry not in waiting}
         return found
 
     async def enqueue_lost(self, redis: Redis, entries: Sequence[Entry]) -> list[str]:

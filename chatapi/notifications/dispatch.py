@@ -12,7 +12,7 @@ from accounts.memberships import is_invited
 from accounts.models import Member, Organization, Role
 from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
 from usage.failpoints import failpoint
-from usage.models import OPERATORS_KINDS, TENANTS_KINDS, Event
+from usage.models import ENDS, OPERATORS_KINDS, TENANTS_KINDS, Event
 
 BATCH = 100
 # The roles that get mail of their organization's events unless they choose otherwise.
@@ -52,11 +52,11 @@ def _endpoints(event: Event) -> list[WebhookEndpoint]:
 
 
 def _people(event: Event) -> list[User]:
-    wanted = dict(
-        MailPreference.objects.filter(organization=event.organization_id, kind=event.kind).values_list(
-            "user", "is_wanted"
-        )
-    )
+    # Without a choice for the end of an outage, that for its beginning counts.
+    kinds = [*(begin for begin, end in ENDS.items() if end == event.kind), event.kind]
+    rows = MailPreference.objects.filter(organization=event.organization_id, kind__in=kinds)
+    chosen = sorted(rows.values_list("kind", "user", "is_wanted"), key=lambda row: kinds.index(row[0]))
+    wanted = {user: is_wanted for _, user, is_wanted in chosen}
     if event.organization_id is None:
         people = [(person, True) for person in User.objects.filter(is_superuser=True)]
     else:
@@ -80,7 +80,9 @@ def preferences(person: User, organization: Organization | None) -> dict[str, bo
         is_member and access.role_in(person, organization.pk) in MAILED_ROLES
     )
     rows = MailPreference.objects.filter(user=person, organization=organization, kind__in=kinds)
-    return dict.fromkeys(map(str, kinds), by_default) | dict(rows.values_list("kind", "is_wanted"))
+    chosen = dict(rows.values_list("kind", "is_wanted"))
+    ends = {end.value: chosen[begin] for begin, end in ENDS.items() if begin in chosen and end in kinds}
+    return dict.fromkeys(map(str, kinds), by_default) | ends | chosen
 
 
 def prefer(person: User, organization: Organization | None, wanted: Mapping[str, bool]) -> None:

@@ -24,19 +24,26 @@ class ReadTurns:
 
     1. The reads of a turn end after `seconds`.
     2. The sockets that were left out are read in the next turns: no socket is read twice in a round, which
-       ends when all readable sockets have been read. Without load, each turn is a round.
-    3. A socket that was left out is not polled until its turn may come: to refuse four thousand sockets takes
+       ends when all these have been read. Without load, each turn is a round.
+    3. Sockets that come meanwhile have half of the time of these turns, and then wait for the next round:
+       however many come, the round ends.
+    4. A socket that was left out is not polled until its turn may come: to refuse four thousand sockets takes
        a quarter of a second, because libuv polls again and again while it finds a thousand of them readable.
     """
 
     def __init__(self, seconds: float, call_soon: Callable[[Callable[[], None]], Any]) -> None:
         self._seconds = seconds
         self._call_soon = call_soon
-        # Those that have read in this round; those of them that are readable again; those that have not read.
+        # Of this round: those that have read, those that were left out at its beginning, and those of them
+        # that are to be polled again.
         self._read: set[Reader] = set()
-        self._done: deque[Reader] = deque()
+        self._left_out: set[Reader] = set()
         self._waiting: deque[Reader] = deque()
-        self._is_end_due = False
+        self._of_next_round: deque[Reader] = deque()
+        self._is_end_due = self._is_late_turn = False
+        # What late comers have used of the turn, and since when one of them reads.
+        self._late_s = 0.0
+        self._late_since: float | None = None
         # Set by the first read of a turn: what the turn did before must not take its time.
         self._ends_at: float | None = None
         self._endings: deque[Callable[[], None]] = deque()
@@ -45,15 +52,23 @@ class ReadTurns:
         """Return whether `reader` may read now; if not, it is not to be polled until its `poll_again`."""
         now = monotonic()
         if self._ends_at is None:
-            self._ends_at = now + self._seconds
+            self._ends_at, self._late_s = now + self._seconds, 0.0
+            self._is_late_turn = bool(self._left_out)
             self._schedule_end()
-        if reader in self._read:
-            self._done.append(reader)
+        elif self._late_since is not None:
+            self._late_s += now - self._late_since
+        self._late_since = None
+        is_late = self._is_late_turn and reader not in self._left_out
+        if reader in self._read or (is_late and (self._late_s > self._seconds / 2 or now > self._ends_at)):
+            self._of_next_round.append(reader)
             return False
         if now > self._ends_at:
+            self._left_out.add(reader)
             self._waiting.append(reader)
             return False
+        self._left_out.discard(reader)
         self._read.add(reader)
+        self._late_since = now if is_late else None
         return True
 
     def _schedule_end(self) -> None:
@@ -62,13 +77,14 @@ class ReadTurns:
             self._call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        self._is_end_due, self._ends_at = False, None
+        self._is_end_due, self._ends_at, self._late_since = False, None, None
         if not self._waiting:
             self._read.clear()
-            self._waiting, self._done = self._done, deque()
+            self._waiting, self._of_next_round = self._of_next_round, deque()
+            self._left_out = set(self._waiting)
         for _ in range(min(len(self._waiting), POLLED_PER_TURN)):
             self._waiting.popleft().poll_again()
-        if self._waiting or self._done:
+        if self._waiting or self._of_next_round:
             self._schedule_end()  # they must not depend on other sockets' reads
 
     def end(self, ending: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ It needs only the database, so that an outage of Redis costs no lease.
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 # How many leases a transaction prolongs: while it runs, other organizations' requests wait for the database.
 PART = 256
+# Where the database is slow, no lease may wait for many transactions: after this share of the interval, one
+# prolongs all that are left.
+PATIENCE = 0.5
 
 
 class Held(NamedTuple):
@@ -71,9 +75,11 @@ class Heartbeat:
         held = self._held()
         running = {pulse.id for pulse in held.running}
         pulses = [*held.running, *held.claiming]
-        for start in range(0, len(pulses), PART):
+        divide_until = time.monotonic() + PATIENCE * settings.HEARTBEAT_MS / 1_000
+        while pulses:
             failpoint("heartbeat.before")
-            part = pulses[start : start + PART]
+            size = PART if time.monotonic() < divide_until else len(pulses)
+            part, pulses = pulses[:size], pulses[size:]
             alive = self._commits.write_from_thread(ledger.beat, Beat(part, settings.LEASE_MS))
             lost = {pulse.id for pulse in part} & running - alive
             if lost:

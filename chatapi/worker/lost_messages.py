@@ -18,7 +18,7 @@ from uuid import UUID
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from chatapi.task_queue import Entry, TaskQueue
+from chatapi.task_queue import Entry, QueueClass, TaskQueue
 from usage.books import reports
 from usage.database.group_commit import GroupCommit
 from usage.errors import UsageError
@@ -66,7 +66,11 @@ class LostMessages:
         """Enqueue the lost generations again. Raises `RedisError` or `UsageError`."""
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
         # A busy worker claims late what it has taken.
-        entries = [Entry(each.hex, owner_id) for each, owner_id in waiting if not self._holds(each)]
+        entries = [
+            Entry(each.hex, organization_id, QueueClass(queue_class or QueueClass.INTERACTIVE))
+            for each, organization_id, queue_class in waiting
+            if not self._holds(each)
+        ]
         before, self._missing = self._missing, await self._queue.missing(self._broker, entries)
         # A second message for the same generation changes nothing, because only one claim succeeds.
         lost = [entry for entry in entries if entry.generation_id in before & self._missing]

@@ -94,6 +94,24 @@ async def test_a_poisoned_item_fails_alone(commits: GroupCommit) -> None:
     ]
 
 
+async def test_operations_of_several_kinds_run_in_one_order_in_all_processes(commits: GroupCommit) -> None:
+    ran: list[str] = []
+
+    def first(now: datetime, items: Sequence[None]) -> list[None]:
+        ran.append("first")
+        return list(items)
+
+    def second(now: datetime, items: Sequence[None]) -> list[None]:
+        ran.append("second")
+        return list(items)
+
+    async with held_up(commits):
+        asked = [asyncio.ensure_future(commits.write(operation, None)) for operation in (second, first)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*asked)
+    assert ran == ["first", "second"]
+
+
 async def test_operations_of_several_kinds_share_a_transaction_and_its_clock(commits: GroupCommit) -> None:
     def tell_time(now: datetime, items: Sequence[None]) -> list[datetime]:
         return [now for _ in items]

@@ -32,14 +32,14 @@ class End:
     """The one that answered, or was the last to be asked."""
 
 
-def waiting_since(min_age_ms: int, limit: int) -> list[tuple[UUID, int]]:
+def waiting_since(min_age_ms: int, limit: int) -> list[tuple[UUID, int, int | None]]:
     """Return the generations that no worker has claimed `min_age_ms` after admission, the oldest first, each
-    with its organization.
+    with its organization and its class in the queue.
 
     Leaves out those whose time in the queue is over: the reaper settles them.
     """
     oldest = _waiting_since(min_age_ms).order_by("lease_expires_at")
-    return list(oldest.values_list("id", "organization_id")[:limit])
+    return list(oldest.values_list("id", "organization_id", "queue_class")[:limit])
 
 
 def is_waiting_since(min_age_ms: int, generation_id: UUID) -> bool:

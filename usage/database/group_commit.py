@@ -135,7 +135,7 @@ class GroupCommit:
 
     def _transact_again(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
         """Run the batch, again after a deadlock."""
-        # An operation locks its rows in order, but two operations that share a transaction may not.
+        # Each operation locks its rows in order, but two of them may lock rows of the same table.
         for _ in range(DEADLOCK_RETRIES):
             try:
                 return self._transact(batch)
@@ -146,15 +146,21 @@ class GroupCommit:
         return self._transact(batch)
 
     def _transact(self, batch: Sequence[_Waiting]) -> list[tuple[_Waiting, Any]]:
+        # In one order in all processes: a transaction that waits for another one may hold nothing that the
+        # other one waits for.
         groups: dict[Operation[Any, Any], list[_Waiting]] = {}
         for waiting in batch:
             groups.setdefault(waiting.operation, []).append(waiting)
         results: list[tuple[_Waiting, Any]] = []
         with self._write_lock.held(), transaction.atomic():
             now = clock.begin()
-            for operation, group in groups.items():
+            for operation, group in sorted(groups.items(), key=lambda each: _name_of(each[0])):
                 results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
         return results
+
+
+def _name_of(operation: Operation[Any, Any]) -> str:
+    return f"{operation.__module__}.{operation.__qualname__}"
 
 
 def _guarded(function: Callable[[], Result]) -> Result:

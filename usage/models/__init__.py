@@ -18,7 +18,7 @@ from usage.models.generations import (
     UsageSource,
 )
 from usage.models.ledger import BOOKED, CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
-from usage.models.notifications import OPERATORS_KINDS, TENANTS_KINDS, WITH_AN_END, Event, EventKind
+from usage.models.notifications import ENDS, OPERATORS_KINDS, TENANTS_KINDS, WITH_AN_END, Event, EventKind
 from usage.models.prices import Discount, Price
 from usage.models.refused_requests import RefusedKeys, RefusedRequests
 from usage.models.retention import RetentionHorizon
@@ -36,7 +36,7 @@ from usage.models.statements import CORRECTING, CREDITING, DailyItem, ItemizedDa
 from usage.models.verification import LedgerCheck
 
 __all__ = [
-    "ANY_ERROR", "BOOKED", "CHARGED", "CORRECTING", "CREDITING", "FAILED", "OPEN", "OPERATORS_KINDS",
+    "ANY_ERROR", "BOOKED", "CHARGED", "CORRECTING", "CREDITING", "ENDS", "FAILED", "OPEN", "OPERATORS_KINDS",
     "SPENT", "TENANTS_KINDS", "WITH_AN_END", "Budget", "BudgetLimit", "ClosedDay", "Credit",
     "DailyEndUserUsage", "DailyFirstTokens", "DailyItem", "DailyTotals", "DailyUsage", "Dimension",
     "Discount", "Event", "EventKind", "Generation", "HourlyUsage", "IdempotencyKey", "ItemKind",

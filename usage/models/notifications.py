@@ -1,5 +1,6 @@
 """The outbox of events, each written once, of which people and systems get messages."""
 
+from collections.abc import Mapping
 from uuid import uuid4
 
 from django.db import models
@@ -25,6 +26,11 @@ class EventKind(models.TextChoices):
     TEST = "webhook.test", "Test of a webhook"
 
 
+# The kind that ends each of those that last.
+ENDS: Mapping[str, EventKind] = {
+    EventKind.MODEL: EventKind.MODEL_UP,
+    EventKind.DEPLOYMENT: EventKind.DEPLOYMENT_UP,
+}
 # The kinds of the service: its operators get them, organizations do not.
 OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER)
 TENANTS_KINDS = (

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from usage.books.outbox import NewEvent
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
-from usage.models import Event, EventKind, Outcome
+from usage.models import ENDS, Event, EventKind, Outcome
 from usage.notifications.watch import callers
 
 REMIND_AFTER = timedelta(days=1)
@@ -21,10 +21,6 @@ AGAIN_AFTER = timedelta(hours=1)
 FORGET_AFTER = timedelta(days=3)
 # The end is an answer to a request that began so recently; a look a minute misses none.
 ANSWERED_WITHIN = timedelta(minutes=5)
-_ENDS: Mapping[str, EventKind] = {
-    EventKind.MODEL: EventKind.MODEL_UP,
-    EventKind.DEPLOYMENT: EventKind.DEPLOYMENT_UP,
-}
 # A model, or a model and the name of a deployment.
 Place = tuple[str, ...]
 
@@ -48,9 +44,9 @@ def changes(now: datetime, deployments: Collection[str], models: Collection[str]
 
 def _newest(now: datetime) -> dict[tuple[str, str], Event]:
     """Return the newest event of each outage, by its kind when it is down and its subject."""
-    kinds = [*_ENDS, *_ENDS.values()]
+    kinds = [*ENDS, *ENDS.values()]
     rows = Event.objects.filter(kind__in=kinds, created_at__gte=now - FORGET_AFTER)
-    begins = {end.value: begin for begin, end in _ENDS.items()}
+    begins = {end.value: begin for begin, end in ENDS.items()}
     return {(begins.get(row.kind, row.kind), row.subject): row for row in rows.order_by("created_at", "pk")}
 
 
@@ -74,7 +70,7 @@ def _begun(
         before, since = newest.get((event.kind, event.subject)), now.isoformat()
         period = str(now.astimezone(UTC).date())
         if before is not None:
-            is_going_on = before.kind in _ENDS
+            is_going_on = before.kind in ENDS
             wait, start = AGAIN_AFTER, _since(before)
             if is_going_on:
                 wait, start, since = REMIND_AFTER, before.created_at, _since(before).isoformat()
@@ -94,7 +90,7 @@ def _ended(now: datetime, open_ones: Iterable[Event]) -> Iterator[NewEvent]:
             for row in rows:
                 data = {**row.data, "since": _since(row).isoformat()}
                 period = row.created_at.isoformat()
-                yield NewEvent(_ENDS[row.kind], row.organization_id, row.subject, period, "", data)
+                yield NewEvent(ENDS[row.kind], row.organization_id, row.subject, period, "", data)
 
 
 def _place(event: Event) -> Place:

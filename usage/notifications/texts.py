@@ -105,5 +105,6 @@ _SENTENCES: Mapping[str, Callable[[Data], str]] = {
 
 
 def sentence(event: Event) -> str:
-    """Return what has happened, in one sentence."""
-    return _SENTENCES[event.kind](event.data)
+    """Return what has happened, in one sentence; of a kind that only a newer release knows, its name."""
+    written = _SENTENCES.get(event.kind)
+    return written(event.data) if written else f"{event.kind}."

@@ -26,8 +26,10 @@ MAX_TICK_S = 0.005
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
 # The most in one entry, unless a single delta is larger: a reader handles an entry in one step.
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
-# To encode so many once is cheaper than to add up their lengths first.
+# To encode so many once is cheaper than to add up their lengths first, unless they are long, as the first one
+# shows.
 SHORT_BATCH_DELTAS = 64
+SHORT_DELTA_CHARS = MAX_ENTRY_CHARS // SHORT_BATCH_DELTAS
 # Up to this number of generations there are no turns: one call nearly always holds them all.
 MOST_IN_ORDER = 16
 # A web process gives up after the same time (`web/inbox.py`), so nobody waits for later deltas.
@@ -187,7 +189,8 @@ class Publisher:
 
 def _first_entry(batch: list[AnyDelta]) -> tuple[int, bytes]:
     """Return how many of the deltas go into one entry, and these encoded."""
-    if len(batch) <= SHORT_BATCH_DELTAS and len(encoded := deltas.encode(batch)) <= MAX_ENTRY_CHARS:
+    is_short = len(batch) <= SHORT_BATCH_DELTAS and batch[0].content_chars <= SHORT_DELTA_CHARS
+    if is_short and len(encoded := deltas.encode(batch)) <= MAX_ENTRY_CHARS:
         return len(batch), encoded
     ends = list(accumulate(delta.content_chars for delta in batch[:MAX_ENTRY_DELTAS]))
     end = max(1, bisect_right(ends, MAX_ENTRY_CHARS))

@@ -69,6 +69,22 @@ def test_each_person_chooses_the_kinds(
     assert mailbox.receivers == ["bob@example.com"]
 
 
+def test_a_choice_for_an_outage_counts_for_its_end(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    acme = alice.project.organization
+    prefer(alice.user, acme, {EventKind.MODEL: False})
+    assert not preferences(alice.user, acme)[EventKind.MODEL_UP]
+    write_event(alice, now, EventKind.MODEL_UP)
+    deliver(now)
+    assert mailbox.receivers == []
+    prefer(alice.user, acme, {EventKind.MODEL_UP: True})
+    write_event(alice, now + timedelta(hours=1), EventKind.MODEL_UP)
+    deliver(now)
+    assert mailbox.receivers == ["alice@example.com"]
+
+
 def test_nobody_gets_mail_without_an_address_or_before_they_have_joined(
     mailbox: Mailbox, alice: Person, bob: Person, deliver: Deliver, now: datetime
 ) -> None:

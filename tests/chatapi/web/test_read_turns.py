@@ -71,6 +71,17 @@ def test_a_round_ends_when_those_left_out_have_left(loop: Loop) -> None:
     assert loop.turn("abc", 0.009) == "abc"
 
 
+def test_a_round_ends_however_many_come_meanwhile(loop: Loop) -> None:
+    crowd = "".join(map(chr, range(1_000, 1_100)))
+    read = loop.turn(f"a{crowd}", 0.001)
+    assert read.count("a") == 1
+    for number in range(20):
+        late = "".join(map(chr, range(2_000 + 100 * number, 2_100 + 100 * number)))
+        read += loop.turn(f"{late}a{crowd}", 0.001)
+    assert read.count("a") > 1
+    assert {*crowd} <= {*read}
+
+
 def test_sockets_that_are_left_out_are_not_polled_for_nothing(loop: Loop) -> None:
     """H5: four thousand of one client would hold up the loop by being refused."""
     crowd = "".join(map(chr, range(1_000, 5_000)))
