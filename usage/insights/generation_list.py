@@ -155,19 +155,6 @@ def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) ->
     return Page(found[:limit], cursor, floor.admitted_at if floor else None)
 
 
-@report
-@time_limit()
-def error_codes(over: Range, filters: Filters) -> list[tuple[str, int]]:
-    """Return the error codes of the failed ones among the newest `SEARCHED` requests of the range, with their
-    numbers, the most first.
-    """
-    resolved = _with_one_owner(_asked(over, filters))
-    if resolved is None:
-        return []
-    rows = _matching(_newest(resolved)[0].filter(outcome__in=FAILED), resolved).order_by()
-    return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
-
-
 class NewestRequests(NamedTuple):
     """The matching ones among the newest `SEARCHED` requests of a range."""
 
@@ -183,6 +170,14 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
     return NewestRequests(_matching(rows, resolved), floor.admitted_at if floor else None)
+
+
+@report
+@time_limit()
+def error_codes(newest: NewestRequests) -> list[tuple[str, int]]:
+    """Return the error codes of those that failed, with their numbers, the most first."""
+    rows = newest.rows.filter(outcome__in=FAILED).order_by()
+    return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
 
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:

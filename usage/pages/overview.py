@@ -19,7 +19,7 @@ from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
-from usage.pages.filters import page_url, parameters_of, words
+from usage.pages.filters import page_url, parameters_of
 from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
@@ -180,7 +180,7 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
         return Group(label, values, is_rest=True)
     url = form.group_url(form.group_by, group_id)
     if form.group_by == "outcome":
-        return Group(words(group_id), values, url, _OUTCOME_COLOURS.get(group_id, ""))
+        return Group(label, values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)
 
 

@@ -87,7 +87,7 @@ class OverviewForm(UsageFilterForm):
     )
 
     metadata_key = forms.CharField(
-        required=False, label="Metadata key", max_length=64, widget=forms.HiddenInput
+        required=False, label="Metadata key", max_length=64, strip=False, widget=forms.HiddenInput
     )
 
     def clean(self) -> dict[str, Any]:
@@ -131,6 +131,8 @@ class OverviewForm(UsageFilterForm):
 
     def label(self, group: GroupBy, name: str) -> str:
         """Return the name of a group as the page shows it."""
+        if group in ("error", "outcome"):
+            return words(name)
         return f"{name} ({self.model_kinds[name]})" if group == "model" and name in self.model_kinds else name
 
     def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
@@ -185,6 +187,18 @@ class OverviewForm(UsageFilterForm):
     def group_title(self) -> str:
         """Return what the groups are: of metadata the key."""
         return self.shown_key if self.group_by == "metadata" else words(self.group_by)
+
+    @property
+    def column_title(self) -> str:
+        """Return the heading of the groups' names: a key of metadata keeps its case."""
+        return self.shown_key if self.group_by == "metadata" else words(self.group_by).capitalize()
+
+    @property
+    def has_partial_groups(self) -> bool:
+        """Return whether the groups are not all of the sums: no rollup has them, and by error requests
+        without one have none.
+        """
+        return self.group_by in ("error", "metadata")
 
     @property
     def is_of_requests(self) -> bool:
@@ -298,9 +312,16 @@ class OverviewForm(UsageFilterForm):
         """Return the URL of the requests of one group; empty if their list can't be narrowed to it."""
         if group != "metadata":
             return self.rows_url(**{group: group_id})
+        pair = self.pair_of(group_id)
+        return self.rows_url(metadata=pair) if pair else ""
+
+    def pair_of(self, group_id: str) -> str:
+        """Return the filter of a group of metadata; empty if there is none: of requests without the key,
+        beside the filter of another key, and of a key that the filter's first "=" would cut.
+        """
         key, narrowed = self.shown_key, self.filters.metadata
-        is_possible = group_id and (narrowed is None or narrowed[0] == key)
-        return self.rows_url(metadata=f"{key}={group_id}") if is_possible else ""
+        is_possible = group_id and "=" not in key and (narrowed is None or narrowed[0] == key)
+        return f"{key}={group_id}" if is_possible else ""
 
     @property
     def errors_url(self) -> str:
