@@ -23,7 +23,7 @@ from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days, refused_requests
 
 # So that the page stays below 150 kB with a chart of groups beside the others.
-MAX_GROUPED_COLUMNS = 40
+MAX_GROUPED_COLUMNS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        grouped = insights.series_beside(form.chart, [])[0] if form.is_grouped else []
-        points = _of_all_groups(form, grouped)
+        grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
     trends = _trends([bucket_of(form, *span) for span in spans], found)
@@ -106,16 +105,18 @@ def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
     return form
 
 
-def _of_all_groups(form: ConsoleUsageForm, grouped: Sequence[Point]) -> list[Totals]:
-    """Return the sums of each bucket, which are read if there are no groups with all of them."""
-    if not grouped or form.has_partial_groups:
-        points, _ = insights.series_beside(replace(form.chart, group_by=None), [])
-        return [point.totals for point in points]
-    count_of_groups = len(grouped) // len(form.over.starts())
-    return [
-        sum((point.totals for point in grouped[at : at + count_of_groups]), Totals())
-        for at in range(0, len(grouped), count_of_groups)
-    ]
+def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
+    """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
+    if form.is_grouped and form.has_partial_groups:
+        return insights.series_and_whole(form.chart)
+    chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
+    points, _ = insights.series_beside(chart, [])
+    count_of_groups = max(len(points) // len(form.over.starts()), 1)
+    whole = [
+        sum((point.totals for point in points[at : at + count_of_groups]), Totals())
+        for at in range(0, len(points), count_of_groups)
+    ] or [Totals()] * len(form.over.starts())
+    return (points if form.is_grouped else []), whole
 
 
 def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:

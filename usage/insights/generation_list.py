@@ -327,7 +327,8 @@ def _first_id(moment: datetime) -> UUID:
 def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
     """Return the filters with only the owner whose index is read.
 
-    None if the key, project and organization don't belong together, so that no request can match.
+    None if no request can match, because the key is not of the project or the organization, or there is no
+    such project.
     """
     organization_id = filters.organization_id
     if filters.api_key_id is not None:
@@ -337,10 +338,9 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         is_alone = filters.project_id is None and organization_id is None
         is_possible = is_alone or keys.exists()
         return replace(filters, organization_id=None, project_id=None) if is_possible else None
-    if filters.project_id is not None:
+    if filters.project_id is not None and organization_id is None:
         home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
-        is_possible = home is not None and organization_id in (None, home)
-        return _with_stored_name(replace(filters, organization_id=home)) if is_possible else None
+        return None if home is None else _with_stored_name(replace(filters, organization_id=home))
     return _with_stored_name(filters)
 
 

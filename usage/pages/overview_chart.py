@@ -33,10 +33,15 @@ class Group:
     def short_name(self) -> str:
         return _short(self.name, _LEGEND_CHARS)
 
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the short name is not the whole one."""
+        return self.short_name != self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One column: its short name under the axis, its full name, and the URL of its rows."""
+    """One column: its short name under the axis, its full name, and the URL of its rows, which may be empty."""
 
     label: str
     name: str

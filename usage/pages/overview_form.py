@@ -176,7 +176,23 @@ class OverviewForm(UsageFilterForm):
     @cached_property
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
-        return insights.newest_settled(self.over, super().filters)
+        filters = self._without_owners_of_key(super().filters)
+        if filters.project_id is not None and filters.organization_id is None:
+            field: Any = self.fields["project"]
+            if (project := field.row(filters.project_id)) is not None:
+                filters = replace(filters, organization_id=project.organization_id)
+        return insights.newest_settled(self.over, filters)
+
+    def _without_owners_of_key(self, filters: Filters) -> Filters:
+        """Return the filters without the project and the organization of the key: less is looked up then."""
+        if filters.api_key_id is None:
+            return filters
+        field: Any = self.fields["key"]
+        key = field.row(filters.api_key_id)
+        if key is None or filters.project_id not in (None, key.project_id):
+            return filters
+        is_own = filters.organization_id in (None, key.project.organization_id)
+        return replace(filters, project_id=None, organization_id=None) if is_own else filters
 
     @property
     def shown_key(self) -> str:
@@ -210,7 +226,7 @@ class OverviewForm(UsageFilterForm):
         """Return what the chart shows: of the newest requests if the rollups know too little."""
         is_of_requests = request_sums.are_needed(self.group_by, self.filters)
         newest = self.newest if is_of_requests else None
-        return SumsSpec(self.over, self.group_by, self.filters, newest)
+        return SumsSpec(self.over, self.group_by, self._without_owners_of_key(self.filters), newest)
 
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""
