@@ -20,7 +20,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
-from accounts.models import Member, Organization, Project, RateLimit, Role
+from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
 from chatapi import identity
 from chatapi.models import Deployment, ServedModel
 from tests.admin_pages import client_of
@@ -116,6 +116,7 @@ def fill(acme: Organization, alice: Person) -> None:
         prices.change(model.id, PRICE)
     for number in range(30):
         person = join(f"person {number}", Role.MEMBER, acme, f"project {number}")
+        APIKey.objects.filter(pk=person.api_key.pk).update(name=f"key {number} ".ljust(100, "x"))
         for outcome in (Outcome.COMPLETED, Outcome.COMPLETED if number % 5 else Outcome.FAILED):
             run(person, outcome=outcome, model=f"model-{number}")
         refused_requests.add(timezone.now(), [{Refusal(person.api_key.pk, 429, f"code_{number}"): 1}])
