@@ -352,8 +352,8 @@ class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     """Requests of known keys that were refused before anything ran, by hour."""
 
     nothing_yet = (
-        "No request of a known key was refused: rate limits, budgets and mistakes in requests are counted "
-        "here within seconds."
+        "No request of a known key was refused: rate limits, budgets, mistakes in requests and keys that are "
+        "no longer valid are counted here within seconds."
     )
     list_before_template = "usage/refused_keys.html"
     list_display = ["hour_utc", "who", "key_short", "http_status", "code", "requests_count"]

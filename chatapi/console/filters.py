@@ -14,7 +14,7 @@ from accounts.models import APIKey, Organization, Project
 from chatapi.console.tenancy import Console
 from usage.insights import GroupBy, Range
 from usage.models.generations import ANY_ERROR
-from usage.pages.filters import NO_HELP, TIME, RowField, UsageFilterForm
+from usage.pages.filters import NO_HELP, RowField, UsageFilterForm
 from usage.pages.overview_form import OverviewForm
 from usage.pages.range_links import Choice
 from usage.pages.requests_form import RequestsForm
@@ -49,6 +49,9 @@ class OfConsole(UsageFilterForm):
 
 class SumsForm(OfConsole, OverviewForm):
     """What pages show that add up an organization's requests."""
+
+    # Sums are not kept of any error; `OfConsole`, which comes first, has the choices of lists.
+    outcome = OverviewForm.base_fields["outcome"]
 
     def own_organizations(self) -> "QuerySet[Organization]":
         return Organization.objects.none()
@@ -108,17 +111,15 @@ class ConsoleUsageForm(SumsForm):
 
     def errors_of(self, code: str) -> str:
         """Return the URL of the range's requests that failed with this error code."""
-        filters = self.parameters("project", "key", "model", "metadata", *TIME)
-        return self.link("requests", {**filters, "error": code, "outcome": ANY_ERROR})
+        return self.rows_url(error=code, outcome=ANY_ERROR)
 
     def narrowed_url(self, group_id: str) -> str:
         """Return the URL of this page about one group; empty if it can't be narrowed to it."""
         rest = {"group": "", "measure": "", "metadata_key": ""}
         if self.group_by != "metadata":
             return self.link(self.page, self.query | rest | {self.group_by: group_id})
-        is_possible = group_id and self.filters.metadata is None
-        pair = {"metadata": f"{self.shown_key}={group_id}"}
-        return self.link(self.page, self.query | rest | pair) if is_possible else ""
+        pair = self.pair_of(group_id)
+        return self.link(self.page, self.query | rest | {"metadata": pair}) if pair else ""
 
 
 class ConsoleRequestsForm(OfConsole, RequestsForm):
@@ -172,5 +173,5 @@ def _row(console: Console, model: type[Model], row_id: int) -> Model | None:
     """Return the organization's row; the frame has read most of those that are asked for."""
     own = (console.organization, *console.projects)
     read = next((row for row in own if isinstance(row, model) and row.pk == row_id), None)
-    rows = model._default_manager.filter(pk=row_id)
+    rows = model._default_manager.select_related().filter(pk=row_id)
     return read or access.belonging_to(console.organization.pk, rows).first()

@@ -1,6 +1,7 @@
 """Overview: what an organization spends, by time and by project, model, key or outcome."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -31,16 +32,14 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     with closed_days.read_once(form.over.before.start, form.over.end):
         # An organization that did not exist for all of the time before has nothing to compare with.
         can_compare = not form.is_of_requests and console.organization.created_at <= form.over.before.start
-        # The chart by error has only the requests with one.
-        is_part = form.group_by == "error"
-        ranges = [*([form.over] if is_part else []), *([form.over.before] if can_compare else [])]
-        points, totals = insights.series_beside(
-            form.chart, [SumsSpec(each, None, form.filters) for each in ranges]
-        )
+        specs = [SumsSpec(form.over.before, None, form.chart.filters)] if can_compare else []
+        if form.has_partial_groups:
+            specs.append(replace(form.chart, group_by=None))
+        points, totals = insights.series_beside(form.chart, specs)
     chips = form.chips()
     form.offer_choices()
+    now = totals.pop() if form.has_partial_groups else sum((point.totals for point in points), Totals())
     before = totals.pop() if can_compare else Totals()
-    now = totals.pop() if is_part else sum((point.totals for point in points), Totals())
     context |= {
         "form": form,
         "before": form.over.before,
@@ -49,7 +48,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "groups": _groups(form, points, now),
         "has_usage": now.requests > 0,
         "has_earlier": before.requests > 0,
-        "refusals": refusals(form, lambda *_: "") if is_part else None,
+        "refusals": refusals(form, lambda *_: "") if form.group_by == "error" else None,
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "chips": chips,

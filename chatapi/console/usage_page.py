@@ -1,7 +1,7 @@
 """Usage: requests, failures and speed over time, and what went wrong."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -17,11 +17,13 @@ from usage.insights import Point, Totals
 from usage.insights.generation_list import SEARCHED, error_codes
 from usage.insights.speed import Speed, percentile, speeds
 from usage.pages import exports
-from usage.pages.filters import words
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days, refused_requests
+
+# So that the page stays below 150 kB with a chart of groups beside the others.
+MAX_GROUPED_COLUMNS = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,12 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     if not form.is_valid():
         return render(request, console, "usage.html", context | {"mistake": form.mistake}, status=400)
     starts = form.over.starts()
-    step = -(-len(starts) // MAX_COLUMNS)
+    most_columns = MAX_GROUPED_COLUMNS if form.is_grouped else MAX_COLUMNS
+    step = -(-len(starts) // most_columns)
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        grouped = insights.series(form.over, form.group_by, form.filters) if form.is_grouped else []
-        points = _of_all_groups(form, grouped)
+        grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
     trends = _trends([bucket_of(form, *span) for span in spans], found)
@@ -77,12 +79,10 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "trends": trends,
         "rows": _rows(trends),
         "has_usage": any(each.totals.requests for each in found),
-        "chart": chart_of(form, grouped, MAX_COLUMNS) if grouped else None,
+        "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
         "newest_since": form.newest_since(),
-        "errors": [
-            (code, times, form.errors_of(code)) for code, times in error_codes(form.over, form.filters)
-        ],
+        "errors": _errors(form),
         "searched": SEARCHED,
         "refusals": _refusals(form),
         "view_url": request.build_absolute_uri(),
@@ -105,15 +105,18 @@ def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
     return form
 
 
-def _of_all_groups(form: ConsoleUsageForm, grouped: Sequence[Point]) -> list[Totals]:
-    """Return the sums of each bucket; by error they are read, because requests without one have no group."""
-    if not grouped or form.group_by == "error":
-        return [point.totals for point in insights.series(form.over, None, form.filters)]
-    count_of_groups = len(grouped) // len(form.over.starts())
-    return [
-        sum((point.totals for point in grouped[at : at + count_of_groups]), Totals())
-        for at in range(0, len(grouped), count_of_groups)
-    ]
+def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
+    """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
+    if form.is_grouped and form.has_partial_groups:
+        return insights.series_and_whole(form.chart)
+    chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
+    points, _ = insights.series_beside(chart, [])
+    count_of_groups = max(len(points) // len(form.over.starts()), 1)
+    whole = [
+        sum((point.totals for point in points[at : at + count_of_groups]), Totals())
+        for at in range(0, len(points), count_of_groups)
+    ] or [Totals()] * len(form.over.starts())
+    return (points if form.is_grouped else []), whole
 
 
 def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
@@ -124,7 +127,7 @@ def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
         sums[group] = sums.get(group, Totals()) + point.totals
     lines = []
     for (group_id, name), totals in sums.items():
-        label = words(name) if form.group_by in ("error", "outcome") else form.label(form.group_by, name)
+        label = form.label(form.group_by, name)
         url = "" if group_id is None else form.narrowed_url(group_id)
         lines.append(GroupLine(label, url, totals, share(totals.failed_requests, totals.requests)))
     return sorted(lines, key=lambda line: (not line.url, -line.totals.requests, line.label))
@@ -136,6 +139,13 @@ def _rows(trends: Sequence[Trend]) -> list[Row]:
         Row(parts[0].bucket, [cell for part in parts for cell in part.cells])
         for parts in zip(*(trend.columns for trend in trends), strict=True)
     ]
+
+
+def _errors(form: ConsoleUsageForm) -> list[tuple[str, int, str]] | None:
+    """Return the codes of requests that failed, with their numbers and URLs; None if the groups are these."""
+    if form.group_by == "error":
+        return None
+    return [(code, times, form.errors_of(code)) for code, times in error_codes(form.newest)]
 
 
 def _refusals(form: ConsoleUsageForm) -> list[tuple[int, str, int]] | None:

@@ -3,7 +3,9 @@
 import csv
 import re
 from datetime import UTC, datetime, timedelta
+from html import escape, unescape
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.utils import timezone
@@ -13,10 +15,12 @@ from chatapi.models import ServedModel
 from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
 from usage import insights
+from usage.books import corrections
+from usage.books.credit import Note
 from usage.database.clock import database_now
-from usage.insights import Filters
+from usage.insights import Filters, generation_list
 from usage.insights.speed import SAMPLE, speeds
-from usage.models import Generation, Outcome, RefusedRequests
+from usage.models import Generation, Kind, LedgerEntry, Outcome, RefusedRequests
 from usage.pricing import Tokens
 
 
@@ -123,6 +127,58 @@ def test_it_is_grouped_as_the_overview_is(
         assert number(narrowed, "Requests") == str(each.totals.requests)
     for title in ("Yesterday", "30 days", "Project", "Metadata"):
         assert re.search(rf'href="([^"]*)"[^>]*>{title}<', page.content.decode()), title
+
+
+@pytest.mark.parametrize("group", ["error", "metadata"])
+def test_the_sums_beside_partial_groups_are_those_of_all_requests(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    failures_of_teams(alice)
+    charge = LedgerEntry.objects.filter(kind=Kind.CHARGE).latest("created_at")
+    corrections.correct(charge.pk, -charge.amount_nanodollars, Note("refund", "root"))
+    monkeypatch.setattr(generation_list, "SEARCHED", 2)
+    client = client_of(alice.user)
+    page = client.get(url(alice, f"usage?days=1&group={group}"))
+    assert sum(each.totals.requests for each in page.context["groups"]) < 3
+    assert number(page, "Requests") == "3"
+    of_group, of_model = (client.get(url(alice, f"overview?group={each}")) for each in (group, "model"))
+    cards = [[(card.title, card.exact) for card in each.context["cards"]] for each in (of_group, of_model)]
+    assert cards[0] == cards[1]
+    for each in (page, of_group):
+        assert f"the groups by {'team' if group == 'metadata' else 'error'} are those of the newest" in text(
+            each
+        )
+
+
+@pytest.mark.parametrize("query", ["", "&error=upstream_error", "&metadata=other%3D1"])
+@pytest.mark.parametrize("key", ["team", " team ", "Team", "team=x"])
+def test_a_group_of_metadata_leads_to_its_requests(alice: Person, key: str, query: str) -> None:
+    values = [" padded ", "a=b", "<b>&\"'", "x" * 512, "plain"]
+    for value in values:
+        row = run(alice, outcome=Outcome.FAILED, error_code="upstream_error")
+        Generation.objects.filter(pk=row.pk).update(metadata={key: value, "other": "1"})
+    client = client_of(alice.user)
+    for name in ("usage", "overview"):
+        page = client.get(
+            url(alice, f"{name}?days=1&group=metadata&{urlencode({'metadata_key': key})}{query}")
+        )
+        assert f'<thead><tr><th scope="col">{escape(key)}</th>' in page.content.decode()
+        groups = {each.label: each for each in page.context["groups"]}
+        assert sorted(groups) == sorted(values)
+        for each in groups.values():
+            if "=" in key or query.startswith("&metadata"):
+                assert each.url == "", "no filter stands for it"
+                continue
+            led = client.get(each.url)
+            found = number(led, "Requests") if name == "usage" else str(len(led.context["page"].rows))
+            assert found == "1", each.label
+
+
+@pytest.mark.parametrize("page", ["usage", "overview", "usage.csv"])
+def test_any_error_is_no_outcome_of_sums(alice: Person, page: str) -> None:
+    answer = client_of(alice.user).get(url(alice, f"{page}?outcome=any_error"))
+    assert answer.status_code == 400
+    assert "'any_error' is none of completed" in unescape(answer.text)
 
 
 def test_a_range_keeps_the_filters_and_the_group(alice: Person) -> None:

@@ -22,7 +22,18 @@ from usage.insights.range import Bucket, Range, parse_range
 from usage.insights.request_sums import metadata_keys
 from usage.insights.service_health import Health, health
 from usage.insights.sources import Filters, GroupBy
-from usage.insights.sums import Point, Row, SumsSpec, Totals, by_amount, series, series_beside, top, totals
+from usage.insights.sums import (
+    Point,
+    Row,
+    SumsSpec,
+    Totals,
+    by_amount,
+    series,
+    series_and_whole,
+    series_beside,
+    top,
+    totals,
+)
 from usage.models.generations import FAILED
 
 __all__ = [
@@ -30,6 +41,6 @@ __all__ = [
     "ModelCounters", "NewestRequests", "Overage", "OverviewSums", "Page", "Percentiles", "Point", "Range",
     "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
     "can_rank", "counters", "first_token_ms", "health", "metadata_keys", "newest_settled", "overage",
-    "overview_sums", "parse_range", "requests_page", "running", "series", "series_beside", "top",
-    "totals",
+    "overview_sums", "parse_range", "requests_page", "running", "series", "series_and_whole", "series_beside",
+    "top", "totals",
 ]  # fmt: skip

@@ -155,19 +155,6 @@ def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) ->
     return Page(found[:limit], cursor, floor.admitted_at if floor else None)
 
 
-@report
-@time_limit()
-def error_codes(over: Range, filters: Filters) -> list[tuple[str, int]]:
-    """Return the error codes of the failed ones among the newest `SEARCHED` requests of the range, with their
-    numbers, the most first.
-    """
-    resolved = _with_one_owner(_asked(over, filters))
-    if resolved is None:
-        return []
-    rows = _matching(_newest(resolved)[0].filter(outcome__in=FAILED), resolved).order_by()
-    return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
-
-
 class NewestRequests(NamedTuple):
     """The matching ones among the newest `SEARCHED` requests of a range."""
 
@@ -183,6 +170,14 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
     return NewestRequests(_matching(rows, resolved), floor.admitted_at if floor else None)
+
+
+@report
+@time_limit()
+def error_codes(newest: NewestRequests) -> list[tuple[str, int]]:
+    """Return the error codes of those that failed, with their numbers, the most first."""
+    rows = newest.rows.filter(outcome__in=FAILED).order_by()
+    return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
 
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:
@@ -332,7 +327,8 @@ def _first_id(moment: datetime) -> UUID:
 def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
     """Return the filters with only the owner whose index is read.
 
-    None if the key, project and organization don't belong together, so that no request can match.
+    None if no request can match, because the key is not of the project or the organization, or there is no
+    such project.
     """
     organization_id = filters.organization_id
     if filters.api_key_id is not None:
@@ -342,10 +338,9 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         is_alone = filters.project_id is None and organization_id is None
         is_possible = is_alone or keys.exists()
         return replace(filters, organization_id=None, project_id=None) if is_possible else None
-    if filters.project_id is not None:
+    if filters.project_id is not None and organization_id is None:
         home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
-        is_possible = home is not None and organization_id in (None, home)
-        return _with_stored_name(replace(filters, organization_id=home)) if is_possible else None
+        return None if home is None else _with_stored_name(replace(filters, organization_id=home))
     return _with_stored_name(filters)
 
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -110,6 +110,8 @@ class SumsSpec:
 
 Sums = dict[Any, Totals]
 """Totals by the ids or names of the groups; without groups by None."""
+_Group = tuple[Any, str | None, str]
+_Buckets = dict[tuple[int, Any], Totals]
 
 
 @report
@@ -166,13 +168,39 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Poi
     return points_of(chart, ranked, labels), rest
 
 
+@report
+@time_limit()
+def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals]]:
+    """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
+    by error and of the newest requests don't add up to.
+    """
+    ranked = [key for key, _ in by_amount(sums_of([chart])[0])]
+    labels = labels_of({chart.group_by: ranked[:MAX_GROUPS]}) if chart.group_by else {}
+    groups = _groups_of(chart, ranked, labels)
+    own, whole = _sums_by_bucket([chart, replace(chart, group_by=None)], [key for key, _, _ in groups])
+    buckets = range(len(chart.over.starts()))
+    return _points(chart, groups, own), [whole.get((bucket, None), Totals()) for bucket in buckets]
+
+
 def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Point]:
     """Return the points of `series`, from the groups in their order."""
-    groups: list[tuple[Any, str | None, str]] = [(None, None, "all")]
-    if spec.group_by is not None:
-        groups = [(key, str(key), labels[spec.group_by, key]) for key in ranked[:MAX_GROUPS]]
-        groups += [(None, None, "other")] if len(ranked) > MAX_GROUPS else []
-    sums = _sums_by_bucket(spec, [key for key, _, _ in groups])
+    groups = _groups_of(spec, ranked, labels)
+    named = [key for key, _, _ in groups]
+    (sums,) = _sums_by_bucket([spec], named)
+    if spec.group_by == "end_user" and None in named:
+        sums = _with_rest(sums, spec, named)
+    return _points(spec, groups, sums)
+
+
+def _groups_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[_Group]:
+    """Return the chart's groups: each with the name in the database, the id and the label."""
+    if spec.group_by is None:
+        return [(None, None, "all")]
+    groups: list[_Group] = [(key, str(key), labels[spec.group_by, key]) for key in ranked[:MAX_GROUPS]]
+    return [*groups, *([(None, None, "other")] if len(ranked) > MAX_GROUPS else [])]
+
+
+def _points(spec: SumsSpec, groups: Sequence[_Group], sums: _Buckets) -> list[Point]:
     nothing = Totals()
     return [
         Point(start, name, label, sums.get((bucket, key), nothing))
@@ -210,32 +238,30 @@ def _read(
     ]
 
 
-def _sums_by_bucket(spec: SumsSpec, named: list[Any]) -> dict[tuple[int, Any], Totals]:
-    """Return the sums by bucket and group; None among the named groups stands for all others.
+def _sums_by_bucket(specs: Sequence[SumsSpec], named: list[Any]) -> list[_Buckets]:
+    """Return the sums by bucket and group of specs of one range; None among the named groups stands for all
+    others.
 
     A bucket is named by its index: on the day on which clocks are put back, two of them begin at 2:00.
     """
-    starts = [start.astimezone(UTC) for start in spec.over.starts()]
-    found: dict[tuple[int, Any], Totals] = {}
-    for _, moment, group, sums in _read([spec], named, by_start=True):
+    starts = [start.astimezone(UTC) for start in specs[0].over.starts()]
+    found: list[_Buckets] = [{} for _ in specs]
+    for number, moment, group, sums in _read(specs, named, by_start=True):
         # The UTC day of an end user may begin before the range does; it counts in the first bucket.
         key = (max(bisect_right(starts, moment) - 1, 0), group)
-        found[key] = found[key] + sums if key in found else sums
-    if spec.group_by == "end_user" and None in named:
-        return _with_rest(found, spec, named)
+        known = found[number].get(key)
+        found[number][key] = known + sums if known else sums
     return found
 
 
-def _with_rest(
-    found: dict[tuple[int, Any], Totals], spec: SumsSpec, named: list[Any]
-) -> dict[tuple[int, Any], Totals]:
+def _with_rest(found: _Buckets, spec: SumsSpec, named: list[Any]) -> _Buckets:
     """Return the sums of the named end users, and of each UTC day all others and requests without one: a sum
     of all end users would read a row for each.
     """
     over = spec.over
     end = -(-(over.end - _EPOCH) // DAY) * DAY + _EPOCH
     days = Range(over.start - (over.start - _EPOCH) % DAY, end, "day")
-    rest = _sums_by_bucket(SumsSpec(days, None, spec.filters), [None])
+    (rest,) = _sums_by_bucket([SumsSpec(days, None, spec.filters)], [None])
     own = {key: sums for key, sums in found.items() if key[1] in named and key[1] is not None}
     for (bucket, _), sums in own.items():
         rest[bucket, None] = rest.get((bucket, None), Totals()) - sums

@@ -94,7 +94,7 @@ class PairField(forms.CharField):
 
     def __init__(self, **kwargs: Any) -> None:
         widget = forms.TextInput(NO_HELP | {"placeholder": "key=value"})
-        super().__init__(required=False, max_length=1_000, widget=widget, **kwargs)
+        super().__init__(required=False, max_length=1_000, strip=False, widget=widget, **kwargs)
 
     def to_python(self, value: Any) -> Any:
         """Return the pair; raises `ValidationError` for a text without an equals sign."""
@@ -254,10 +254,12 @@ class UsageFilterForm(forms.Form):
         """Return the set parameters of a valid form, rows as ids; a start or an end overrides `days`."""
         found = {}
         for name, field in self.fields.items():
-            # A row's name has become its id; the organization may have been chosen for the person.
-            value = (
-                self.cleaned_data[name] if isinstance(field, RowField) else self.data.get(name, "").strip()
-            )
+            value = self.data.get(name, "")
+            if isinstance(field, RowField):
+                # A row's name has become its id; the organization may have been chosen for the person.
+                value = self.cleaned_data[name]
+            elif getattr(field, "strip", True):
+                value = value.strip()
             if value not in (None, ""):
                 found[name] = str(value)
         if not (found.keys() & {"start", "end"}):

@@ -19,7 +19,7 @@ from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
-from usage.pages.filters import page_url, parameters_of, words
+from usage.pages.filters import page_url, parameters_of
 from usage.pages.gauges import Fullness, fullness
 from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
@@ -29,7 +29,9 @@ from usage.pages.tenant_scope import scoped_form
 from usage.rollups import closed_days
 
 # So that the page stays below 150 kB.
-MAX_COLUMNS = 40
+MAX_COLUMNS = 36
+# A column's URL is on the page up to three times; one with a long value of metadata is left out.
+_MAX_COLUMN_URL = 300
 # Completed is green and failed is red, independent of which is larger.
 _OUTCOME_COLOURS: dict[str, str] = {
     Outcome.COMPLETED: "colour-2",
@@ -180,7 +182,7 @@ def _group(form: OverviewForm, points: Sequence[Point], step: int) -> Group:
         return Group(label, values, is_rest=True)
     url = form.group_url(form.group_by, group_id)
     if form.group_by == "outcome":
-        return Group(words(group_id), values, url, _OUTCOME_COLOURS.get(group_id, ""))
+        return Group(label, values, url, _OUTCOME_COLOURS.get(group_id, ""))
     return Group(label, values, url)
 
 
@@ -188,6 +190,8 @@ def bucket_of(form: OverviewForm, start: datetime, end: datetime) -> Bucket:
     """Return the names of a column, and the URL of its requests."""
     # With the offset from UTC: in the night when clocks go back, 2:00 comes twice.
     url = form.rows_url(days="", start=start.isoformat(), end=end.isoformat())
+    if len(url) > _MAX_COLUMN_URL:
+        url = ""
     is_day = form.over.bucket == "day"
     last = end - timedelta(microseconds=1)
     if is_day:

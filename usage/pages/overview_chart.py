@@ -7,7 +7,8 @@ from math import floor, log10
 # The number of coloured groups; all others are one grey group.
 COLOURS_COUNT = 6
 _LABELS_COUNT = 6
-_NAME_CHARS = 32
+# A name is repeated in every column, and a value of metadata has up to 512 characters.
+_NAME_CHARS, _LEGEND_CHARS = 32, 64
 # The share of a bucket's width that stays free between columns.
 _GAP = 0.24
 
@@ -28,10 +29,19 @@ class Group:
     def total(self) -> int:
         return sum(self.values)
 
+    @property
+    def short_name(self) -> str:
+        return _short(self.name, _LEGEND_CHARS)
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the short name is not the whole one."""
+        return self.short_name != self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One column: its short name under the axis, its full name, and the URL of its rows."""
+    """One column: its short name under the axis, its full name, and the URL of its rows, which may be empty."""
 
     label: str
     name: str
@@ -143,7 +153,7 @@ def _column(
             below += value
             place = (percent(at * width + width * _GAP / 2), percent(100 - 100 * below / top))
             size = (percent(width * (1 - _GAP)), percent(100 * value / top))
-            bars.append(Bar(colour, *place, *size, f"{_short(group.name)}: {to_text(value)}"))
+            bars.append(Bar(colour, *place, *size, f"{_short(group.name, _NAME_CHARS)}: {to_text(value)}"))
     cells = [group.values[at] for _, group in shown]
     return Column(
         bucket,
@@ -186,9 +196,8 @@ def _anchor(at: int, count: int) -> str:
     return "end" if count > 12 and at == count - 1 else "middle"
 
 
-def _short(name: str) -> str:
-    """Return the beginning of a long name: it is repeated in every column."""
-    return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
+def _short(name: str, chars: int) -> str:
+    return name if len(name) <= chars else f"{name[: chars - 1]}…"
 
 
 def percent(number: float) -> str:

@@ -87,7 +87,7 @@ class OverviewForm(UsageFilterForm):
     )
 
     metadata_key = forms.CharField(
-        required=False, label="Metadata key", max_length=64, widget=forms.HiddenInput
+        required=False, label="Metadata key", max_length=64, strip=False, widget=forms.HiddenInput
     )
 
     def clean(self) -> dict[str, Any]:
@@ -131,6 +131,8 @@ class OverviewForm(UsageFilterForm):
 
     def label(self, group: GroupBy, name: str) -> str:
         """Return the name of a group as the page shows it."""
+        if group in ("error", "outcome"):
+            return words(name)
         return f"{name} ({self.model_kinds[name]})" if group == "model" and name in self.model_kinds else name
 
     def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
@@ -174,7 +176,23 @@ class OverviewForm(UsageFilterForm):
     @cached_property
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
-        return insights.newest_settled(self.over, super().filters)
+        filters = self._without_owners_of_key(super().filters)
+        if filters.project_id is not None and filters.organization_id is None:
+            field: Any = self.fields["project"]
+            if (project := field.row(filters.project_id)) is not None:
+                filters = replace(filters, organization_id=project.organization_id)
+        return insights.newest_settled(self.over, filters)
+
+    def _without_owners_of_key(self, filters: Filters) -> Filters:
+        """Return the filters without the project and the organization of the key: less is looked up then."""
+        if filters.api_key_id is None:
+            return filters
+        field: Any = self.fields["key"]
+        key = field.row(filters.api_key_id)
+        if key is None or filters.project_id not in (None, key.project_id):
+            return filters
+        is_own = filters.organization_id in (None, key.project.organization_id)
+        return replace(filters, project_id=None, organization_id=None) if is_own else filters
 
     @property
     def shown_key(self) -> str:
@@ -187,6 +205,18 @@ class OverviewForm(UsageFilterForm):
         return self.shown_key if self.group_by == "metadata" else words(self.group_by)
 
     @property
+    def column_title(self) -> str:
+        """Return the heading of the groups' names: a key of metadata keeps its case."""
+        return self.shown_key if self.group_by == "metadata" else words(self.group_by).capitalize()
+
+    @property
+    def has_partial_groups(self) -> bool:
+        """Return whether the groups are not all of the sums: no rollup has them, and by error requests
+        without one have none.
+        """
+        return self.group_by in ("error", "metadata")
+
+    @property
     def is_of_requests(self) -> bool:
         """Return whether the filters are of columns that only requests have."""
         return request_sums.are_needed(None, self.filters)
@@ -196,7 +226,7 @@ class OverviewForm(UsageFilterForm):
         """Return what the chart shows: of the newest requests if the rollups know too little."""
         is_of_requests = request_sums.are_needed(self.group_by, self.filters)
         newest = self.newest if is_of_requests else None
-        return SumsSpec(self.over, self.group_by, self.filters, newest)
+        return SumsSpec(self.over, self.group_by, self._without_owners_of_key(self.filters), newest)
 
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""
@@ -298,9 +328,16 @@ class OverviewForm(UsageFilterForm):
         """Return the URL of the requests of one group; empty if their list can't be narrowed to it."""
         if group != "metadata":
             return self.rows_url(**{group: group_id})
+        pair = self.pair_of(group_id)
+        return self.rows_url(metadata=pair) if pair else ""
+
+    def pair_of(self, group_id: str) -> str:
+        """Return the filter of a group of metadata; empty if there is none: of requests without the key,
+        beside the filter of another key, and of a key that the filter's first "=" would cut.
+        """
         key, narrowed = self.shown_key, self.filters.metadata
-        is_possible = group_id and (narrowed is None or narrowed[0] == key)
-        return self.rows_url(metadata=f"{key}={group_id}") if is_possible else ""
+        is_possible = group_id and "=" not in key and (narrowed is None or narrowed[0] == key)
+        return f"{key}={group_id}" if is_possible else ""
 
     @property
     def errors_url(self) -> str:
