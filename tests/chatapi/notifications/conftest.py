@@ -65,6 +65,10 @@ def has_signed_in(*people: Person) -> None:
 def write_event(person: Person, now: datetime, kind: EventKind = EventKind.SPEND) -> Event:
     """Write an event of the person's organization."""
     pk = person.project.organization_id
-    data = {"spent_usd": "8.1", "usual_usd": "4"} if kind == EventKind.SPEND else {"model": "small", "since": str(now)}
+    data = (
+        {"spent_usd": "8.1", "usual_usd": "4"}
+        if kind == EventKind.SPEND
+        else {"model": "small", "since": str(now)}
+    )
     outbox.write(now, [NewEvent(kind, pk, f"organization/{pk}", str(now), "", data)])
     return Event.objects.get(organization=pk, kind=kind, period=str(now))
