@@ -20,7 +20,8 @@ from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, liv
 from tests.usage.emptying import without_triggers
 from usage.books import corrections, credit
 from usage.database.group_commit import GroupCommit
-from usage.models import SPENT, DailyItem, ItemizedDay, Kind, LedgerEntry, Statement
+from usage.models import SPENT, DailyItem, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
+from usage.rollups.closed_days import midnight
 from usage.statements import document, issuing, itemizing, month_items
 from usage.statements.document import StatementDocument
 from usage.statements.month import Month
@@ -160,6 +161,20 @@ def test_a_busy_preview_has_the_same_sums_without_kinds(
     assert [getattr(busy.totals, name) for name in same] == [getattr(usual.totals, name) for name in same]
     assert {line.kind for line in busy.lines} >= {"all_tokens"}
     assert sum(line.tokens for line in busy.lines) == sum(line.tokens for line in usual.lines)
+
+
+def test_a_preview_reads_the_hours_of_days_that_are_not_itemized_only(
+    lived: Callable[[int], list[list[APIKey]]],
+) -> None:
+    ((key, _), _) = lived(4)
+    close_all()
+    usual = made_of(key, MARCH)
+    assert usual.totals.requests > 0
+    until = itemizing.itemized_until()
+    assert until is not None
+    assert until > MARCH.first_day
+    HourlyUsage.objects.filter(hour__lt=midnight(until)).delete()
+    assert made_of(key, MARCH) == usual
 
 
 @pytest.fixture

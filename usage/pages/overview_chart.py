@@ -41,7 +41,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One column: its short name under the axis, its full name, and the URL of its rows, or ""."""
+    """One column: its short name under the axis, its full name, and the URL of its rows, if it has one."""
 
     label: str
     name: str

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import NamedTuple
 
 from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, QuerySet, Sum, When
 
@@ -57,46 +56,27 @@ def itemized(organization_id: int, month: Month, end: date) -> Days:
     return days
 
 
-class SoFar(NamedTuple):
-    """A month that is not closed."""
-
-    days: Days
-    """Its items until now; those of days after the month are what came since."""
-    requests: int
-    """The month's requests."""
-    projects: dict[int, str]
-    """The names of the projects of the items, by id."""
-
-
 def so_far(
     organization_id: int, month: Month, itemized_until: date | None, end: date, history: History
-) -> SoFar:
-    """Return the month's items up to `end`, which is tomorrow.
+) -> Days:
+    """Return the month's items up to `end`, which is tomorrow; those of days after the month are what came
+    since.
 
     Those of days that are not itemized yet are read request by request, or added up from the hours if there
     are too many.
     """
     known_until = min(max(itemized_until or month.first_day, month.first_day), end)
     days = itemized(organization_id, month, known_until)
-    # All that has a project is in the hours, too.
-    rows = _hours(organization_id, month.first_day, end).values_list("project_id", "project__name")
-    found = list(
-        rows.annotate(
-            in_month=Sum("requests", filter=Q(hour__lt=month.end), default=0),
-            not_itemized=Sum("requests", filter=Q(hour__gte=midnight(known_until)), default=0),
-        )
-    )
     if known_until < end:
-        is_small = sum(row[3] for row in found) <= MAX_REQUESTS_BY_KIND
-        entries = _entries(organization_id, known_until, end)
+        found = _hours(organization_id, known_until, end).aggregate(requests=Sum("requests", default=0))
         later = (
-            itemizing.items_of(entries, history)
-            if is_small
+            itemizing.items_of(_entries(organization_id, known_until, end), history)
+            if found["requests"] <= MAX_REQUESTS_BY_KIND
             else _by_model(organization_id, known_until, end, month, history)
         )
         for day, items in later.items():
             add(days.setdefault(day, {}), items.items())
-    return SoFar(days, sum(row[2] for row in found), {row[0]: row[1] for row in found})
+    return days
 
 
 def _by_model(organization_id: int, first: date, end: date, month: Month, history: History) -> Days:
