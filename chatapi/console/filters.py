@@ -13,8 +13,9 @@ from accounts import access
 from accounts.models import APIKey, Organization, Project
 from chatapi.console.tenancy import Console
 from usage.insights import GroupBy, Range
+from usage.models import Outcome
 from usage.models.generations import ANY_ERROR
-from usage.pages.filters import NO_HELP, RowField, UsageFilterForm
+from usage.pages.filters import NO_HELP, RowField, UsageFilterForm, choice_field, words
 from usage.pages.overview_form import OverviewForm
 from usage.pages.range_links import Choice
 from usage.pages.requests_form import RequestsForm
@@ -51,7 +52,7 @@ class SumsForm(OfConsole, OverviewForm):
     """What pages show that add up an organization's requests."""
 
     # Sums are not kept of any error; `OfConsole`, which comes first, has the choices of lists.
-    outcome = OverviewForm.base_fields["outcome"]
+    outcome = choice_field("Outcome", {name: words(name) for name in Outcome.values})
 
     def own_organizations(self) -> "QuerySet[Organization]":
         return Organization.objects.none()

@@ -3,14 +3,17 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import date, datetime
+from typing import NamedTuple
 
 from django.db.models import BooleanField, Case, ExpressionWrapper, F, Q, QuerySet, Sum, When
 
 from accounts.models import Project
 from usage import insights
 from usage.books.prices import History
-from usage.insights import Filters, Range
+from usage.insights import Filters, Range, SumsSpec
+from usage.insights.sums import sums_of
 from usage.models import BOOKED, CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
+from usage.rollups import closed_days
 from usage.rollups.closed_days import midnight
 from usage.statements import itemizing
 from usage.statements.itemizing import Days, Item, Sums, add
@@ -56,27 +59,40 @@ def itemized(organization_id: int, month: Month, end: date) -> Days:
     return days
 
 
+class SoFar(NamedTuple):
+    """A month that is not closed."""
+
+    days: Days
+    """Its items until now; those of days after the month are what came since."""
+    requests: int
+    """The month's requests."""
+
+
 def so_far(
     organization_id: int, month: Month, itemized_until: date | None, end: date, history: History
-) -> Days:
-    """Return the month's items up to `end`, which is tomorrow; those of days after the month are what came
-    since.
+) -> SoFar:
+    """Return the month's items up to `end`, which is tomorrow.
 
     Those of days that are not itemized yet are read request by request, or added up from the hours if there
     are too many.
     """
     known_until = min(max(itemized_until or month.first_day, month.first_day), end)
     days = itemized(organization_id, month, known_until)
+    # From closed days, and the hours of the others.
+    ranges = (Range(month.start, month.end, "day"), Range(midnight(known_until), midnight(end), "day"))
+    filters = Filters(organization_id=organization_id)
+    with closed_days.read_once(month.start, max(month.end, midnight(end))):
+        sums = sums_of([SumsSpec(over, None, filters) for over in ranges])
+    in_month, not_itemized = (sum(each.requests for each in found.values()) for found in sums)
     if known_until < end:
-        found = _hours(organization_id, known_until, end).aggregate(requests=Sum("requests", default=0))
         later = (
             itemizing.items_of(_entries(organization_id, known_until, end), history)
-            if found["requests"] <= MAX_REQUESTS_BY_KIND
+            if not_itemized <= MAX_REQUESTS_BY_KIND
             else _by_model(organization_id, known_until, end, month, history)
         )
         for day, items in later.items():
             add(days.setdefault(day, {}), items.items())
-    return days
+    return SoFar(days, in_month)
 
 
 def _by_model(organization_id: int, first: date, end: date, month: Month, history: History) -> Days:

@@ -21,8 +21,8 @@ def preview(organization: Organization, month: Month, now: datetime) -> Statemen
     with snapshot(has_time_limit=True):
         until = itemizing.itemized_until()
         history = History(organization.pk)
-        days = month_items.so_far(organization.pk, month, until, now.date() + DAY, history)
-        moved = sum(sums.amount_nanodollars for items in days.values() for sums in items.values())
+        found = month_items.so_far(organization.pk, month, until, now.date() + DAY, history)
+        moved = sum(sums.amount_nanodollars for items in found.days.values() for sums in items.values())
         return document.build(
             Facts(
                 organization.pk,
@@ -32,8 +32,8 @@ def preview(organization: Organization, month: Month, now: datetime) -> Statemen
                 is_closed=False,
                 # The balance of now, without what has moved since the month began.
                 opening_nanodollars=credit.balance(organization).nanodollars + moved,
-                requests=month_items.rollups(organization.pk, month).requests,
-                days=[each for each in sorted(days.items()) if each[0] < month.next.first_day],
+                requests=found.requests,
+                days=[each for each in sorted(found.days.items()) if each[0] < month.next.first_day],
                 projects=month_items.projects(organization.pk),
                 discounts=month_items.discounts(history.discounts_of(organization.pk), month),
             )
