@@ -54,8 +54,8 @@ NOTHING_USED: Final[Amounts] = dict.fromkeys(Counts, 0)
 """The amounts of a request that never ran."""
 
 
-# The kinds that response headers report.
-_IN_HEADERS = (Counts.REQUESTS, Counts.TOKENS)
+# What response headers report.
+IN_HEADERS = (Counts.REQUESTS, Counts.TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def tightest(statuses: Sequence[LimitStatus], refused: Limit | None = None) -> l
     """Return the limit of requests and the limit of tokens that headers describe, as far as there are any:
     the limit that refused; else the tightest one per minute; else the tightest one per day.
     """
-    of_kinds = ([each for each in statuses if each.limit.counts is kind] for kind in _IN_HEADERS)
+    of_kinds = ([each for each in statuses if each.limit.counts is kind] for kind in IN_HEADERS)
     return [
         min(own, key=lambda own: (own.limit != refused, own.limit.window_ms, own.remaining))
         for own in of_kinds

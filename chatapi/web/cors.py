@@ -9,6 +9,7 @@ from typing import Any
 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
+from accounts.limits import IN_HEADERS
 from chatapi import identity
 from chatapi.wire.protocols import PROTOCOLS
 
@@ -24,9 +25,9 @@ READABLE = b", ".join(
         b"idempotent-replayed", b"location",
         b"openai-processing-ms", b"retry-after", b"retry-after-ms", b"x-should-retry",
         *(
-            b"x-ratelimit-%s-%s" % (figure, unit)
+            b"x-ratelimit-%s-%s" % (figure, unit.encode())
             for figure in (b"limit", b"remaining", b"reset")
-            for unit in (b"requests", b"tokens")
+            for unit in IN_HEADERS
         ),
         *dict.fromkeys(
             name

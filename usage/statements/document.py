@@ -77,6 +77,11 @@ class CreditMovement(Struct, frozen=True, kw_only=True):
     amount: Money
 
 
+# Content that names another kind could be stored, and never be read again.
+assert {*get_args(CreditNote.__annotations__["reason"])} == {*CORRECTING}
+assert {*get_args(CreditMovement.__annotations__["kind"])} == {*CREDITING}
+
+
 class DiscountPeriod(Struct, frozen=True, kw_only=True):
     """A discount that was in effect in the month, from this time until the next one began."""
 

@@ -208,6 +208,7 @@ Item = WholeItem | ItemReference | LeftOut
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)
 }
+assert BUILT_IN.isdisjoint(ID_PREFIXES), "an item that is read is refused, too"
 Items = Annotated[list[Item], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
 
 
