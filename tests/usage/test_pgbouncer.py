@@ -49,7 +49,11 @@ def bouncer() -> Iterator[int]:
     """Return the port of a PgBouncer with one connection to each database of the tests' server."""
     database, port = connection.settings_dict, free_port()
     options = dict(re.findall(r"^ {4}(\w+) = (\w+)$", DOCUMENT.partition("### PgBouncer")[2], re.MULTILINE))
-    assert options == {"pool_mode": "transaction", "ignore_startup_parameters": "options"}
+    assert options == {
+        "listen_port": "6432",
+        "pool_mode": "transaction",
+        "ignore_startup_parameters": "options",
+    }
     options |= {
         "listen_addr": "127.0.0.1",
         "listen_port": str(port),
