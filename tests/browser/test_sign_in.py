@@ -30,9 +30,9 @@ APPROVE = """
 from django.utils import timezone
 from accounts.models import Organization
 from accounts.sign_in.models import EmailDomain
-row = Organization.objects.get(name="Initech")
+row = Organization.objects.get(name="Pied Piper")
 EmailDomain.objects.update_or_create(
-    organization=row, domain="initech.example", defaults={"approved_at": timezone.now(), "joins_as": ""}
+    organization=row, domain="piedpiper.example", defaults={"approved_at": timezone.now(), "joins_as": ""}
 )
 print(row.pk)
 """
@@ -298,7 +298,7 @@ def test_a_forgotten_password_and_an_invitation_come_by_mail(
 def test_an_organizations_people_sign_in_at_its_provider(
     page: Page, browser: Browser, service: Installation, mailbox: Mailbox, provider: Provider
 ) -> None:
-    sign_up(page, service, mailbox, "owen@initech.example", "Initech")
+    sign_up(page, service, mailbox, "owen@piedpiper.example", "Pied Piper")
     made = service.manage("shell", "--no-imports", "-c", APPROVE)
     assert made.returncode == 0, made.stderr
     organization = made.stdout.strip()
@@ -313,14 +313,14 @@ def test_an_organizations_people_sign_in_at_its_provider(
     page.get_by_role("button", name="Save", exact=True).last.click()
     expect(page.get_by_text("The identity provider is saved.")).to_be_visible()
 
-    provider.knows("owen", email="owen@initech.example", email_verified=True, groups=["owners"])
-    provider.knows("nina", email="nina@initech.example", email_verified=True, groups=["admins"])
+    provider.knows("owen", email="owen@piedpiper.example", email_verified=True, groups=["owners"])
+    provider.knows("nina", email="nina@piedpiper.example", email_verified=True, groups=["admins"])
     other = browser.new_context(ignore_https_errors=True)
     owen = other.new_page()
     owen.goto(at(service, "/console/sign-in"))
-    owen.get_by_label("E-mail address or user name").fill("owen@initech.example")
+    owen.get_by_label("E-mail address or user name").fill("owen@piedpiper.example")
     owen.keyboard.press("Enter")
-    owen.get_by_role("link", name="with the identity provider of Initech").click()
+    owen.get_by_role("link", name="with the identity provider of Pied Piper").click()
     at_the_provider(owen, provider, "owen")
     expect(owen.get_by_role("heading", name="Start", exact=True)).to_be_visible()
     other.close()
@@ -330,14 +330,14 @@ def test_an_organizations_people_sign_in_at_its_provider(
     page.get_by_role("button", name="Save", exact=True).last.click()
     expect(page.get_by_text("The identity provider is saved.")).to_be_visible()
     sign_out(page)
-    page.get_by_label("E-mail address or user name").fill("nina@initech.example")
+    page.get_by_label("E-mail address or user name").fill("nina@piedpiper.example")
     page.keyboard.press("Enter")
     at_the_provider(page, provider, "nina")
     expect(page.get_by_role("heading", name="Start", exact=True)).to_be_visible()
     page.get_by_role("link", name="Members").click()
-    expect(page.get_by_role("row", name=re.compile("nina@initech.example.*you"))).to_contain_text("admin")
+    expect(page.get_by_role("row", name=re.compile("nina@piedpiper.example.*you"))).to_contain_text("admin")
     page.goto(at(service, "/console/account"))
-    expect(page.get_by_text("with the identity provider of Initech, which requires it")).to_be_visible()
+    expect(page.get_by_text("with the identity provider of Pied Piper, which requires it")).to_be_visible()
 
 
 def at_the_provider(page: Page, provider: Provider, sub: str) -> None:
