@@ -48,7 +48,7 @@ def django_db_keepdb(request: pytest.FixtureRequest, django_db_modify_db_setting
     database = connections["default"]
     if database.vendor != "sqlite":
         return bool(request.config.getvalue("reuse_db"))
-    migrated_database.copy_to(Path(str(database.settings_dict["TEST"]["NAME"])))
+    migrated_database.copy_to(Path(database.settings_dict["TEST"]["NAME"]))
     return True
 
 
