@@ -66,8 +66,6 @@ class Heartbeat:
         while not self._stopping.wait(settings.HEARTBEAT_MS / 1_000):
             try:
                 self._beat()
-            except UsageError as error:
-                log.warning("heartbeat: %r", error)
             except Exception:
                 log.exception("the heartbeat failed")
 
@@ -80,7 +78,11 @@ class Heartbeat:
             failpoint("heartbeat.before")
             size = PART if time.monotonic() < divide_until else len(pulses)
             part, pulses = pulses[:size], pulses[size:]
-            alive = self._commits.write_from_thread(ledger.beat, Beat(part, settings.LEASE_MS))
+            try:
+                alive = self._commits.write_from_thread(ledger.beat, Beat(part, settings.LEASE_MS))
+            except UsageError as error:
+                log.warning("heartbeat: %r", error)
+                continue  # the leases of the other parts must not end with these
             lost = {pulse.id for pulse in part} & running - alive
             if lost:
                 with suppress(RuntimeError):  # the loop has ended
