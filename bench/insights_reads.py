@@ -97,6 +97,28 @@ def pages() -> Iterator[tuple[str, Read]]:
             f"/admin/ 90 days by {group}",
             partial(get, client, reverse("admin:index"), days=90, group=group),
         )
+    yield from _narrowed_pages(client, busiest, key)
+    yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(get, client, reverse("admin:live"))
+    for name, args in (
+        ("organization", [busiest.organization_id]),
+        ("budgets", []),
+        ("statements", []),
+        ("statement", [busiest.organization_id, f"{database_now():%Y-%m}"]),
+        ("audit", []),
+    ):
+        url = reverse(f"admin:{name}", args=args)
+        yield url, partial(get, client, url)
+    for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
+        url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
+        yield url, partial(get, client, url)
+        row = key if model is APIKey else model._default_manager.order_by("pk").first()
+        if row is not None:
+            url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[row.pk])
+            yield url, partial(get, client, url)
+
+
+def _narrowed_pages(client: Client, busiest: Project, key: APIKey) -> Iterator[tuple[str, Read]]:
+    """Yield the Overview and the list of requests with each filter."""
     filters = {
         "organization": busiest.organization_id,
         "project": busiest.pk,
@@ -136,23 +158,6 @@ def pages() -> Iterator[tuple[str, Read]]:
         "/admin/requests/… a receipt",
         partial(get, client, reverse("admin:request", args=[str(Generation.objects.latest("id"))])),
     )
-    yield f"/admin/live/ ({OPEN_GENERATIONS:,} open)", partial(get, client, reverse("admin:live"))
-    for name, args in (
-        ("organization", [busiest.organization_id]),
-        ("budgets", []),
-        ("statements", []),
-        ("statement", [busiest.organization_id, f"{database_now():%Y-%m}"]),
-        ("audit", []),
-    ):
-        url = reverse(f"admin:{name}", args=args)
-        yield url, partial(get, client, url)
-    for model in sorted(admin.site._registry, key=lambda model: model._meta.label):
-        url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
-        yield url, partial(get, client, url)
-        row = key if model is APIKey else model._default_manager.order_by("pk").first()
-        if row is not None:
-            url = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_change", args=[row.pk])
-            yield url, partial(get, client, url)
 
 
 def console_pages() -> Iterator[tuple[str, Read]]:

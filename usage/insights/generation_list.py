@@ -355,7 +355,8 @@ def _with_stored_name(filters: RequestFilters) -> RequestFilters:
 def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
     rows = rows.filter(**_unindexed(filters))
     if filters.metadata is not None:
-        rows = rows.filter(RawSQL(has_pair("usage_generation"), filters.metadata, BooleanField()))  # noqa: S611
+        has = RawSQL(has_pair("usage_generation"), filters.metadata, BooleanField())  # noqa: S611
+        rows = rows.filter(has)
     return rows if filters.id is None else rows.filter(id=filters.id)
 
 

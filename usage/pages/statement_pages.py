@@ -73,8 +73,8 @@ def list_page(request: HttpRequest) -> HttpResponse:
         return _answer(request, "usage/statements.html", context | {"mistake": mistake}, status=400)
     data = form.cleaned_data
     organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
-    shown = form.fields["organization"].offer(organizations, data["organization"])  # type: ignore[attr-defined]
-    form.initial["organization"] = shown
+    field: Any = form.fields["organization"]
+    form.initial["organization"] = field.offer(organizations, data["organization"])
     rows = _matching(access.seen_by(request.user, Statement.objects.all()), data)
     # One more than is shown says whether there is an older page.
     page = list(rows.select_related("organization").defer("content")[: PAGE + 1])
