@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
             "klingon",
             "CHATAPI_DEFAULT_DIALECT='klingon' is not a dialect. Use one of",
         ),
-        ("CHATAPI_LOG_LEVEL", "loud", "CHATAPI_LOG_LEVEL='LOUD' must be one of"),
+        ("CHATAPI_LOG_LEVEL", "loud", "CHATAPI_LOG_LEVEL='loud' must be one of"),
         (
             "DATABASE_URL",
             "mysql://localhost/chatapi",
