@@ -11,7 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -27,8 +30,8 @@ CPU_LIMIT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 _COMMAND = (sys.executable, "-m", "chatapi.wire.parser_process")
 _ROOT = Path(__file__).parent.parent.parent
+_Result = TypeVar("_Result")
 _outcome_decoder = msgspec.msgpack.Decoder(Outcome)
-_PIECE_BYTES = 1 << 16
 
 
 class ParserUnavailable(Exception):
@@ -38,53 +41,59 @@ class ParserUnavailable(Exception):
 class _Child:
     """The child process, and the socket that is its standard input and output."""
 
-    def __init__(
-        self, process: "subprocess.Popen[bytes]", reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", channel: socket.socket) -> None:
         self.process = process
-        self._reader = reader
-        self._writer = writer
+        self._channel = channel
 
     @classmethod
-    async def start(cls) -> "_Child":
-        # In a thread, because forking a large process takes milliseconds.
-        process, ours = await asyncio.to_thread(_spawn)
-        reader, writer = await asyncio.open_connection(sock=ours)
-        return cls(process, reader, writer)
+    def start(cls) -> "_Child":
+        """Start a child that inherits its channel and the settings of malloc, but no secret and no other
+        file.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            channel = theirs.fileno()
+            malloc = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
+            process = subprocess.Popen(  # noqa: S603  no input
+                _COMMAND, cwd=_ROOT, env=malloc, stdin=channel, stdout=channel, close_fds=True
+            )
+        return cls(process, ours)
 
-    async def parse(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
+    def parse(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         """Return the outcome, the request's content and its state; raises `OSError` or `EOFError` if the
         child dies.
 
         It takes the pieces out of the list, so that body and content are not in memory together.
         """
         header = msgspec.msgpack.encode(task)
-        self._writer.write(LENGTH.pack(len(header)) + header + LENGTH.pack(sum(map(len, pieces))))
+        n_bytes = sum(map(len, pieces))
+        self._channel.sendall(LENGTH.pack(len(header)) + header + LENGTH.pack(n_bytes))
         pieces.reverse()
         while pieces:
-            piece = pieces.pop()
-            for start in range(0, len(piece), _PIECE_BYTES):
-                self._writer.write(piece[start : start + _PIECE_BYTES])
-                await self._writer.drain()
-        outcome = _outcome_decoder.decode(await self._read_frame())
-        return outcome, await self._read_frame(), await self._read_frame()
+            self._channel.sendall(pieces.pop())
+        outcome = _outcome_decoder.decode(self._read_frame())
+        return outcome, self._read_frame(), self._read_frame()
 
-    async def _read_frame(self) -> bytes:
-        (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
-        pieces = []
-        while length:
-            piece = await self._reader.read(min(length, _PIECE_BYTES))
-            if not piece:
-                raise EOFError("the parser has closed its output")
-            pieces.append(piece)
-            length -= len(piece)
-        return b"".join(pieces)
-
-    async def end(self) -> int:
+    def end(self) -> int:
         """Kill the child and return its exit status."""
-        self._writer.transport.abort()
         self.process.kill()
-        return await asyncio.to_thread(self.process.wait)
+        status = self.process.wait()
+        self._channel.close()
+        return status
+
+    def _read_frame(self) -> bytes:
+        (length,) = LENGTH.unpack(self._receive(LENGTH.size))
+        return self._receive(length)
+
+    def _receive(self, n_bytes: int) -> bytes:
+        received = []
+        while n_bytes:  # a signal may interrupt
+            data = self._channel.recv(n_bytes, socket.MSG_WAITALL)
+            if not data:
+                raise EOFError("the parser has closed its output")
+            received.append(data)
+            n_bytes -= len(data)
+        return b"".join(received)
 
 
 class BodyParser:
@@ -97,6 +106,9 @@ class BodyParser:
         self._answer_timeout_s = answer_timeout_s
         self._child: _Child | None = None
         self._turn = asyncio.Lock()
+        # All but a kill happens in this thread: it waits for the child without the interpreter's lock, and
+        # moves megabytes with a few calls, where the event loop would take a turn for each 64 KiB.
+        self._thread = ThreadPoolExecutor(1, "body-parser")
 
     async def parse(
         self,
@@ -127,21 +139,18 @@ class BodyParser:
         """Start the child before it is needed; if this fails, the next body tries again."""
         async with self._turn:
             try:
-                self._child = self._child or await _Child.start()
+                await self._in_thread(self._started)
             except OSError as error:
                 log.warning("the parser of large bodies can't be started: %r", error)
 
     async def close(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            await child.end()
+        await self._end_child()
+        self._thread.shutdown(wait=False)
 
     async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
             async with asyncio.timeout(self._answer_timeout_s):
-                if self._child is None:
-                    self._child = await _Child.start()
-                return await self._child.parse(task, pieces)
+                return await self._in_thread(lambda: self._started().parse(task, pieces))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             status = await self._end_child()
             if status == -signal.SIGPROF:
@@ -156,17 +165,18 @@ class BodyParser:
             raise
 
     async def _end_child(self) -> int | None:
+        if self._child is not None:
+            self._child.process.kill()
+        return await self._in_thread(self._end)
+
+    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _started(self) -> _Child:
+        if self._child is None:
+            self._child = _Child.start()
+        return self._child
+
+    def _end(self) -> int | None:
         child, self._child = self._child, None
-        return None if child is None else await child.end()
-
-
-def _spawn() -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Start a child that inherits its channel and the settings of malloc, but no secret and no other file."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        channel = theirs.fileno()
-        malloc = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
-        process = subprocess.Popen(  # noqa: S603  no input
-            _COMMAND, cwd=_ROOT, env=malloc, stdin=channel, stdout=channel, close_fds=True
-        )
-    return process, ours
+        return None if child is None else child.end()
