@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.messages import (
     AssistantMessage,
@@ -30,6 +30,7 @@ from chatapi.wire.messages import (
     texts,
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
+from chatapi.wire.prompts import Messages
 from chatapi.wire.upstream_errors import UpstreamError
 from chatapi.wire.upstream_request import OURS, check_fields
 

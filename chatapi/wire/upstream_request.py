@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from chatapi.wire.generation_request import PROMPTS, GenerationRequest
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.prompts import PROMPTS
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 # A third of the length of numbers, and exact. A server that does not know it answers with numbers.

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.parameters import ENGINE_PARAMETERS
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.requests import from_bytes, ignored_parameters, to_bytes

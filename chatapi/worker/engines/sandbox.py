@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NoReturn, assert_never
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
-from chatapi.wire.generation_request import Inputs, Messages, Texts
+from chatapi.wire.prompts import Inputs, Messages, Texts
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer

@@ -5,7 +5,7 @@ is generated.
 """
 
 from chatapi.wire import tokens
-from chatapi.wire.generation_request import Texts
+from chatapi.wire.prompts import Texts
 
 # How much white space an echo may have beyond the prompt's: tokenizers add some. It is bounded, because a
 # model may generate only white space.

@@ -11,7 +11,8 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Content, Failed, Finished, Reasoning, Started, Text, Usage
-from chatapi.wire.generation_request import GenerationRequest, Texts
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.prompts import Texts
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, STOPPED
 from chatapi.worker.runs.echo import EchoCounters
 from usage import pricing

@@ -6,10 +6,11 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import Message
 from chatapi.wire.parameters import CustomChoice, CustomTool, FunctionChoice, FunctionTool, Named
+from chatapi.wire.prompts import Messages
 
 NAME: Final = "chat.completions"
 

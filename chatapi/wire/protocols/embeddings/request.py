@@ -6,8 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Prompts, check_prompts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
+from chatapi.wire.prompts import Inputs, Prompts, check_prompts
 
 NAME: Final = "embeddings"
 

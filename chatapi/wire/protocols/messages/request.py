@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.messages.blocks import Tagged, TextBlock, Turn
 from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
 

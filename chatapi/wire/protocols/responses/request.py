@@ -6,9 +6,10 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences, Violation
 from chatapi.wire.messages import Id, SystemMessage
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.responses.items import (
     BUILT_IN,
     Conversation,

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Prompts, Texts, check_prompts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
+from chatapi.wire.prompts import Prompts, Texts, check_prompts
 from chatapi.wire.protocols.chat.request import SharedParameters
 
 NAME: Final = "completions"
