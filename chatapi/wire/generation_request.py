@@ -5,7 +5,9 @@ words. Here parameters have the names and types of OpenAI's API reference ("Crea
 is also what most upstreams read. None means that the client did not send the parameter.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -191,3 +193,10 @@ class GenerationRequest(
             len(part if part.isascii() else part.encode()) + len("\n") for part in self._prompt_parts()
         )
         return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
+
+
+def check_fields(struct: type[msgspec.Struct], *sets: Iterable[str]) -> None:
+    """Check that each field of the struct is in exactly one of the sets, and nothing else."""
+    named, fields = Counter(chain(*sets)), Counter(struct.__struct_fields__)
+    wrong = (named - fields) + (fields - named)
+    assert not wrong, f"{struct.__name__}: in no set, in two, or no field: {', '.join(wrong)}"

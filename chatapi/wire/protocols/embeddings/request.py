@@ -26,6 +26,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
+    rewritten: ClassVar = frozenset({"input", "encoding_format", "dimensions"})
     # Elsewhere it lets another model answer.
     refused: ClassVar = frozenset({"models"})
 
@@ -49,12 +50,9 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
         """Return what this body asks for: vectors, and so not a token of output."""
         prompt = Inputs(self.input, self.dimensions)
         return GenerationRequest(
-            model=self.model,
+            **request_body.same_members(self),
             prompt=prompt,
             max_tokens=0,
-            user=self.user,
-            extras=self.extras,
-            ignored=self.ignored,
             digest=request_body.digest(NAME, self),
             context={"inputs": prompt.count, "encoding_format": self.encoding_format},
         )

@@ -1,6 +1,6 @@
 """The body of `POST /v1/completions` (OpenAI's API reference, "Create completion")."""
 
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
@@ -26,6 +26,8 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
     echo: bool | None = None
     suffix: parameters.Suffix | None = None
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    rewritten: ClassVar = frozenset({"prompt", "max_tokens", "logprobs", "echo", "suffix", "stream_options"})
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, list):
