@@ -131,7 +131,6 @@ def may_have_schema(request: GenerationRequest) -> bool:
 
 
 def prompt_text(prompt: str | list[int]) -> str:
-    """Return the prompt's text."""
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
 
 
