@@ -107,7 +107,6 @@ class GenerationRequest(
 
     @property
     def stop_sequences(self) -> tuple[str, ...]:
-        """`stop` as a tuple."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -126,11 +125,6 @@ class GenerationRequest(
     def can_stream(self) -> bool:
         """False when only some of the choices are returned: which ones is known at the end."""
         return (self.best_of or 1) <= (self.n or 1)
-
-    @property
-    def answer_bytes(self) -> int:
-        """About how much of the answer is collected before it is sent: vectors, never text."""
-        return self.prompt.answer_bytes
 
     @property
     def counted_texts(self) -> list[str]:
@@ -175,14 +169,9 @@ class GenerationRequest(
                 yield msgspec.json.encode(schema).decode()
 
     @property
-    def prompt_overhead_tokens(self) -> int:
-        """Tokens that a prompt usually has beside those of `prompt_text`."""
-        return self.prompt.overhead_tokens
-
-    @property
     def prompt_tokens_estimate(self) -> int:
         """About the number of the prompt's tokens, media left out: exact for our tokenizer up to 16 KiB."""
-        return tokens.estimate(self.prompt_text) + self.prompt_overhead_tokens
+        return tokens.estimate(self.prompt_text) + self.prompt.overhead_tokens
 
     @property
     def prompt_bytes(self) -> int:

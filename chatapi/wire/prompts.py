@@ -94,12 +94,10 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
     are_read_apart: ClassVar[bool] = False
 
     def texts(self) -> Iterator[str]:
-        """All text of the messages, with the names and the calls in them."""
         return (text for message in self.messages for text in texts(message))
 
     @property
     def overhead_tokens(self) -> int:
-        """Tokens that a chat template usually adds to the texts."""
         return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
 
     def overhead_bound(self, extras: dict[str, Any]) -> int:
@@ -109,17 +107,14 @@ class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
 
     @property
     def has_media(self) -> bool:
-        """Return whether there are pictures, sounds or files, whose tokens no text has."""
         has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
         return has_sound or next(media(self.messages), None) is not None
 
     @property
     def has_cache_marks(self) -> bool:
-        """Whether a part of it has a mark for Anthropic's prompt cache."""
         return any(map(has_cache_mark, self.messages))
 
     def remote_media(self) -> Iterator[str]:
-        """Yield the path of the URL of each picture that the upstream would have to fetch."""
         for path, part in media(self.messages):
             if isinstance(part, ImagePart) and part.image_url.is_remote:
                 yield f"{path}.image_url.url"
@@ -144,11 +139,9 @@ class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
 
     @property
     def count(self) -> int:
-        """The number of prompts."""
         return len(self.prompts)
 
     def texts(self) -> Iterator[str]:
-        """The prompts that are text."""
         return (prompt for prompt in self.prompts if isinstance(prompt, str))
 
     @property
@@ -161,7 +154,6 @@ class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"
         return self.overhead_tokens + _TEXT_TOKENS_BOUND * self.count
 
     def remote_media(self) -> Iterator[str]:
-        """Yield nothing: texts have no pictures."""
         return iter(())
 
 
@@ -184,7 +176,6 @@ class Texts(_Prompts, frozen=True, tag="texts"):
         return self.count
 
     def texts(self) -> Iterator[str]:
-        """The prompts that are text, and the suffix."""
         yield from super().texts()
         if self.suffix:
             yield self.suffix

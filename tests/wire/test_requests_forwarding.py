@@ -290,7 +290,7 @@ def test_requests_are_frozen() -> None:
 def test_prompt_bytes_count_all_that_becomes_prompt(content: str) -> None:
     request = chat(messages=[{"role": "user", "content": content}])
     with_tools = chat(**EVERYTHING | {"messages": [{"role": "user", "content": content}]})
-    assert request.prompt_bytes >= len(content.encode()) + request.prompt_overhead_tokens
+    assert request.prompt_bytes >= len(content.encode()) + request.prompt.overhead_tokens
     assert with_tools.prompt_bytes > request.prompt_bytes + len(json.dumps(SCHEMA)) * 2
 
 

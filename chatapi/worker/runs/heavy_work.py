@@ -89,7 +89,7 @@ async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
     """Return our own count of the prompt's tokens; `request_bytes` is the length of the request's JSON."""
     is_light = request_bytes <= LIGHT_BYTES
     texts = request.counted_texts if is_light else await in_thread(lambda: request.counted_texts)
-    return await count(texts) + request.prompt_overhead_tokens
+    return await count(texts) + request.prompt.overhead_tokens
 
 
 async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int:

@@ -324,7 +324,7 @@ def prompt_tokens(request: GenerationRequest | None) -> int:
     """Return our own count of the prompt; 0 if the request is lost."""
     if request is None:
         return 0
-    return sum(map(tokens.count, request.counted_texts)) + request.prompt_overhead_tokens
+    return sum(map(tokens.count, request.counted_texts)) + request.prompt.overhead_tokens
 
 
 def terminal(
