@@ -180,6 +180,7 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
 @require_POST
 @page("accounts.change_apikey")
 def revoke(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
+    """Revoke a key for good."""
     row = _key(console, key_id)
     if not _may_revoke(console, row):
         raise PermissionDenied
