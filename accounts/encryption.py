@@ -17,7 +17,7 @@ _NONCE_BYTES = 12
 
 
 class Purpose(Enum):
-    """The uses of the service's secret, each with a key of its own."""
+    """The uses of the service's secret, each with its own key."""
 
     STORED_RESPONSES = b"chatapi stored responses"
     UPSTREAM_KEYS = b"chatapi upstream keys"

@@ -90,7 +90,7 @@ class Limit:
     def _measure(self) -> str:
         if self.counts is Counts.RUNNING:
             return "concurrent requests"
-        # A refusal is for clients: it may not fail for want of a word.
+        # A refusal is for clients: it must not fail because a word is missing.
         return f"{self.counts} per {WINDOWS.get(self.window_ms, f'{self.window_ms} ms')}"
 
 

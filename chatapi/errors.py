@@ -191,7 +191,6 @@ def method_not_allowed(method: str, allowed: str) -> APIError:
 
 
 def body_too_large(message: str = "The request body is too large.") -> APIError:
-    """Return a 413."""
     return APIError(Failed(message, INVALID, "request_too_large", status=413))
 
 

@@ -36,7 +36,6 @@ class JSONFormatter(logging.Formatter):
     """One JSON object without line breaks; a traceback is its member `traceback`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the object."""
         found = {
             "time": _time_of(record),
             "level": record.levelname.lower(),

@@ -8,8 +8,9 @@ import msgspec
 from chatapi import snippets
 from chatapi.models import ModelKind
 from chatapi.snippets import Template
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.messages import UserMessage
+from chatapi.wire.prompts import Inputs, Messages
 from chatapi.wire.protocols.chat.request import ChatRequest
 from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
 from chatapi.wire.protocols.messages.request import MessagesRequest

@@ -112,7 +112,7 @@ class ModelKind(models.TextChoices):
 
     @property
     def has_own_usage_route(self) -> bool:
-        """Return whether usage of its models has a route of its own, and is not among completions.
+        """Return whether usage of its models has its own route, and is not among completions.
 
         Its models stay in the catalog for ever, because the books do not repeat their kind.
         """

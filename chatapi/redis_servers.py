@@ -26,7 +26,6 @@ class RedisServers:
         self.streams = StreamServers([_stream(redis) for redis in self.of_streams])
 
     async def close(self) -> None:
-        """Close all connections."""
         for redis in self._clients:
             await redis.aclose()
 

@@ -50,7 +50,7 @@ for alias, database in DATABASES.items():
         # A commit that a client has seen must survive a crash under any configuration of the server.
         parameters["synchronous_commit"] = "on"
         wait_s = DATABASE_TIMEOUT_MS / 1000
-        # After `reconnect_timeout` the next request tries anew. Else the pool, which doubles the pause after
+        # After `reconnect_timeout` the next request tries again. Else the pool, which doubles the pause after
         # each attempt, would make the requests after a long outage wait as long as the outage was.
         own = {
             "pool": {

@@ -231,7 +231,6 @@ class TaskQueue:
         return envelope.replace(_BODY.encode(), body)
 
     def enqueueing(self, entries: Sequence[Entry]) -> Command:
-        """Return the command that enqueues the generations."""
         keys = *self._join_keys, f"{self.key}:count"
         parts: list[bytes | int] = []
         for entry in entries:

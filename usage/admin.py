@@ -326,7 +326,6 @@ class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
 
     @display(description="Hour (UTC)", ordering="hour")
     def hour_utc(self, row: HourlyUsage) -> str:
-        """Return the start of the hour."""
         return f"{row.hour:%Y-%m-%d %H:00}"
 
 

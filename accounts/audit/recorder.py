@@ -53,7 +53,6 @@ def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
 
 
 def actor() -> Actor | None:
-    """Return the current actor."""
     who = _acting.get()
     return who() if who is not None else None
 

@@ -34,12 +34,12 @@ _WAYS = {
 _MAY_NOT_ENTER = "This account belongs to no organization, or is inactive."
 
 
-def provider_page(request: HttpRequest, provider: IdentityProvider, *, is_required: bool) -> HttpResponse:
+def provider_page(request: HttpRequest, provider: IdentityProvider) -> HttpResponse:
     """Return the page that leads to the provider.
 
     It is no redirect: `form-action` of our policy also holds for redirects after a form.
     """
-    context = {"provider": provider, "is_required": is_required, "next": request.POST.get("next", "")}
+    context = {"provider": provider, "next": request.POST.get("next", "")}
     return render(request, "console/to_provider.html", context)
 
 
@@ -70,7 +70,7 @@ class AccountAdapter(DefaultAccountAdapter):
         used: SocialLogin | None = (login.get("signal_kwargs") or {}).pop("sociallogin", None)
         if provider and (used is None or used.account.provider != str(provider.pk)):
             clear_login(request)
-            return provider_page(request, provider, is_required=True)
+            return provider_page(request, provider)
         return None
 
 

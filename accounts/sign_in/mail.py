@@ -21,7 +21,6 @@ def absolute_url(request: HttpRequest, path: str) -> str:
 
 
 def host(request: HttpRequest) -> str:
-    """Return the host of the links."""
     return urlsplit(absolute_url(request, "/")).netloc
 
 

@@ -68,13 +68,11 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer 403."""
     failure = Failed("You may not do this.", INVALID, "permission_denied", status=403)
     return _answer(request, APIError(failure))
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer 404."""
     route = _CLIENT_ROUTE.match(request.path_info)
     if route and route["dialect"] and route["dialect"] not in DIALECTS:
         root = settings.PATH_PREFIX
@@ -87,7 +85,6 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer 500."""
     return _answer(request, errors.internal_error())
 
 

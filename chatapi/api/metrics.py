@@ -39,7 +39,7 @@ MAX_AGE_S = 1.0
 MAX_BUDGETS = 1_000
 
 
-@csrf_exempt  # another method is a 405, and not a 403 for want of a token
+@csrf_exempt  # another method is a 405, and not a 403 because a token is missing
 @require_safe
 @never_cache
 def metrics(request: HttpRequest) -> HttpResponse:
@@ -81,7 +81,6 @@ class _Books(Collector):
         self._read_at = float("-inf")
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
         with self._lock:
             if time.monotonic() - self._read_at >= MAX_AGE_S:
                 self._newest = [

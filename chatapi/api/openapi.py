@@ -28,10 +28,9 @@ A key can be narrowed to some models and to some of these scopes:
 {_SCOPES}"""
 
 
-@csrf_exempt  # another method is a 405, and not a 403 for want of a token
+@csrf_exempt  # another method is a 405, and not a 403 because a token is missing
 @require_safe
 def document(request: HttpRequest) -> HttpResponse:
-    """Serve the document."""
     return HttpResponse(_document(), content_type="application/json")
 
 

@@ -79,7 +79,6 @@ def paths() -> dict[str, Schema]:
 
 
 def _creation(operation: Operation, protocol: Protocol) -> Schema:
-    """Return the operation of a protocol."""
     found = new_operation(
         (operation.tag, operation.operation_id, operation.summary),
         operation.description,

@@ -55,7 +55,6 @@ def caller_of(request: Request) -> Caller:
 
 
 def respond(resource: msgspec.Struct) -> Response:
-    """Return a 200 with the resource as JSON."""
     return Response(msgspec.to_builtins(resource))
 
 

@@ -64,7 +64,6 @@ def check_end_user_header(**_: Any) -> Sequence[checks.CheckMessage]:
 
 @checks.register(CHECK_TAG)
 def check_failpoints(**_: Any) -> Sequence[checks.CheckMessage]:
-    """Check that the failpoints exist."""
     try:
         failpoints.parse(settings.FAILPOINTS)
     except ValueError as error:

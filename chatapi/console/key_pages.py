@@ -1,5 +1,6 @@
 """API keys: their list, a new one with its limits and budget, and revoking one."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -15,14 +16,13 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access, keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
 from chatapi.console.offers import offers
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, newest_first, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
 from chatapi.wire.dialects import DIALECTS
 from usage.insights.keys import key_activity
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import PERIODS
-from usage.pages.filters import is_id
 from usage.pages.forms import USDField
 from usage.rollups import refused_requests
 
@@ -112,25 +112,19 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
 @page("accounts.view_apikey")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the keys, newest first, with their use of 30 days."""
-    rows = _keys(console).order_by("-id")
+    rows = _keys(console)
     if console.project:
         rows = rows.filter(project=console.project)
-    before = request.GET.get("before", "")
-    if is_id(before):
-        rows = rows.filter(pk__lt=int(before))
-    found = list(rows[: PAGE + 1])
-    now = timezone.now()
-    activity = key_activity(found[:PAGE], now) if found else {}
-    shown = [(row, keys.status(row, now), activity[row.pk]) for row in found[:PAGE]]
     project_id = console.project and console.project.pk
+    found, links = newest_first(request, rows, PAGE, partial(console.url, "keys", project=project_id))
+    now = timezone.now()
+    activity = key_activity(found, now) if found else {}
+    shown = [(row, keys.status(row, now), activity[row.pk]) for row in found]
     context = {
         "title": "API keys",
         "keys": shown,
         "new_url": console.url("new_key", project=project_id) if console.may("accounts.add_apikey") else "",
-        "older_url": console.url("keys", project=project_id, before=found[PAGE - 1].pk)
-        if len(found) > PAGE
-        else "",
-        "newest_url": console.url("keys", project=project_id) if before else "",
+        **links,
     }
     return render(request, console, "keys.html", context)
 

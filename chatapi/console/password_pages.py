@@ -109,7 +109,7 @@ class Invitation(PasswordResetConfirmView):
         """Lead to the identity provider if the organization requires it."""
         provider = providers.required_for(self.user) if self.user and self.validlink else None
         if provider is not None:
-            return provider_page(request, provider, is_required=True)
+            return provider_page(request, provider)
         return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

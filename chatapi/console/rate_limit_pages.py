@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -23,9 +24,8 @@ from accounts.rate_limits import LEASE_MS, RateLimits
 from accounts.redis_urls import shared_url
 from chatapi.console.budget_forms import OwnerForm, key_of
 from chatapi.console.offers import model_names
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, newest_first, page, render
 from chatapi.redis_client import connect
-from usage.pages.filters import is_id
 from usage.pages.gauges import fullness
 
 log = logging.getLogger(__name__)
@@ -96,25 +96,20 @@ class Line:
 @page("accounts.view_ratelimit")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the limits, newest first, with their use."""
-    rows, before = _rows(console).order_by("-pk"), request.GET.get("before", "")
+    rows = _rows(console)
     project_id = console.project and console.project.pk
     if project_id:
         of_project = Q(project=project_id) | Q(api_key__project=project_id) | Q(end_user__project=project_id)
         rows = rows.filter(of_project)
-    if is_id(before):
-        rows = rows.filter(pk__lt=int(before))
-    found = list(rows[: PAGE + 1])
-    used = _used([limit for row in found[:PAGE] if not row.each_end_user for limit in _limits(row)])
+    found, links = newest_first(request, rows, PAGE, partial(console.url, "rate_limits", project=project_id))
+    used = _used([limit for row in found if not row.each_end_user for limit in _limits(row)])
     context = {
         "title": "Rate limits",
-        "lines": [_line(console, row, used) for row in found[:PAGE]],
+        "lines": [_line(console, row, used) for row in found],
         "is_use_known": used is not None,
         "may_add": bool(console.projects) and console.may("accounts.add_ratelimit"),
         "new_url": console.url("new_rate_limit", project=project_id),
-        "older_url": console.url("rate_limits", project=project_id, before=found[PAGE - 1].pk)
-        if len(found) > PAGE
-        else "",
-        "newest_url": console.url("rate_limits", project=project_id) if before else "",
+        **links,
     }
     return render(request, console, "rate_limits.html", context)
 
@@ -166,7 +161,6 @@ def change_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
 @require_POST
 @page("accounts.delete_ratelimit")
 def remove(request: HttpRequest, console: Console, limit_id: int) -> HttpResponse:
-    """Remove a limit."""
     row = _changeable(console, limit_id)
     name = _line(console, row, None).name
     row.delete()

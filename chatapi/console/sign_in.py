@@ -38,7 +38,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     elif typed := request.POST.get("username", "").strip():
         provider = providers.of_address(typed)
         if provider is not None and provider.is_required:
-            return provider_page(request, provider, is_required=True)
+            return provider_page(request, provider)
         form = SignInForm(request, initial={"username": typed})
     return sign_in_page(request, form, provider)
 

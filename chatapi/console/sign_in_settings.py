@@ -71,7 +71,6 @@ class ProviderForm(ConstrainedForm):
         self.fields["secret"].help_text = "" if self.is_new else "Empty: the one that was entered before."
 
     def clean_group_roles(self) -> dict[str, str]:
-        """Return the roles by group."""
         found = {}
         for line in filter(None, map(str.strip, self.cleaned_data["group_roles"].splitlines())):
             group, _, role = line.rpartition("=")

@@ -63,7 +63,7 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     address = form.cleaned_data["email"]
     provider = providers.of_address(address)
     if provider is not None and provider.is_required:
-        return provider_page(request, provider, is_required=True)
+        return provider_page(request, provider)
     if addresses.is_taken(address):
         url = mail.absolute_url(request, reverse("console:forgotten"))
         mail.send("account_exists", address, url=url, host=mail.host(request))
@@ -152,7 +152,7 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
 def _start(request: HttpRequest, address: str) -> HttpResponse:
     provider = providers.of_address(address)
     if provider is not None and provider.is_required:  # perhaps since the mail was sent
-        return provider_page(request, provider, is_required=True)
+        return provider_page(request, provider)
     if addresses.is_taken(address):
         return _sign_in_again(request, address) if request.method == "POST" else _useless(request)
     person = User(username=address, email=address)

@@ -1,5 +1,6 @@
 """Webhooks: the organization's endpoints, their secrets, what was sent to them, and sending it again."""
 
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -10,14 +11,13 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, newest_first, page, render
 from chatapi.notifications import health, queue, webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS
 from usage.notifications import texts
-from usage.pages.filters import is_id
 
 PAGE = 25
 _VIEW, _ADD = "chatapi.view_webhookendpoint", "chatapi.add_webhookendpoint"
@@ -105,11 +105,8 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
         form.save()
         messages.success(request, "The endpoint is saved.")
         return redirect(console.url("webhook", row.pk))
-    before = request.GET.get("before", "")
     rows = Delivery.objects.filter(endpoint=row).select_related("event").prefetch_related("log")
-    if is_id(before):
-        rows = rows.filter(pk__lt=int(before))
-    found = list(rows.order_by("-pk")[: PAGE + 1])
+    found, links = newest_first(request, rows, PAGE, partial(console.url, "webhook", row.pk))
     endpoint = health.with_newest_state(_endpoints(console)).get(pk=row.pk)  # without a URL that was refused
     state, mood = _state(endpoint)
     context = {
@@ -118,9 +115,8 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
         "state": state,
         "mood": mood,
         "form": form,
-        "deliveries": [(each, texts.sentence(each.event), _log(each)) for each in found[:PAGE]],
-        "older_url": console.url("webhook", row.pk, before=found[PAGE - 1].pk) if len(found) > PAGE else "",
-        "newest_url": console.url("webhook", row.pk) if before else "",
+        "deliveries": [(each, texts.sentence(each.event), _log(each)) for each in found],
+        **links,
     }
     return render(request, console, "webhook.html", context, 400 if form and form.errors else 200)
 
@@ -152,7 +148,6 @@ def switch(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResp
 @require_POST
 @page(_CHANGE)
 def send_test(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
-    """Send a test event to the endpoint."""
     row = _endpoint(console, endpoint_id)
     if queue.send_test(database_now(), row) is None:
         messages.error(request, "A test event is waiting already.")
@@ -164,7 +159,6 @@ def send_test(request: HttpRequest, console: Console, endpoint_id: int) -> HttpR
 @require_POST
 @page(_DELETE)
 def remove(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
-    """Remove an endpoint with its log."""
     _endpoint(console, endpoint_id).delete()
     messages.success(request, "The endpoint is removed.")
     return redirect(console.url("webhooks"))

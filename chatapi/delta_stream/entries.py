@@ -63,7 +63,6 @@ class Batch(NamedTuple):
 
     @property
     def last_seq(self) -> int:
-        """The number of the last one."""
         return self.first_seq + len(self.deltas) - 1
 
 

@@ -79,7 +79,7 @@ class Presence:
         `is_unknown` when Redis did not know this process.
 
         Redis may then have lost the inbox, too: `read_up_to` must return nothing until the reader has begun
-        anew.
+        again.
         """
         self._url = url
         self._web, self._inbox, self._alive = (f"{prefix}{kind}:{name}" for kind in ("web", "inbox", "alive"))

@@ -62,7 +62,6 @@ class Object:
 
 @cache
 def operations() -> Mapping[str, Operation]:
-    """Return all operations by id."""
     found = [
         _operation(path, method, operation)
         for path, item in content()["paths"].items()

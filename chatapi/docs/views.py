@@ -1,6 +1,7 @@
 """The front page and the views of /docs. They need no key and no session.
 
-They are exempt from the check for CSRF tokens, so that another method is a 405 and not a 403 for want of one.
+They are exempt from the check for CSRF tokens, so that another method is a 405, and not a 403 because one is
+missing.
 """
 
 from collections.abc import Callable
@@ -55,13 +56,11 @@ def source(request: HttpRequest, slug: str) -> HttpResponse:
 
 @_public
 def operations(request: HttpRequest) -> HttpResponse:
-    """List all operations."""
     return _page(request, "operations", "API reference", {"groups": reference.groups()})
 
 
 @_public
 def operation(request: HttpRequest, operation_id: str) -> HttpResponse:
-    """Show one operation."""
     found = _found(reference.operations().get(operation_id))
     return _page(request, "operation", found.summary, {"operation": found, "base_url": base_url(request)})
 

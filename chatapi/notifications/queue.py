@@ -97,7 +97,7 @@ def _wait(attempts: int) -> timedelta:
 
 
 def replay(now: datetime, delivery: Delivery) -> None:
-    """Deliver once more, with the same id, and begin the three days anew."""
+    """Deliver once more, with the same id, and begin the three days again."""
     Delivery.objects.filter(pk=delivery.pk).update(
         state=Delivery.State.DUE, begun_at=now, due_at=now, attempts=0
     )

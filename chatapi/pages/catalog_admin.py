@@ -94,7 +94,7 @@ class ServedModelAdmin(ListPage, ModelAdmin):
         return ["id", "kind", "created_at"] if obj else ["created_at"]
 
     def has_delete_permission(self, request: HttpRequest, obj: ServedModel | None = None) -> bool:
-        """Keep models whose kind has a usage route of its own; they can be deactivated."""
+        """Keep models whose kind has its own usage route; they can be deactivated."""
         is_kept = obj is not None and ModelKind(obj.kind).has_own_usage_route
         return not is_kept and super().has_delete_permission(request, obj)
 

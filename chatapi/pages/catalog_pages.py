@@ -101,7 +101,7 @@ def _upload(request: HttpRequest) -> Upload:
     if len(text.encode()) > MAX_FILE_BYTES:
         raise ValueError(_TOO_LARGE)
     name = (sent.name if sent else request.POST.get("name")) or "a file"
-    # A file that is chosen anew has no preview yet.
+    # A file that is chosen again has no preview yet.
     digest = "" if sent else request.POST.get("expected", "")
     return Upload(name[:100], text, request.POST.get("deactivate_missing") == "on", digest)
 

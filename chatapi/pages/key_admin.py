@@ -165,7 +165,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     @display(description="Requests, 30 days")
     def requests(self, row: Any) -> SafeString:
-        bars = draw_sparkline(row.activity.requests_by_day, row.activity.first_day, "requests")
+        bars = draw_sparkline(row.activity.requests_by_day, row.activity.first_day)
         return render_to_string(
             "chatapi/key_requests.html", {"sparkline": bars, "count": formatting.count(row.activity.requests)}
         )

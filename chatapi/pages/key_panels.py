@@ -58,7 +58,7 @@ def panels(row: APIKey, person: Person) -> dict[str, Any]:
         "key": row,
         "activity": activity,
         "activity_days": DAYS,
-        "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day, "requests"),
+        "sparkline": draw_sparkline(activity.requests_by_day, activity.first_day),
         "refused": refused.by_code,
         "last_refusal": refused.last_invalid,
         "rate_limits": list(rate_limits(row)),

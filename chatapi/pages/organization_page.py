@@ -68,6 +68,7 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
         project.organization = row
     limits = _limits(row, projects)
     keys = list(_keys(row))
+    statements = Statement.objects.filter(organization=row.pk).order_by("-month").defer("content")
     context = {
         "title": row,  # the heading shows the name of an object as it is
         "organization": row,
@@ -80,7 +81,7 @@ def organization_page(request: HttpRequest, organization_id: int) -> HttpRespons
         "spent": limits[0],
         "keys": [(key, status(key, row.now)) for key in keys],
         "rate_limits": _rate_limits(row),
-        "statements": [(each, Month.of(each.month)) for each in _statements(row)],
+        "statements": [(each, Month.of(each.month)) for each in statements[:_STATEMENTS]],
         "next_step": _next_step(request, row, projects, keys),
         **_urls(request, row),
     }
@@ -197,10 +198,6 @@ def _rate_limits(row: Any) -> list[tuple[RateLimit, str]]:
         )
         for limit in rows.order_by("project", "id")[:_LIMITS]
     ]
-
-
-def _statements(row: Any) -> "QuerySet[Statement]":
-    return Statement.objects.filter(organization=row.pk).order_by("-month").defer("content")[:_STATEMENTS]
 
 
 # ---- where to go

@@ -70,7 +70,6 @@ class Watched:
             await asyncio.wait([self._task])
 
     def kill(self) -> None:
-        """Kill the program."""
         self._is_stopping = True
         if self._process is not None:
             with suppress(ProcessLookupError):

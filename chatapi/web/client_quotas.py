@@ -14,6 +14,9 @@ from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 from chatapi.web.server_limits import ServerLimits
 
+_household = lru_cache(maxsize=8_192)(client_ip.network_of)
+_is_proxy = lru_cache(maxsize=8_192)(client_ip.is_trusted)
+
 
 class Countable(Protocol):
     """The part of a connection that quotas use."""
@@ -187,7 +190,6 @@ class ConnectionQuota:
         return self._quotas.arrive(self._client, size, request_bytes)
 
     def release_arriving(self) -> None:
-        """Release the arriving bytes."""
         if self._client is not None and self._arriving_bytes:
             self._quotas.arrived(self._client, self._arriving_bytes)
             self._arriving_bytes = 0
@@ -211,13 +213,3 @@ class ConnectionQuota:
     def stop_stalling(self) -> None:
         if self._client is not None:
             self._client.stalled.pop(self._connection, None)
-
-
-@lru_cache(maxsize=8_192)
-def _household(address: str) -> str:
-    return client_ip.network_of(address)
-
-
-@lru_cache(maxsize=8_192)
-def _is_proxy(peer: str, trusted_proxies: tuple[str, ...]) -> bool:
-    return client_ip.is_trusted(peer, trusted_proxies)

@@ -98,7 +98,6 @@ class EventStreamConsumer(AsyncConsumer):
         return self.unread_bytes > n_bytes
 
     async def read_body(self) -> bytes:
-        """Return the rest of the body."""
         pieces = []
         while (piece := await self.next_piece()) is not None:
             pieces.append(piece)

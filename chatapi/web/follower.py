@@ -26,7 +26,7 @@ Answer = TypeVar("Answer")
 
 
 class Follower:
-    """A client's view of one generation: every delta once, in order, without a gap but before a failure."""
+    """A client's view of one generation: every delta once, in order, with a gap at most before a failure."""
 
     LOST_AFTER_S: ClassVar[float] = 4.0
     """How long Redis may fail to answer before the stream ends."""

@@ -12,7 +12,7 @@ from chatapi import errors, identity
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.resumption import Position, check_reached, is_kept, position, remainder
 from chatapi.web.services import Services
-from chatapi.wire.protocols import PROTOCOLS, Answer
+from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.envelope import STREAM_HEADERS
 from usage.books.ledger import Admission
@@ -41,9 +41,7 @@ async def resume(exchange: Exchange) -> None:
     if not await is_kept(services, row):
         raise errors.stream_expired()
     await check_reached(services, row.id, after)
-    answer = answer_to(exchange, row)
-    exchange.encoder = dialect.encoder(answer)
-    exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
+    exchange.encoder = dialect.encoder(begin_answer(exchange, row, dialect))
     await exchange.send_head(200, STREAM_HEADERS)
     await exchange.send_body(b"")  # sends the head, for nothing may have been generated yet
     authorize = partial(authorize_again, exchange, services)
@@ -91,6 +89,13 @@ def answer_to(exchange: Exchange, generation: Generation | Admission) -> Answer:
         generation.includes_usage,
         exchange.request_id,
     )
+
+
+def begin_answer(exchange: Exchange, generation: Generation | Admission, dialect: Dialect) -> Answer:
+    """Return the same, and name the generation in the response's headers."""
+    answer = answer_to(exchange, generation)
+    exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
+    return answer
 
 
 async def _generation(exchange: Exchange, services: Services) -> Generation:

@@ -129,8 +129,8 @@ class Inbox:
         # How long Redis has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
         self._read_up_to = INBOX_BEGINNING
-        # Redis may have lost the inbox, and the loop has not noticed yet.
-        self._is_to_begin_anew = False
+        # Redis may have lost the inbox; the loop reads it from its beginning as soon as it has noticed.
+        self._must_start_again = False
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
 
@@ -155,11 +155,10 @@ class Inbox:
         self._followers.pop(follower.id.hex.encode(), None)
 
     def check(self, follower: InboxFollower) -> None:
-        """Raise `StreamLost` when Redis has been out of reach for some seconds, all of which this
-        follower has waited.
+        """Raise `StreamLost` when Redis has been out of reach for `LOST_AFTER_S`, and the follower has waited
+        all that time.
         """
-        # A request that has come meanwhile has reached a Redis that is back: that this reader has not noticed
-        # yet must not end it.
+        # A younger request has reached Redis after its return, which this reader may not have noticed yet.
         waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
             raise StreamLost("Redis is out of reach")
@@ -174,7 +173,6 @@ class Inbox:
         self._tasks = [asyncio.create_task(supervise(loop)) for loop in (self._read, self._keep_time)]
 
     async def stop(self) -> None:
-        """Stop reading."""
         if self._presence is not None:
             self._presence.stop()
         for task in self._tasks:
@@ -223,15 +221,15 @@ class Inbox:
     # ---- called by the thread of `presence`
 
     def _position(self) -> bytes:
-        """Return the name of the entry that was read last; nothing while that is another inbox's."""
-        return b"" if self._is_to_begin_anew else self._read_up_to
+        """Return the name of the entry that was read last; nothing if the inbox that had it is lost."""
+        return b"" if self._must_start_again else self._read_up_to
 
     def _lost(self) -> None:
-        self._is_to_begin_anew = True
+        self._must_start_again = True
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._begin_anew)
+            self._loop.call_soon_threadsafe(self._start_again)
 
-    def _begin_anew(self) -> None:
+    def _start_again(self) -> None:
         # The clock of a Redis that has lost its data may be behind, so names may be lower now. Followers drop
         # what they have had.
-        self._read_up_to, self._is_to_begin_anew = INBOX_BEGINNING, False
+        self._read_up_to, self._must_start_again = INBOX_BEGINNING, False

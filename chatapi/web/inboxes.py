@@ -59,7 +59,6 @@ class Inboxes(ByServer[Inbox]):
         ]
 
     async def stop(self) -> None:
-        """Stop reading."""
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, *(inbox.stop() for inbox in self), return_exceptions=True)

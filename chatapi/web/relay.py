@@ -80,8 +80,10 @@ async def relay(
 
 
 def frames_of(encoder: Encoder, deltas: list[AnyDelta]) -> bytes:
-    """Return the frames of what `relay` has yielded. What is held back does not come before a failure of this
-    stream alone: it comes when the stream is read again.
+    """Return the frames of a batch that `relay` has yielded.
+
+    A failure of this stream alone does not flush what the encoder holds back: that comes when the stream is
+    read again.
     """
     last = deltas[-1] if deltas else None
     if isinstance(last, Failed) and last in (LOST, CLOSING):
@@ -168,7 +170,7 @@ async def _end_of_settled(services: Services, follower: Follower) -> list[AnyDel
 
 
 def _end_of_broken(end: reports.End) -> list[AnyDelta]:
-    """Return the row's end; but a good one must not follow a text that may lack its last words."""
+    """Return the row's end, or `LOST` instead of a good one: the text before may lack its last words."""
     deltas = terminal_of(end)
     return [LOST] if isinstance(deltas[-1], Usage) else deltas
 

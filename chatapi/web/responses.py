@@ -10,7 +10,7 @@ from django.conf import settings
 
 from chatapi import errors
 from chatapi.web.exchange import Exchange
-from chatapi.web.generations import answer_to
+from chatapi.web.generations import begin_answer
 from chatapi.web.relay import CLOSING, LOST, frames_of, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
@@ -47,8 +47,7 @@ async def respond(
         # Shielded: a client that leaves now must not leave a hold behind that nobody works on.
         await asyncio.shield(admitting)
         exchange.is_admitted = True
-        answer = answer_to(exchange, admission)
-        exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
+        answer = begin_answer(exchange, admission, dialect)
         batches = relay(services, follower, settings.PING_MS)
         usage = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
@@ -77,11 +76,9 @@ async def respond_later(
     try:
         await asyncio.shield(admitting)
         exchange.is_admitted = True
-        answer = answer_to(exchange, admission)
-        public_id = dialect.public_id(answer.id)
-        exchange.response_headers.append((b"x-generation-id", public_id.encode()))
+        answer = begin_answer(exchange, admission, dialect)
         if not state or dialect.accepted is None:
-            await _send_accepted(exchange, public_id, dialect.name)
+            await _send_accepted(exchange, answer, dialect)
         elif admission.is_stream:
             batches = follow(services, admission, settings.PING_MS)
             await _deliver(exchange, dialect, answer, batches, is_stream=True)
@@ -106,9 +103,7 @@ async def respond_again(
     """Send the answer of the generation that an idempotency key stands for, from its beginning; `state` as in
     `respond_later`.
     """
-    answer = answer_to(exchange, row)
-    public_id = dialect.public_id(answer.id)
-    exchange.response_headers.append((b"x-generation-id", public_id.encode()))
+    answer = begin_answer(exchange, row, dialect)
     # A generation that never started has no log; its row holds the outcome.
     if row.outcome != Outcome.NOT_STARTED and not await is_kept(services, row):
         raise errors.stream_expired()
@@ -117,7 +112,7 @@ async def respond_again(
         await exchange.send_json(200, dialect.accepted(answer, state))
         return
     if is_later and not state:
-        await _send_accepted(exchange, public_id, dialect.name)
+        await _send_accepted(exchange, answer, dialect)
         return
     is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
     batches = follow(services, row, settings.PING_MS)
@@ -129,8 +124,9 @@ def has_failed(task: "asyncio.Task[None]") -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-async def _send_accepted(exchange: Exchange, public_id: str, dialect: str) -> None:
-    prefix = f"/{dialect}" if dialect else ""
+async def _send_accepted(exchange: Exchange, answer: Answer, dialect: Dialect) -> None:
+    public_id = dialect.public_id(answer.id)
+    prefix = f"/{dialect.name}" if dialect.name else ""
     path = f"{settings.PATH_PREFIX}{prefix}/v1/generations/{public_id}"
     body = {"id": public_id, "object": "generation", "stream_url": f"{path}/stream", "receipt_url": path}
     headers = [(b"location", f"{path}/stream".encode()), (b"preference-applied", b"respond-async")]

@@ -150,7 +150,7 @@ class Services:
         try:
             await services.inboxes.start()
         except StreamUnavailable:
-            # The next request makes everything anew, so that nothing half started stays.
+            # The next request makes everything again, so that nothing half started stays.
             await services.commits.close()
             raise
         finally:

@@ -64,7 +64,7 @@ class Watch:
     def __init__(self, generation_id: UUID, wake: Callable[[], None] | None) -> None:
         self.id = generation_id
         self.heard_at = time.monotonic()
-        self.standing: GenerationStatus | None = None
+        self.status: GenerationStatus | None = None
         """The row as the database had it last."""
         self.finding: Finding | None = None
         self.wake = wake
@@ -168,24 +168,24 @@ class Silence:
                 if watch.wake is not None:
                     watch.wake()
 
-    def _finding(self, watch: Watch, standing: GenerationStatus | None) -> Finding | None:
-        last, watch.standing = watch.standing, standing
-        if standing is None:
+    def _finding(self, watch: Watch, status: GenerationStatus | None) -> Finding | None:
+        last, watch.status = watch.status, status
+        if status is None:
             return Finding.NO_ROW
-        if standing.state == State.SETTLED:
+        if status.state == State.SETTLED:
             return Finding.SETTLED
-        if standing.state == State.ADMITTED:
-            return Finding.EXPIRED if standing.overdue_ms > 2 * settings.REAPER_MS + 1_000 else None
-        if not standing.was_claimed:
+        if status.state == State.ADMITTED:
+            return Finding.EXPIRED if status.overdue_ms > 2 * settings.REAPER_MS + 1_000 else None
+        if not status.was_claimed:
             return None  # the reaper has it, and needs no Redis to close it
         # Only when seen twice: a reaper that can reach Redis publishes the end at once.
-        is_left = standing.fence > CLAIM_FENCE and last is not None and last.fence > CLAIM_FENCE
-        is_dead = standing.overdue_ms > 0 and self._workers.missing_s(standing.worker) >= MISSING_S
+        is_left = status.fence > CLAIM_FENCE and last is not None and last.fence > CLAIM_FENCE
+        is_dead = status.overdue_ms > 0 and self._workers.missing_s(status.worker) >= MISSING_S
         return Finding.WORKER_LOST if is_left or is_dead else None
 
     def _unread_finding(self, watch: Watch) -> Finding | None:
         """Return what follows from missing connections alone."""
-        if watch.standing is not None and watch.standing.worker:
-            is_dead = self._workers.missing_s(watch.standing.worker) >= MISSING_UNREAD_S
+        if watch.status is not None and watch.status.worker:
+            is_dead = self._workers.missing_s(watch.status.worker) >= MISSING_UNREAD_S
             return Finding.WORKER_LOST if is_dead else None
         return Finding.UNKNOWN if self._workers.none_connected_s >= MISSING_UNREAD_S else None

@@ -59,7 +59,7 @@ class ValidatedRequest:
 
 
 async def validate(exchange: Exchange, services: Services) -> ValidatedRequest:
-    """Return the request in the body; no step begins before the one before it has succeeded:
+    """Return the request in the body. Each step waits until the one before has succeeded:
 
     1. the head: method, key, scope, dialect, content type;
     2. the caller's limits; for a large body also in Redis, and the bytes of its refused requests;

@@ -5,228 +5,20 @@ words. Here parameters have the names and types of OpenAI's API reference ("Crea
 is also what most upstreams read. None means that the client did not send the parameter.
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Final, Protocol, cast, get_args
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, tokens
-from chatapi.wire.invalid_request import Violation
-from chatapi.wire.messages import (
-    AssistantMessage,
-    CacheControl,
-    ImagePart,
-    Message,
-    has_cache_mark,
-    media,
-    texts,
-)
+from chatapi.wire.messages import CacheControl
+from chatapi.wire.prompts import Prompt
 
-# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
-# we have seen.
-_MESSAGE_TOKENS: Final = 4
-_ANSWER_TOKENS: Final = 3
-_MESSAGE_TOKENS_BOUND: Final = 16
-_REQUEST_TOKENS_BOUND: Final = 64
+# The most that a chat template writes around the tools.
 _TOOLS_TOKENS_BOUND: Final = 512
-_TEXT_TOKENS_BOUND: Final = 16
-# Engine parameters that chat templates write into the prompt.
-_TEMPLATE_PARAMETERS: Final = ("documents", "chat_template_kwargs")
-
-TokenId = Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)]
-TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
-Prompts = Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
-
-
-class PromptKind(Protocol):
-    """What admission, counting and upstreams need to know of a prompt, of whichever kind."""
-
-    __struct_encode_fields__: ClassVar[tuple[str, ...]]
-    """The names of its parameters (msgspec's)."""
-    openai_path: ClassVar[str]
-    """Of OpenAI's API, below the base URL of an upstream that speaks it."""
-    operation: ClassVar[str]
-    """OpenTelemetry's `gen_ai.operation.name`."""
-    param: ClassVar[str]
-    """The name of the parameter, for errors."""
-    are_read_apart: ClassVar[bool]
-    """The model reads each text by itself, so that their tokens are counted one by one."""
-
-    @property
-    def count(self) -> int:
-        """The number of prompts."""
-
-    @property
-    def choices_count(self) -> int:
-        """The number of choices that one of `n` stands for."""
-
-    @property
-    def answer_bytes(self) -> int:
-        """About how much of the answer is collected before it is sent."""
-
-    def texts(self) -> Iterator[str]:
-        """Yield all text that the model reads."""
-
-    @property
-    def overhead_tokens(self) -> int:
-        """Tokens that are usually read beside the texts."""
-
-    def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """Return the most tokens beside the texts, with the engine parameters that add some."""
-
-    @property
-    def has_media(self) -> bool:
-        """Whether there are pictures, sounds or files, whose tokens no text has."""
-
-    @property
-    def has_cache_marks(self) -> bool:
-        """Whether a part of it has a mark for Anthropic's prompt cache."""
-
-    def remote_media(self) -> Iterator[str]:
-        """Yield the path of the URL of each picture that the upstream would have to fetch."""
-
-
-class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
-    """A prompt that is a conversation, which a chat template turns into tokens."""
-
-    messages: list[Message]
-
-    openai_path: ClassVar[str] = "/chat/completions"
-    operation: ClassVar[str] = "chat"
-    param: ClassVar[str] = "messages"
-    count: ClassVar[int] = 1
-    choices_count: ClassVar[int] = 1
-    answer_bytes: ClassVar[int] = 0
-    are_read_apart: ClassVar[bool] = False
-
-    def texts(self) -> Iterator[str]:
-        """All text of the messages, with the names and the calls in them."""
-        return (text for message in self.messages for text in texts(message))
-
-    @property
-    def overhead_tokens(self) -> int:
-        """Tokens that a chat template usually adds to the texts."""
-        return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
-
-    def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """The most tokens that a chat template adds, with the engine parameters that it reads."""
-        written = (msgspec.json.encode(extras[name]) for name in _TEMPLATE_PARAMETERS if name in extras)
-        return _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + sum(map(len, written))
-
-    @property
-    def has_media(self) -> bool:
-        """Return whether there are pictures, sounds or files, whose tokens no text has."""
-        has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
-        return has_sound or next(media(self.messages), None) is not None
-
-    @property
-    def has_cache_marks(self) -> bool:
-        """Whether a part of it has a mark for Anthropic's prompt cache."""
-        return any(map(has_cache_mark, self.messages))
-
-    def remote_media(self) -> Iterator[str]:
-        """Yield the path of the URL of each picture that the upstream would have to fetch."""
-        for path, part in media(self.messages):
-            if isinstance(part, ImagePart) and part.image_url.is_remote:
-                yield f"{path}.image_url.url"
-
-
-class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"):
-    """One text or several, or their token ids."""
-
-    prompt: str | Prompts
-
-    has_media: ClassVar[bool] = False
-    has_cache_marks: ClassVar[bool] = False
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts, each a text or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if isinstance(self.prompt[0], int):
-            return [cast(list[int], self.prompt)]  # a list is of one kind only, which parsers check
-        return cast(list[str | list[int]], self.prompt)
-
-    @property
-    def count(self) -> int:
-        """The number of prompts."""
-        return len(self.prompts)
-
-    def texts(self) -> Iterator[str]:
-        """The prompts that are text."""
-        return (prompt for prompt in self.prompts if isinstance(prompt, str))
-
-    @property
-    def overhead_tokens(self) -> int:
-        """Tokens that were sent as ids."""
-        return sum(len(prompt) for prompt in self.prompts if not isinstance(prompt, str))
-
-    def overhead_bound(self, extras: dict[str, Any]) -> int:
-        """The most tokens beside the texts: the ids, and what begins and ends each prompt."""
-        return self.overhead_tokens + _TEXT_TOKENS_BOUND * self.count
-
-    def remote_media(self) -> Iterator[str]:
-        """Yield nothing: texts have no pictures."""
-        return iter(())
-
-
-class Texts(_Prompts, frozen=True, tag="texts"):
-    """Texts to continue; each has choices of its own."""
-
-    echo: bool | None = None
-    """Each choice begins with its prompt."""
-    suffix: parameters.Suffix | None = None
-
-    openai_path: ClassVar[str] = "/completions"
-    operation: ClassVar[str] = "text_completion"
-    param: ClassVar[str] = "prompt"
-    answer_bytes: ClassVar[int] = 0
-    are_read_apart: ClassVar[bool] = False
-
-    @property
-    def choices_count(self) -> int:
-        """The number of choices that one of `n` stands for: each prompt has its own."""
-        return self.count
-
-    def texts(self) -> Iterator[str]:
-        """The prompts that are text, and the suffix."""
-        yield from super().texts()
-        if self.suffix:
-            yield self.suffix
-
-
-class Inputs(_Prompts, frozen=True, tag="inputs"):
-    """Texts to embed; the answer has a vector for each, and no choices."""
-
-    prompt: str | Prompts = msgspec.field(name="input")
-    dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
-    """The length of the vectors; None: the model's own."""
-
-    openai_path: ClassVar[str] = "/embeddings"
-    operation: ClassVar[str] = "embeddings"
-    param: ClassVar[str] = "input"
-    choices_count: ClassVar[int] = 0
-    are_read_apart: ClassVar[bool] = True
-
-    @property
-    def answer_bytes(self) -> int:
-        """About how large the vectors are."""
-        return self.count * (self.dimensions or caps.USUAL_DIMENSIONS) * 4
-
-
-Prompt = Messages | Texts | Inputs
-PROMPTS: Final[tuple[type[PromptKind], ...]] = get_args(Prompt)
-
-
-def check_prompts(param: str, prompts: Prompts, most: int) -> None:
-    """Raise `Violation` for prompts of several kinds, or for more than `most` of them."""
-    kinds = {type(prompt) for prompt in prompts}
-    if len(kinds) > 1:
-        raise Violation(param, "expected only strings, only token ids, or only arrays of token ids")
-    if kinds != {int} and len(prompts) > most:
-        raise Violation(param, f"expected at most {most} {param}s")
 
 
 class GenerationRequest(
@@ -315,7 +107,6 @@ class GenerationRequest(
 
     @property
     def stop_sequences(self) -> tuple[str, ...]:
-        """`stop` as a tuple."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -334,11 +125,6 @@ class GenerationRequest(
     def can_stream(self) -> bool:
         """False when only some of the choices are returned: which ones is known at the end."""
         return (self.best_of or 1) <= (self.n or 1)
-
-    @property
-    def answer_bytes(self) -> int:
-        """About how much of the answer is collected before it is sent: vectors, never text."""
-        return self.prompt.answer_bytes
 
     @property
     def counted_texts(self) -> list[str]:
@@ -383,14 +169,9 @@ class GenerationRequest(
                 yield msgspec.json.encode(schema).decode()
 
     @property
-    def prompt_overhead_tokens(self) -> int:
-        """Tokens that a prompt usually has beside those of `prompt_text`."""
-        return self.prompt.overhead_tokens
-
-    @property
     def prompt_tokens_estimate(self) -> int:
         """About the number of the prompt's tokens, media left out: exact for our tokenizer up to 16 KiB."""
-        return tokens.estimate(self.prompt_text) + self.prompt_overhead_tokens
+        return tokens.estimate(self.prompt_text) + self.prompt.overhead_tokens
 
     @property
     def prompt_bytes(self) -> int:
@@ -401,3 +182,10 @@ class GenerationRequest(
             len(part if part.isascii() else part.encode()) + len("\n") for part in self._prompt_parts()
         )
         return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
+
+
+def check_fields(struct: type[msgspec.Struct], *sets: Iterable[str]) -> None:
+    """Check that each field of the struct is in exactly one of the sets, and nothing else."""
+    named, fields = Counter(chain(*sets)), Counter(struct.__struct_fields__)
+    wrong = (named - fields) + (fields - named)
+    assert not wrong, f"{struct.__name__}: in no set, in two, or no field: {', '.join(wrong)}"

@@ -120,7 +120,7 @@ def _parsed(
         ignored=request.ignored,
         extras=request.extra_names,
         digest=request.digest,
-        answer_bytes=request.answer_bytes,
+        answer_bytes=request.prompt.answer_bytes,
         prompt_tokens=prompt_tokens,
         is_background=request.is_background,
         end_user=request.end_user,

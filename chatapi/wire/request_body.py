@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from chatapi.wire import caps, json_guard
-from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.generation_request import GenerationRequest, check_fields
 from chatapi.wire.invalid_request import InvalidRequest, explain
 from chatapi.wire.parameters import ENGINE_PARAMETERS
 
@@ -51,15 +51,33 @@ def client_parameters(request_type: type[msgspec.Struct]) -> list[str]:
     return [name for name in request_type.__struct_encode_fields__ if name not in others]
 
 
-def same_members(sent: msgspec.Struct, *others: str) -> dict[str, Any]:
-    """Return the members of a `GenerationRequest` that the body has under the same name, but for `others`."""
-    names = _same_fields(type(sent)).difference(others)
+def same_members(sent: msgspec.Struct) -> dict[str, Any]:
+    """Return the members of a `GenerationRequest` that the body has under the same name, but for those that
+    its struct names in `rewritten`.
+    """
+    names = _same_fields(type(sent))
     return {name: value for name in names if (value := getattr(sent, name)) is not None}
 
 
 @cache
 def _same_fields(request_type: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(request_type.__struct_fields__).intersection(GenerationRequest.__struct_fields__)
+    same = frozenset(request_type.__struct_fields__).intersection(GenerationRequest.__struct_fields__)
+    return same.difference(*_named_fields(request_type))
+
+
+def check_body(request_type: type[msgspec.Struct]) -> None:
+    """Check that no field of a body is forgotten.
+
+    A field becomes the member of a `GenerationRequest` with the same name (`same_members`), or the struct
+    names it in one of three sets: `rewritten` (its own code makes other members of it), `refused`, or
+    `without_effect`, which also has fields of its fields (`reasoning.mode`).
+    """
+    check_fields(request_type, _same_fields(request_type), *_named_fields(request_type))
+
+
+def _named_fields(request_type: type[msgspec.Struct]) -> list[set[str]]:
+    sets = (getattr(request_type, name, ()) for name in ("rewritten", "refused", "without_effect"))
+    return [{name for name in names if "." not in name} for names in sets]
 
 
 def digest(protocol: str, request: msgspec.Struct) -> str:

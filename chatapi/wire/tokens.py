@@ -90,15 +90,15 @@ def parts(text: str, least_chars: int) -> Iterator[str]:
         yield text[start:end]
 
 
-def estimate(text: str, encoding: str = DEFAULT_ENCODING) -> int:
+def estimate(text: str) -> int:
     """Return about the number of tokens, in bounded time: exact up to 16 KiB, then from 32 samples.
     Deterministic.
     """
     if len(text) <= _SAMPLES * _SAMPLE_CHARS:
-        return count(text, encoding)
+        return count(text)
     stride = len(text) // _SAMPLES
     samples = [text[start : start + _SAMPLE_CHARS] for start in range(0, stride * _SAMPLES, stride)]
-    sampled_tokens = sum(count(sample, encoding) for sample in samples)
+    sampled_tokens = sum(map(count, samples))
     return round(sampled_tokens * len(text) / (_SAMPLES * _SAMPLE_CHARS))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from chatapi.wire.deltas import Failed
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest, check_fields
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.messages import (
     AssistantMessage,
@@ -30,8 +30,9 @@ from chatapi.wire.messages import (
     texts,
 )
 from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
+from chatapi.wire.prompts import Messages
 from chatapi.wire.upstream_errors import UpstreamError
-from chatapi.wire.upstream_request import OURS, check_fields
+from chatapi.wire.upstream_request import OURS
 
 VERSION: Final = {"anthropic-version": "2023-06-01"}
 # Each field of a request is in one of these sets, or in `OURS`.
@@ -54,7 +55,7 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "modalities": bool,
     "n": lambda count: (count or 1) > 1,
 }
-check_fields(_TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
+check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from chatapi.wire import sse
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.prompts import Messages
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_anthropic_request import VERSION, messages_body, unsupported
 from chatapi.wire.upstream_anthropic_stream import MessagesParser

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from chatapi.wire.deltas import AnyDelta, Finished, ToolCall
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.messages import AssistantMessage, CustomCall, Message
 from chatapi.wire.parameters import (
     AllowedTools,
@@ -23,6 +23,7 @@ from chatapi.wire.parameters import (
     custom_tools,
     with_functions_only,
 )
+from chatapi.wire.prompts import Messages
 
 # What begins the arguments of that function, and the most characters of it that are waited for.
 _BEGIN: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from chatapi.wire.deltas import AnyDelta, Failed
-from chatapi.wire.generation_request import PROMPTS, GenerationRequest, Inputs, Messages, PromptKind, Texts
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.prompts import PROMPTS, Inputs, Messages, PromptKind, Texts
 from chatapi.wire.sse import Event
 from chatapi.wire.upstream_chunks import ChunkReader
 from chatapi.wire.upstream_request import embeddings_body, upstream_body

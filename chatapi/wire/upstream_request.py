@@ -1,13 +1,11 @@
 """What an OpenAI-compatible upstream is asked for a generation: the JSON body."""
 
-from collections import Counter
-from collections.abc import Iterable
-from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
-from chatapi.wire.generation_request import PROMPTS, GenerationRequest
+from chatapi.wire.generation_request import GenerationRequest, check_fields
+from chatapi.wire.prompts import PROMPTS
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 # A third of the length of numbers, and exact. A server that does not know it answers with numbers.
@@ -39,14 +37,7 @@ PARAMETERS: Final = _FORWARDED | {
 }
 
 
-def check_fields(*sets: Iterable[str]) -> None:
-    """Check that each field of a request is in exactly one of the sets, and nothing else."""
-    named, fields = Counter(chain(*sets)), Counter(GenerationRequest.__struct_fields__)
-    wrong = (named - fields) + (fields - named)
-    assert not wrong, f"in no set, in two or no fields: {', '.join(wrong)}"
-
-
-check_fields(_FORWARDED, _REWRITTEN, _LEFT_OUT, OURS)
+check_fields(GenerationRequest, _FORWARDED, _REWRITTEN, _LEFT_OUT, OURS)
 
 
 def upstream_body(

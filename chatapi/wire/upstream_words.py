@@ -9,8 +9,8 @@ import re
 from functools import lru_cache
 from typing import Final
 
-from chatapi.wire.generation_request import PROMPTS
 from chatapi.wire.parameters import ENGINE_PARAMETERS
+from chatapi.wire.prompts import PROMPTS
 from chatapi.wire.upstream_request import PARAMETERS
 
 MAX_MESSAGE_CHARACTERS: Final = 500

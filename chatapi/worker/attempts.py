@@ -55,7 +55,7 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
         place = await _place(services, run, step)
         if place is not None:
             with place:
-                request = await fallbacks.switched(services, run, request, step.route)
+                request = await fallbacks.switch_model(services, run, request, step.route)
                 attempted, error = await _attempt(services, run, request, step.route, place)
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
@@ -64,7 +64,7 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
             if error.is_retryable:
                 plan.failed(step.route, error.failure)
             else:
-                plan.go_on()
+                plan.leave_model()
         # The client may have left meanwhile.
         if run.stopped is not None:
             end = run.stopped
@@ -89,7 +89,7 @@ async def _place(services: Services, run: Run, step: Step) -> Place | None:
 
     A stop ends the waits.
     """
-    stopped = run.heed(step.route.on_disconnect)
+    stopped = run.apply_rule(step.route.on_disconnect)
     if step.wait_s:
         stopped = await run.pause(step.wait_s)
     if stopped is None:
@@ -139,7 +139,7 @@ async def _attempt(
     services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
 ) -> tuple[End, EngineError | None]:
     """Stream from one deployment; return the end, and the error if the deployment failed."""
-    if (stopped := run.begin_on(route.target.name, route.on_disconnect)) is not None:
+    if (stopped := run.begin_attempt(route.target.name, route.on_disconnect)) is not None:
         return stopped, None
     run.attempt_span = _begin_span(run, request, route.target)
     try:

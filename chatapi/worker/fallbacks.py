@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 SWITCH_RETRY_S: Final = (0.1, 0.5, 1)
 
 
-async def switched(
+async def switch_model(
     services: Services, run: Run, request: GenerationRequest, route: Route
 ) -> GenerationRequest:
-    """Return the request to the route's model, which the books know before it is asked: so its tokens are
-    charged at its price, also if another process settles the generation.
+    """Return the request to the route's model, after the books have switched to it.
 
-    Raises `DatabaseUnavailable`. If another process has taken over, the run is stopped.
+    The books come first, so that the model's tokens are charged at its price, whichever process settles the
+    generation. Raises `DatabaseUnavailable`. If another process has taken over, the run is stopped.
     """
     requested = run.requested
     model = route.model or requested.model
@@ -48,7 +48,7 @@ async def switched(
         return request
     failpoint("switch.after_commit")
     log.info("%s: %s is asked instead of %s", run.id.hex, model, run.claimed.model)
-    run.ask_another(to, sent)
+    run.switch_model(to, sent)
     return msgspec.structs.replace(request, model=model)
 
 

@@ -165,7 +165,7 @@ async def _request(run: Run) -> GenerationRequest:
     content = run.take_content()
     if run.request_bytes <= heavy_work.LIGHT_BYTES:
         return requests.from_bytes(content)
-    return await heavy_work.aside(requests.from_bytes, content)
+    return await heavy_work.in_thread(requests.from_bytes, content)
 
 
 async def _finish(services: Services, run: Run, request: GenerationRequest | None, end: End) -> None:

@@ -22,11 +22,12 @@ from usage.failpoints import failpoint
 
 log = logging.getLogger(__name__)
 
-# How many leases a transaction prolongs: while it runs, other organizations' requests wait for the database.
+# The most leases that one transaction prolongs: while it runs, other organizations' requests wait for the
+# database.
 PART = 256
-# Where the database is slow, no lease may wait for many transactions: after this share of the interval, one
-# prolongs all that are left.
-PATIENCE = 0.5
+# The share of the interval in which leases are prolonged in parts. Then one transaction prolongs the rest, so
+# that no lease ends because a slow database has many transactions to do before.
+DIVIDING_SHARE = 0.5
 
 
 class Held(NamedTuple):
@@ -73,7 +74,7 @@ class Heartbeat:
         held = self._held()
         running = {pulse.id for pulse in held.running}
         pulses = [*held.running, *held.claiming]
-        divide_until = time.monotonic() + PATIENCE * settings.HEARTBEAT_MS / 1_000
+        divide_until = time.monotonic() + DIVIDING_SHARE * settings.HEARTBEAT_MS / 1_000
         while pulses:
             failpoint("heartbeat.before")
             size = PART if time.monotonic() < divide_until else len(pulses)

@@ -2,7 +2,7 @@
 
 A worker claims a generation within milliseconds after it has taken its message. So a message is lost if it
 waits in no queue, and half a second later the database has its generation unclaimed, a second after its
-admission. One look is not enough: beside a flood it takes so long that workers have taken and claimed what
+admission. One look is not enough: during a flood it takes so long that workers have meanwhile claimed what
 its read of the database had found unclaimed. A worker looks while it has a free slot. There are three causes:
 Redis was emptied, a worker was killed between the pop and the claim, or a web process was killed between the
 commit and the enqueueing.

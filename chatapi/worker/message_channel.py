@@ -21,10 +21,10 @@ from chatapi.worker.slot_shares import SlotShares
 
 # The most messages of one read: with more, other workers that are idle would get fewer.
 MAX_MESSAGES: Final = 8
-# The wait for a message in turn while the list has any: Redis takes 0 for ever.
+# The wait at one queue while the other one may have messages. Redis reads 0 as for ever.
 SHORT_WAIT_S: Final = 0.001
-# The longest wait for a wake-up between two looks past the messages of organizations that have their share:
-# it is also the time for which slots that they give back stay free.
+# The longest wait for a wake-up before the next look past messages of organizations that have their share.
+# A slot that such an organization gives back stays free for up to this time.
 LOOK_AGAIN_S: Final = 0.01
 _TAKING: Final = ("EVAL", "EVALSHA")
 

@@ -196,7 +196,7 @@ class Services:
         try:
             found = await self.streams.signs_of_life(sorted(inboxes))
         except StreamUnavailable:
-            # A process that was missing may have been back meanwhile: the count begins anew.
+            # A process that was missing may have been back meanwhile: the count begins again.
             self._absences.forget()
             raise
         dead = self._absences.dead(inboxes, found)

@@ -36,6 +36,8 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
 from tests.chatapi.worker.processes import Valkey
 
 TTL_MS = 5_000
+# Less than a test waits for anything.
+SHORT_MS = 300
 END = Usage(1, 2)
 
 
@@ -112,6 +114,25 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
+def short_lived(redis: Redis) -> DeltaStream:
+    """Return a stream whose logs expire soon after their generation's end."""
+    return DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=SHORT_MS)
+
+
+async def is_gone(stream: DeltaStream, generation_id: UUID) -> bool:
+    return not await stream.has_log(generation_id)
+
+
+async def inbox_entries(stream: DeltaStream, name: str) -> int:
+    """Return how many entries wait in the inbox."""
+    return len(await stream.read_inbox(name, after=delta_stream.INBOX_BEGINNING, block_ms=1))
+
+
+async def expires_in_ms(redis: Redis, stream: DeltaStream, kind: str, name: str) -> int:
+    """Return how long Redis keeps a key. This is the promise itself, and a day is too long to await it."""
+    return int(await redis.pttl(stream.key(kind, name)))
+
+
 async def test_deltas_come_in_order(stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     for seq in range(1, 30):
@@ -167,7 +188,7 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
 
 
 async def test_a_follower_that_has_caught_up_with_the_log_follows_the_inbox_again(
-    redis: Redis, stream: DeltaStream, slow_follower: InboxFollower
+    stream: DeltaStream, slow_follower: InboxFollower
 ) -> None:
     for seq in range(1, 10):
         await stream.publish([entry(slow_follower.id, seq, texts(seq, seq), inbox="")])
@@ -177,7 +198,7 @@ async def test_a_follower_that_has_caught_up_with_the_log_follows_the_inbox_agai
         found += await slow_follower.next()
     assert found == texts(1, 9)
     assert await slow_follower.next() == []
-    await redis.delete(stream.key("log", slow_follower.id.hex))
+    await stream.delete(slow_follower.id, has_ended=True)
     slow_follower.feed(Frame(b"", 10, deltas.encode(texts(10, 10))))
     assert await slow_follower.next() == texts(10, 10)
 
@@ -224,12 +245,12 @@ async def test_missing_deltas_are_read_from_where_the_inbox_broke_off(
 
 
 async def test_what_the_log_has_lost_too_is_an_error_and_never_a_gap(
-    redis: Redis, stream: DeltaStream, inbox: Inbox
+    stream: DeltaStream, inbox: Inbox
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 1, texts(1, 2))])
     assert await follower.next() == texts(1, 2)
-    await redis.delete(stream.key("log", follower.id.hex))
+    await stream.delete(follower.id, has_ended=True)
     await stream.publish([entry(follower.id, 5, texts(5, 6))])
     with pytest.raises(StreamLost):
         await follower.next()
@@ -275,7 +296,7 @@ async def test_a_request_to_stop_counts_although_its_caller_leaves(stream: Delta
 
 
 async def test_what_arrived_behind_a_gap_that_nobody_can_fill_is_not_taken_for_handed_out(
-    redis: Redis, stream: DeltaStream, inbox: Inbox
+    stream: DeltaStream, inbox: Inbox
 ) -> None:
     follower = inbox.follow(identity.new_id(), 1)
     await stream.publish([entry(follower.id, 5, texts(5, 6), inbox="")])
@@ -284,7 +305,7 @@ async def test_what_arrived_behind_a_gap_that_nobody_can_fill_is_not_taken_for_h
     assert await follower.next() == texts(1, 2)
     with pytest.raises(StreamLost):
         await follower.next()
-    await redis.delete(stream.key("log", follower.id.hex))
+    await stream.delete(follower.id, has_ended=True)
     await stream.publish([entry(follower.id, 1, texts(1, 6), inbox="")])
     assert await follower.catch_up() == texts(3, 6)
     assert await follower.next() == []
@@ -303,14 +324,15 @@ async def test_what_arrived_before_a_gap_is_handed_out_and_what_fills_it_later_f
     assert await follower.next() == texts(3, 6)
 
 
-async def test_a_repeated_write_is_written_and_delivered_once(
-    redis: Redis, stream: DeltaStream, inbox: Inbox
-) -> None:
+async def test_a_repeated_write_is_written_and_delivered_once(stream: DeltaStream, inbox: Inbox) -> None:
     follower = inbox.follow(identity.new_id(), 1)
-    batch = [entry(follower.id, 1, texts(1, 3))]
+    batch = [
+        entry(follower.id, 1, texts(1, 3)),
+        entry(identity.new_id(), 1, texts(1, 3), inbox="unread"),
+    ]
     assert await stream.publish(batch) == await stream.publish(batch) == set()
-    assert await redis.xlen(stream.key("log", follower.id.hex)) == 1
-    assert await redis.xlen(stream.key("inbox", "web")) == 1
+    assert await stream.replay(follower.id) == (texts(1, 3), 3)
+    assert await inbox_entries(stream, "unread") == 1
     await stream.publish([entry(follower.id, 4, [END])])
     assert await to_the_end(follower) == [*texts(1, 3), END]
 
@@ -391,27 +413,27 @@ async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: DeltaSt
         "running": ["chatapi:rate:key:1"],
         "receipt": "chatapi:rate:x",
     }
-    job = msgspec.msgpack.encode(["web", b"{}", True, taken])
-    await redis.set(stream.key("job", generation_id.hex), job)
+    ((command, key, _, *expiry),) = stream.keeping(generation_id, Job("web", b"{}"))
+    earlier = msgspec.msgpack.encode(["web", b"{}", True, taken])
+    await redis.execute_command(command, key, earlier, *expiry)  # type: ignore[no-untyped-call]
     ((found, _),) = await stream.jobs([generation_id])
     assert found is not None
     assert (found.inbox, found.request, found.runs_on) == ("web", b"{}", True)
     assert found.is_not_kept is not True
 
 
-async def test_the_job_goes_with_the_end_and_the_log_a_little_later(
-    redis: Redis, stream: DeltaStream
-) -> None:
-    generation_id = identity.new_id()
+async def test_the_job_goes_with_the_end_and_the_log_a_little_later(redis: Redis) -> None:
+    stream, generation_id = short_lived(redis), identity.new_id()
     await stream.keep_again(generation_id, Job("web", b"{}"))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
-    log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
-    for lives_on in (log_key, stream.key("job", generation_id.hex)):
-        assert await redis.pttl(lives_on) > MAX_TIMEOUT_MS, "a generation may run longer"
+    for kind in ("log", "job"):
+        lives_on_ms = await expires_in_ms(redis, stream, kind, generation_id.hex)
+        assert lives_on_ms > MAX_TIMEOUT_MS, "a generation may run longer"
     await stream.publish([entry(generation_id, 2, [END])])
-    assert 0 < await redis.pttl(log_key) <= TTL_MS
+    assert await stream.has_log(generation_id)
     assert await stream.jobs([generation_id]) == [(None, None)]
+    await eventually(lambda: is_gone(stream, generation_id))
 
 
 async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhere_else(
@@ -431,19 +453,18 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
 
 
 @pytest.mark.parametrize("first_seq", [1, 7])
-async def test_no_log_lives_for_ever_be_it_a_zombies(
+async def test_every_log_expires_also_that_of_a_worker_without_its_fence(
     redis: Redis, stream: DeltaStream, first_seq: int
 ) -> None:
     """A sealed log expires; the worker that lost its fence may still write, to a new log, which
     expires too.
     """
     generation_id = identity.new_id()
-    log_key = stream.key("log", generation_id.hex)
     await stream.publish([entry(generation_id, first_seq, texts(1, 1))])
-    assert await redis.pttl(log_key) > MAX_TIMEOUT_MS
-    await redis.pexpire(log_key, TTL_MS)
+    assert await expires_in_ms(redis, stream, "log", generation_id.hex) > MAX_TIMEOUT_MS
+    await stream.forget({generation_id: SHORT_MS})
     await stream.publish([entry(generation_id, first_seq + 1, texts(2, 2))])
-    assert await redis.pttl(log_key) <= TTL_MS
+    await eventually(lambda: is_gone(stream, generation_id))
 
 
 async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream: DeltaStream) -> None:
@@ -456,11 +477,11 @@ async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream:
 
 async def test_the_inbox_of_a_dead_process_does_not_stay(redis: Redis, stream: DeltaStream) -> None:
     await stream.publish([entry(identity.new_id(), 1, texts(1, 1), inbox="dead")])
-    assert await redis.pttl(stream.key("inbox", "dead")) > 0
+    assert await expires_in_ms(redis, stream, "inbox", "dead") > 0
 
 
 async def test_nothing_stays_in_an_inbox_that_has_been_read(
-    redis: Redis, stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
+    stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last entries of an idle process would otherwise stay as long as the process lives."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.02)
@@ -472,7 +493,7 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(
     await presence.start()
 
     async def has_entries(count: int) -> bool:
-        return await redis.xlen(stream.key("inbox", "web")) == count
+        return await inbox_entries(stream, "web") == count
 
     assert await has_entries(3)
     read_up_to = names[1]
@@ -486,16 +507,12 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(
 
 
 @pytest.mark.parametrize("why", Cancellation)
-async def test_a_cancellation_is_heard_and_remembered(
-    redis: Redis, stream: DeltaStream, why: Cancellation
-) -> None:
+async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: Cancellation) -> None:
     generation_id, other = identity.new_id(), identity.new_id()
-    heard = asyncio.ensure_future(anext(stream.cancellations()))
-    channel = stream.key("cancel", "").rstrip(":")
+    heard = asyncio.ensure_future(anext(stream.cancellations("listener")))
 
     async def is_listening() -> bool:
-        ((_, listeners),) = await redis.pubsub_numsub(channel)
-        return bool(listeners)
+        return await stream.connected_workers() == {"listener"}
 
     await eventually(is_listening)
     await stream.cancel(generation_id, why, ttl_ms=5_000)
@@ -529,11 +546,11 @@ async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_
 ) -> None:
     """The ids of its new entries are lower than those that the inbox has read."""
     monkeypatch.setattr(Presence, "RENEW_S", 0.05)
-    key, follower = stream.key("inbox", inbox.name), inbox.follow(identity.new_id(), 1)
+    follower = inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()
-    await redis.xadd(key, {"b": frame}, id="99999999999999-0")
+    await redis.xadd(stream.key("inbox", inbox.name), {"b": frame}, id="99999999999999-0")
     assert await follower.next() == texts(1, 1)
-    await redis.delete(key, stream.key("web", inbox.name))
+    await redis.delete(*[key async for key in redis.scan_iter(f"{stream.key('', '')[:-1]}*")])
     await stream.publish([entry(follower.id, 2, texts(2, 2)), entry(follower.id, 3, [END])])
     assert await to_the_end(follower) == [*texts(2, 2), END]
 

@@ -12,10 +12,11 @@ import msgspec
 from chatapi.wire import request_body
 from chatapi.wire.completion import Completion
 from chatapi.wire.deltas import AnyDelta, Failed, Reasoning, Started, Text, Usage
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import ImagePart, ImageUrl, SystemMessage, TextPart, UserMessage
 from chatapi.wire.parameters import ModelName
+from chatapi.wire.prompts import Messages, Texts
 from chatapi.wire.protocols import Answer, Dialect, Operation, Protocol
 from chatapi.wire.protocols.envelope import ErrorAnswer, openai_error, retry_headers
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.messages import Message
 from chatapi.wire.parsed_request import RequestSummary, parse
+from chatapi.wire.prompts import Messages, Texts
 from chatapi.wire.protocols.chat.request import NAME as CHAT
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import NAME as TEXT

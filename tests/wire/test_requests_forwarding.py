@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest, check_fields
 from chatapi.wire.parameters import ENGINE_PARAMETERS
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.requests import from_bytes, ignored_parameters, to_bytes
-from chatapi.wire.upstream_request import check_fields, upstream_body
+from chatapi.wire.upstream_request import upstream_body
 from tests.wire.request_bodies import (
     CUSTOM,
     FUNCTION,
@@ -289,7 +290,7 @@ def test_requests_are_frozen() -> None:
 def test_prompt_bytes_count_all_that_becomes_prompt(content: str) -> None:
     request = chat(messages=[{"role": "user", "content": content}])
     with_tools = chat(**EVERYTHING | {"messages": [{"role": "user", "content": content}]})
-    assert request.prompt_bytes >= len(content.encode()) + request.prompt_overhead_tokens
+    assert request.prompt_bytes >= len(content.encode()) + request.prompt.overhead_tokens
     assert with_tools.prompt_bytes > request.prompt_bytes + len(json.dumps(SCHEMA)) * 2
 
 
@@ -347,7 +348,7 @@ def test_all_text_of_a_chat_is_part_of_the_prompt() -> None:
 
 def test_a_field_that_upstreams_get_by_accident_is_found() -> None:
     first, *others = fields = GenerationRequest.__struct_fields__
-    check_fields({first}, others)
+    check_fields(GenerationRequest, {first}, others)
     for sets, wrong in (((others,), first), ((fields, {first}), first), ((fields, {"new"}), "new")):
         with pytest.raises(AssertionError, match=f": {wrong}$"):
-            check_fields(*sets)
+            check_fields(GenerationRequest, *sets)

@@ -137,6 +137,6 @@ def test_each_prompt_may_fill_the_context_window() -> None:
 def test_prompt_bytes_bound_the_tokens_of_every_form() -> None:
     assert text(prompt="é" * 100).prompt_bytes >= 200
     assert text(prompt=[7] * 100).prompt_bytes >= 100
-    assert text(prompt=[[7] * 50, [8] * 50]).prompt_overhead_tokens == 100
+    assert text(prompt=[[7] * 50, [8] * 50]).prompt.overhead_tokens == 100
     assert text(prompt=["a", "b"], suffix="c").prompt_text == "a\nb\nc"
     assert not text().prompt.has_media

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from chatapi.wire import caps, requests
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
 from chatapi.wire.parsed_request import parse
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.responses.items import BUILT_IN
 from chatapi.wire.upstream_request import REASONING, upstream_body
 

@@ -1,5 +1,7 @@
-"""Which limit a budget has: its owner's, or the nearest of an end user: its own, its project's for each end
-user, or its organization's.
+"""Finds the limit of a budget, in SQL.
+
+It is the limit of the budget's owner. An end user has the nearest of three: its own, the one that its project
+sets for each end user, or the one that its organization sets.
 """
 
 from collections.abc import Iterable
@@ -34,8 +36,9 @@ SIGNED = "CASE WHEN l.limit_nanodollars > 0 THEN l.limit_nanodollars ELSE -l.sof
 
 
 def signed_limit_of(budget: str) -> str:
-    """Return a query of the own limit of the row of `usage_budget` that the statement calls so: the amount,
-    or minus the amount of a soft one if there is no other.
+    """Return a query of the owner's limit of a row of `usage_budget`, which the statement calls `budget`.
+
+    It is the amount, or minus the amount of a soft limit that is the only one.
     """
     is_own = _equal("l", LimitKey._fields, budget)
     return f"(SELECT {SIGNED} FROM usage_budgetlimit AS l WHERE {is_own})"  # noqa: S608  the text is ours

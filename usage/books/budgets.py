@@ -96,11 +96,11 @@ class Headroom:
         return max(0, self.limit_nanodollars - self.posted_nanodollars)
 
     def has(self, amount: int) -> bool:
-        """Return whether the amount may be held."""
-        return self.would_have(self.pending_nanodollars + amount)
+        """Return whether the amount may be held now."""
+        return self.could_ever_have(self.pending_nanodollars + amount)
 
-    def would_have(self, amount: int) -> bool:
-        """Return whether the amount might be held if nothing else were."""
+    def could_ever_have(self, amount: int) -> bool:
+        """Return whether the amount might be held once all other holds have ended."""
         return self.posted_nanodollars + amount <= self.limit_nanodollars
 
 
@@ -145,8 +145,8 @@ def reserve(
 def _refusal(
     known: Mapping[str, Headroom], refusing: Sequence[str], amount: int, time_zone: str
 ) -> BudgetExceeded:
-    """Name the first budget that refuses for good, if any: for this one a retry would be in vain."""
-    for_good = [budget_id for budget_id in refusing if not known[budget_id].would_have(amount)]
+    """Name the first budget that a retry can't help, or else the first one that refuses."""
+    for_good = [budget_id for budget_id in refusing if not known[budget_id].could_ever_have(amount)]
     budget_id = (for_good or refusing)[0]
     room = known[budget_id]
     return BudgetExceeded(
@@ -189,8 +189,8 @@ def post(
 ) -> list[tuple[Any, ...]]:
     """Release and post: each budget's pending falls by the first number, its posted rises by the second.
 
-    Return the columns of `Posted`, of all budgets; the list is filled when the statement was sent. It stays
-    empty without `has_thresholds`: then no budget has a limit or credit.
+    Return the columns of `Posted` for each budget, in a list that is filled once the statement is sent
+    (`fetch_later`). It stays empty without `has_thresholds`: then no budget has a limit or credit.
     """
     if not changes:
         return []

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
 from django.db.models import Sum
 
 from usage import pricing, rollups
 from usage.books import budgets, outbox
-from usage.books.credit import Booking, Note, describe
+from usage.books.credit import Booking, Note, booking, earlier_booking
 from usage.database.clock import database_now
 from usage.database.sql import insert
 from usage.errors import NotBooked
@@ -45,12 +44,8 @@ def correct(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     """
     if not amount_nanodollars or not note.reason.strip():
         raise NotBooked("A correction has an amount that is not zero, and a reason.")
-    try:
-        with transaction.atomic():
-            return _correct_once(entry_id, amount_nanodollars, note)
-    except IntegrityError as error:
-        # Two bookings of one reference for different generations happened at the same time.
-        raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
+    with booking(note):
+        return _correct_once(entry_id, amount_nanodollars, note)
 
 
 def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
@@ -63,11 +58,9 @@ def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking
             "The request of this charge was exported and dropped since, so it is not corrected any more. "
             "Grant credit instead."
         )
-    known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
+    known = earlier_booking(note, corrects_id=entry_id, amount_nanodollars=amount_nanodollars)
     if known is not None:
-        if (known.corrects_id, known.amount_nanodollars) != (entry_id, amount_nanodollars):
-            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {describe(known)}.")
-        return Booking(known, is_new=False)
+        return known
     left = charged(entry.generation_id)
     if left + amount_nanodollars < 0:
         raise NotBooked(f"Only ${pricing.to_usd(left)} of the charge is left to take back.")

@@ -4,6 +4,8 @@ The balance is all grants, less refunds, less all that the organization has spen
 `budgets.hold` admits no request that the balance, less the holds of running requests, does not cover.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -105,6 +107,31 @@ def describe(entry: LedgerEntry) -> str:
     return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {subject}"
 
 
+@contextmanager
+def booking(note: Note) -> Iterator[None]:
+    """Run the block in a transaction; raises `NotBooked` if its reference is booked meanwhile."""
+    try:
+        with transaction.atomic():
+            yield
+    except IntegrityError as error:
+        # Two bookings of one reference that lock different rows happened at the same time.
+        raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
+
+
+def earlier_booking(note: Note, **columns: object) -> Booking | None:
+    """Return the booking with the note's reference, if there is one.
+
+    Raises `NotBooked` if it has other columns than these: a reference that was used for something else is a
+    mistake of the caller, and silence would hide it.
+    """
+    known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
+    if known is None:
+        return None
+    if any(getattr(known, name) != value for name, value in columns.items()):
+        raise NotBooked(f"The reference {note.reference!r} belongs to something else: {describe(known)}.")
+    return Booking(known, is_new=False)
+
+
 def _book(
     organization: Organization, kind: Kind, nanodollars: int, note: Note, *, is_spendable: bool = True
 ) -> Booking:
@@ -112,12 +139,8 @@ def _book(
         raise NotBooked(f"A {kind} is more than nothing.")
     if not note.reason.strip():
         raise NotBooked(f"A {kind} has a reason.")
-    try:
-        with transaction.atomic():
-            return _book_once(organization, kind, nanodollars, note, is_spendable)
-    except IntegrityError as error:
-        # Two bookings of one reference for different organizations happened at the same time.
-        raise NotBooked(f"The reference {note.reference!r} is booked already.") from error
+    with booking(note):
+        return _book_once(organization, kind, nanodollars, note, is_spendable)
 
 
 def _book_once(
@@ -128,13 +151,9 @@ def _book_once(
     Credit.objects.get_or_create(organization=organization)
     credit = Credit.objects.select_for_update().get(organization=organization)
     owed = -nanodollars if kind == Kind.GRANT else nanodollars
-    known = LedgerEntry.objects.filter(reference=note.reference).first() if note.reference else None
+    known = earlier_booking(note, organization_id=organization.pk, kind=kind, amount_nanodollars=owed)
     if known is not None:
-        # A repetition is answered with the first entry; a reference that was used for something else is a
-        # mistake of the caller, and silence would hide it.
-        if (known.organization_id, known.kind, known.amount_nanodollars) != (organization.pk, kind, owed):
-            raise NotBooked(f"The reference {note.reference!r} belongs to something else: {describe(known)}.")
-        return Booking(known, is_new=False)
+        return known
     if kind == Kind.REFUND:
         # Requests that are being admitted wait for the budget's lock, and then see the lower credit.
         budgets.ensure([credit.budget_id])

@@ -50,7 +50,6 @@ class Router:
         return alias()
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str:
-        """Return the primary."""
         return DEFAULT_DB_ALIAS
 
     def allow_relation(self, left: Model, right: Model, **hints: Any) -> bool:

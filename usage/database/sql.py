@@ -53,7 +53,7 @@ def execute(sql: str, parameters: Sequence[Any] = ()) -> None:
     _send((sql, parameters, None))
 
 
-def fetch_later(sql: str, parameters: Sequence[Any] = ()) -> Rows:
+def fetch_later(sql: str, parameters: Sequence[Any]) -> Rows:
     """Run one statement as `execute` does; the list has its rows as soon as it was sent. See `fetch_all`."""
     rows: Rows = []
     _send((sql, parameters, rows))

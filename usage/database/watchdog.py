@@ -71,7 +71,7 @@ def _cut(database: BaseDatabaseWrapper) -> None:
     """Shut the socket down, and leave closing it to its thread."""
     connection = database.connection
     if connection is None:
-        return  # it is connecting, which has a time limit of its own
+        return  # it is connecting, which has its own time limit
     # The connection may end by itself at the same moment.
     with suppress(OSError, Error), database.wrap_database_errors:
         with socket.fromfd(connection.fileno(), socket.AF_UNSPEC, socket.SOCK_STREAM) as found:

@@ -73,7 +73,7 @@ class LimitUse:
 
     @property
     def is_of_each_end_user(self) -> bool:
-        """Return whether it limits many end users, each with a budget of its own."""
+        """Return whether it limits many end users, each with its own budget."""
         return self.limit.scope in _EACH_END_USER
 
 

@@ -67,7 +67,6 @@ class Range:
 
     @property
     def has_utc_days(self) -> bool:
-        """Return whether the buckets are UTC days."""
         return self.bucket == "day" and not any(each.utcoffset() for each in self.starts())
 
     def starts(self) -> list[datetime]:

@@ -51,7 +51,6 @@ def source(
 def _grouped(
     rows: QuerySet[Generation], group_by: GroupBy | None, filters: Filters
 ) -> tuple[QuerySet[Generation], str]:
-    """Return the rows with the column of the group."""
     match group_by:
         case "error":
             return rows.exclude(error_code=""), "error_code"

@@ -134,7 +134,6 @@ def sums_of(specs: Sequence[SumsSpec]) -> list[Sums]:
 
 
 def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None) -> Sums:
-    """Return the sums of all groups."""
     return sums_of([SumsSpec(over, group_by, filters or Filters())])[0]
 
 

@@ -32,7 +32,7 @@ class BookingForm(forms.Form):
     token = forms.UUIDField(widget=forms.HiddenInput, initial=uuid4)
 
     def clean_amount(self) -> int:
-        """Raise `ValidationError` unless it is more than zero; the direction has a field of its own."""
+        """Raise `ValidationError` unless it is more than zero; the direction has its own field."""
         amount: int = self.cleaned_data["amount"]
         if amount <= 0:
             raise ValidationError("Enter an amount greater than 0.")

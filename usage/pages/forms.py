@@ -62,7 +62,6 @@ def _row_field(model: type[Any], field: str, label: str) -> "forms.ModelChoiceFi
 
 
 def end_user_field() -> forms.CharField:
-    """Return the field for the name of one end user."""
     return forms.CharField(
         required=False,
         label="For one end user",

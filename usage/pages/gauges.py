@@ -37,13 +37,14 @@ class Sparkline:
     height: int = HEIGHT
 
 
-def draw_sparkline(values: Sequence[int], first_day: datetime, noun: str) -> Sparkline:
-    """Return bars of these values by day, at least one unit high unless zero; `noun` is what they count."""
-    most = max(values, default=0)
-    bars = ((at * _STEP, -(-value * HEIGHT // most)) for at, value in enumerate(values) if value > 0)
+def draw_sparkline(requests: Sequence[int], first_day: datetime) -> Sparkline:
+    """Return bars of the requests by day, at least one unit high unless zero."""
+    most = max(requests, default=0)
+    bars = ((at * _STEP, -(-value * HEIGHT // most)) for at, value in enumerate(requests) if value > 0)
     path = "".join(f"M{x} {HEIGHT}v-{height}h{_BAR}v{height}z" for x, height in bars)
-    text = f"No {noun} in the last {len(values)} days"
+    text = f"No requests in the last {len(requests)} days"
     if most:
-        busiest = first_day + timedelta(days=values.index(most))
-        text = f"{sum(values):,} {noun} in the last {len(values)} days, most on {busiest:%Y-%m-%d}: {most:,}"
-    return Sparkline(path, len(values) * _STEP - (_STEP - _BAR), text)
+        busiest = first_day + timedelta(days=requests.index(most))
+        whole = f"{sum(requests):,} requests in the last {len(requests)} days"
+        text = f"{whole}, most on {busiest:%Y-%m-%d}: {most:,}"
+    return Sparkline(path, len(requests) * _STEP - (_STEP - _BAR), text)

@@ -122,7 +122,6 @@ class LiveFilters:
         return bool(self.project or self.key or self.model)
 
     def matching(self, running: Iterable[RunningGeneration]) -> list[RunningGeneration]:
-        """Return those that match."""
         return [
             each
             for each in running
@@ -147,7 +146,6 @@ def offered(
     chosen: LiveFilters,
     project_name: Callable[[RunningGeneration], str] = lambda each: each.project,
 ) -> list[Filter]:
-    """Return the filters of the page."""
     options: dict[str, dict[str, str]] = {"project": {}, "key": {}, "model": {}}
     for each in running:
         options["project"][str(each.project_id)] = project_name(each)

@@ -302,7 +302,6 @@ class OverviewForm(UsageFilterForm):
         return group != "organization" or not self.cleaned_data["organization"]
 
     def metadata_links(self) -> list[Choice]:
-        """Return the links to the keys of the metadata."""
         keys = self.metadata_keys[:_MAX_KEYS]
         return [self._choice(key, key == self.shown_key, metadata_key=key) for key in keys]
 

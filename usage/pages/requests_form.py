@@ -111,7 +111,6 @@ class RequestsForm(UsageFilterForm):
             self.fields[name].widget = forms.Select(choices=options)
 
     def offered_rows(self) -> Mapping[str, "QuerySet[Any] | Sequence[Any]"]:
-        """Return the rows that each field offers."""
         chosen = self.cleaned_data["organization"]
         home = {} if chosen is None else {"organization": chosen}
         rows: dict[str, QuerySet[Any]] = {
@@ -143,7 +142,6 @@ class RequestsForm(UsageFilterForm):
         return self.parameters("days", "time_zone", "sort")
 
     def sort_links(self) -> list[Choice]:
-        """Return the links to the orders of the list."""
         chosen = self.filters.sort
         return [self._choice(text, name == chosen, sort=name) for name, text in _ORDERS.items()]
 

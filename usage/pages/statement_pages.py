@@ -101,7 +101,8 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
     }
     context = context_of(found, file_urls)
     if found.document.credit_notes:
-        context["corrections_url"] = _corrections_url(organization_id)
+        query = f"?kind__exact=correction&organization__id__exact={organization_id}"
+        context["corrections_url"] = reverse("admin:usage_ledgerentry_changelist") + query
     return _answer(request, "usage/statement.html", context)
 
 
@@ -196,12 +197,6 @@ def _previews(
         organizations = organizations.filter(pk=organization_id)
     months = reading.open_months(database_now())
     return [(each, month) for each in organizations[:MAX_PREVIEWS] for month in months]
-
-
-def _corrections_url(organization_id: int) -> str:
-    """Return the URL of the organization's corrections in the ledger."""
-    query = f"?kind__exact=correction&organization__id__exact={organization_id}"
-    return reverse("admin:usage_ledgerentry_changelist") + query
 
 
 def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

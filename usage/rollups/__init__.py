@@ -104,7 +104,7 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild() -> Rebuilt:
-    """Rebuild all hours from the ledger in one transaction, and then close all days that are over anew.
+    """Rebuild all hours from the ledger in one transaction, and then close again all days that are over.
 
     Settlements and other rebuilds wait for the transaction, so nothing is counted twice or lost. Until a day
     is closed, reports read its hours.

@@ -4,7 +4,7 @@ In one transaction, its rows of `DailyUsage`, `DailyTotals` and `DailyFirstToken
 `ClosedDay` says so. A day is closed an hour after its end. An entry carries the time at which its transaction
 began, and transactions end within seconds, so no entry of the day comes later: corrections of an old charge
 count in the hour in which they are written. If a row is changed by hand all the same, or a transaction stood
-still for an hour, `verifyledger` finds the difference and `manage.py rollup` closes the days anew.
+still for an hour, `verifyledger` finds the difference and `manage.py rollup` closes the days again.
 """
 
 import logging
@@ -121,7 +121,7 @@ def _first_not_closed(first_open: date) -> date | None:
 
 
 def _add_up(day: date) -> None:
-    """Write the day's rows of `DailyUsage` and `DailyTotals` anew."""
+    """Write the day's rows of `DailyUsage` and `DailyTotals` again."""
     DailyUsage.objects.filter(organization__in=Organization.objects.values("pk"), day=day).delete()
     DailyTotals.objects.filter(dimension__in=Dimension.values, day=day).delete()
     every = "organization_id IN (SELECT id FROM accounts_organization)"  # the indexes begin with it

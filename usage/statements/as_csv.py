@@ -22,7 +22,6 @@ _Row = dict[str, object]
 
 
 def as_csv(made: StatementDocument) -> str:
-    """Return the file."""
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, COLUMNS)
     writer.writeheader()

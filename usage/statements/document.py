@@ -167,7 +167,6 @@ class Facts:
 
 
 def build(facts: Facts) -> StatementDocument:
-    """Return the statement."""
     items: Items = {}
     for _, of_day in facts.days:
         add(items, of_day.items())

@@ -43,7 +43,6 @@ FORMATS: Final[Mapping[str, Format]] = {
 
 
 def file_of(reading: Reading, file_format: str) -> File:
-    """Return the statement in one of `FORMATS`."""
     chosen = FORMATS[file_format]
     suffix = "-preview" if reading.document.is_preview else ""
     name = f"statement-{reading.document.id}{suffix}.{file_format}"

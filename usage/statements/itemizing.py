@@ -59,7 +59,6 @@ Days = dict[date, Items]
 
 
 def add(items: Items, more: Iterable[tuple[Item, Sums]]) -> Items:
-    """Add more to the items, and return them."""
     for item, sums in more:
         items[item] = items.get(item, Sums()).plus(sums)
     return items
@@ -111,7 +110,6 @@ def items_of_hour(hour: datetime) -> Items:
 
 
 def write(day: date, items: Mapping[Item, Sums]) -> None:
-    """Write the day with all of its items."""
     with transaction.atomic():
         # First: a second process that itemizes the day waits for this row.
         ItemizedDay.objects.update_or_create(day=day)

@@ -70,7 +70,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
 
 
 def checks(since: datetime | None, now: datetime | None = None) -> list[Check]:
-    """Return all checks of `verify`; each may run in a snapshot of its own."""
+    """Return all checks of `verify`; each may run in its own snapshot."""
     return [
         partial(invariants.one_charge_each, since),
         partial(invariants.generations_are_kept, since),

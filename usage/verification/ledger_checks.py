@@ -1,6 +1,6 @@
 """The record of checks of the books: those of `verifyledger`, and one that a reaper makes each hour.
 
-The hourly check looks at the last days, one invariant at a time, each in a snapshot of its own and within the
+The hourly check looks at the last days, one invariant at a time, each in its own snapshot and within the
 time limit of reads.
 """
 

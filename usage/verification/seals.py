@@ -188,7 +188,6 @@ class _Block:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the values of `_EXTENT`."""
         first_id = self.entries[0][0] if self.entries else self.place.entry_id
         amounts = (entry[_AMOUNT] for entry in self.entries)
         return (first_id, *self.place, len(self.entries), sum(amounts))

@@ -1,4 +1,4 @@
-"""Invariants of sums: budgets, credit and rollups equal the ledger, added up anew."""
+"""Invariants of sums: budgets, credit and rollups equal the ledger, added up again."""
 
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta

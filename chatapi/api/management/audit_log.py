@@ -62,7 +62,6 @@ class AuditLogs(ManagementRoute):
 
     @time_limit()
     def get(self, request: Request) -> Response:
-        """Return a page."""
         query = self.query(request)
         members = access.managed_by(caller_of(request), Member.objects.all())
         entries = access.managed_by(caller_of(request), AuditEntry.objects.all())

@@ -68,7 +68,6 @@ class ProjectKey(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str, api_key_id: str) -> Response:
-        """Return the key."""
         return reply(_shown([self._key(request, project_id, api_key_id)])[0])
 
     @transaction.atomic
@@ -88,7 +87,6 @@ class ProjectKey(ManagementRoute):
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, api_key_id: str) -> Response:
-        """Revoke the key."""
         row = self._key(request, project_id, api_key_id)
         keys.revoke(APIKey.objects.filter(pk=row.pk))
         return reply(objects.Deleted(object="organization.project.api_key.deleted", id=str(row.pk)))
@@ -171,12 +169,10 @@ class OneServiceAccount(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        """Return the account."""
         return reply(_account(_find_account(self, request, project_id, service_account_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        """Rename the account."""
         row, sent = _find_account(self, request, project_id, service_account_id), self.body(request)
         row.name = row.name if sent.name is None else sent.name
         row.full_clean()
@@ -276,7 +272,6 @@ class AdminKey(ManagementRoute):
     }
 
     def get(self, request: Request, key_id: str) -> Response:
-        """Return the key."""
         row = find(caller_of(request), _admin_keys(), key_id, "key")
         return reply(_shown_admin([row])[0])
 

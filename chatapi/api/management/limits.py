@@ -192,7 +192,6 @@ class OrganizationSpendLimit(ManagementRoute):
         return reply(objects.OrganizationSpendLimit(**_limit_members(row, owner)))
 
     def post(self, request: Request) -> Response:
-        """Refuse."""
         raise PermissionDenied("Only the operator of this service changes an organization's spend limit.")
 
     delete = post

@@ -72,7 +72,6 @@ class User(ManagementRoute):
     }
 
     def get(self, request: Request, user_id: str) -> Response:
-        """Return the member."""
         return reply(_user(_find(request, user_id)))
 
     @transaction.atomic
@@ -172,7 +171,6 @@ class ProjectUser(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
-        """Return the member."""
         self.project(request, project_id)
         return reply(_project_user(_find(request, user_id)))
 

@@ -76,12 +76,10 @@ class OneProject(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return the project."""
         return reply(project(self.project(request, project_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Rename the project."""
         row = self.project(request, project_id)
         row.name = self.body(request).name
         _save_named(row)
@@ -143,7 +141,6 @@ class ProjectModelPermissions(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return the list."""
         return reply(_permissions(self.project(request, project_id)))
 
     @transaction.atomic

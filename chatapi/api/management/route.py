@@ -133,7 +133,6 @@ def expiry(expires_in_seconds: int | None) -> datetime | None:
 
 
 def reply(resource: Struct | Mapping[str, Any]) -> Response:
-    """Return a 200 with the resource as JSON."""
     return Response(msgspec.to_builtins(resource))
 
 

@@ -21,7 +21,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments and an example."""
         parser.epilog = (
             "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
         )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Container
 from itertools import chain
 
+from chatapi.wire import request_body
 from chatapi.wire.deltas import Failed
 from chatapi.wire.protocols.chat import CHAT
 from chatapi.wire.protocols.embeddings import EMBEDDINGS
@@ -24,6 +25,8 @@ PROTOCOLS: dict[str, Protocol] = {
         *(RESPONSES, COUNT_INPUT, MESSAGES, COUNT_TOKENS),
     )
 }
+for _operation in chain.from_iterable(protocol.operations for protocol in PROTOCOLS.values()):
+    request_body.check_body(_operation.request)
 _DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialects if name}
 # The first segment behind `/v1/`, which clients may have left out; a proxy's prefix may be in front of it.
 _FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?)([^/?]+)")

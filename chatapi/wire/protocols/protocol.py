@@ -70,9 +70,7 @@ class Folder(typing.Protocol):
         """Why there is no answer."""
         ...
 
-    def add(self, delta: AnyDelta) -> None:
-        """Fold one delta in."""
-        ...
+    def add(self, delta: AnyDelta) -> None: ...
 
     def body(self) -> bytes | Iterable[bytes]:
         """Return the object, when the usage has come; a large one in pieces, each made when it is sent."""
@@ -97,7 +95,6 @@ LimitHeaders = Callable[[str, int, int, datetime], list[Header]]
 
 
 def no_limit_headers(counts: str, most: int, remaining: int, reset_at: datetime) -> list[Header]:
-    """Return no headers."""
     return []
 
 
@@ -154,7 +151,7 @@ class Protocol:
     """A family of clients: what they send, and the dialects of what they get."""
 
     name: str
-    """As a generation's row names it (`endpoint`); of a protocol with an envelope of its own also the first
+    """As a generation's row names it (`endpoint`); of a protocol with its own envelope also the first
     segment of its paths behind `/v1/`.
     """
     parse: Parser
@@ -185,5 +182,4 @@ class Protocol:
 
     @property
     def can_stream(self) -> bool:
-        """Whether an answer can be streamed."""
         return any(dialect.encoder is not None for dialect in self.dialects.values())

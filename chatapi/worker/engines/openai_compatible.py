@@ -25,7 +25,7 @@ from chatapi.wire.upstream_errors import UpstreamError, failure_of_status
 from chatapi.wire.upstream_kinds import UpstreamKind
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.upstream_session import BEHIND_BYTES, is_broken, new_session
-from chatapi.worker.runs.heavy_work import LIGHT_BYTES, aside, party
+from chatapi.worker.runs.heavy_work import LIGHT_BYTES, in_thread, party
 from usage.failpoints import failpoint
 
 # An answer in one piece that is larger needs room: it is in memory until its end.
@@ -160,7 +160,7 @@ class _Exchange:
         """Return what is read of the data, with calls of custom tools."""
         if size <= TURN_BYTES:
             return self.custom_calls.translate(read(data))
-        return await aside(lambda: self.custom_calls.translate(read(data)))
+        return await in_thread(lambda: self.custom_calls.translate(read(data)))
 
     def restart_clock(self) -> None:
         """Leave out the time that the consumer took for a batch: it is not the upstream's."""
@@ -202,7 +202,7 @@ class _Exchange:
         """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
         that dies got our request.
         """
-        body = self._body() if self._call.request_bytes <= LIGHT_BYTES else await aside(self._body)
+        body = self._body() if self._call.request_bytes <= LIGHT_BYTES else await in_thread(self._body)
         while True:
             began = loop_clock.monotonic()
             try:

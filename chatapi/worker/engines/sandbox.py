@@ -11,7 +11,7 @@ from itertools import islice
 from typing import NoReturn, assert_never
 
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Usage
-from chatapi.wire.generation_request import Inputs, Messages, Texts
+from chatapi.wire.prompts import Inputs, Messages, Texts
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer
@@ -38,7 +38,7 @@ class SandboxEngine:
         """
         is_light = _is_light(call)
         # A prompt may be megabytes long, and a small schema may take long to fill.
-        script, answer = _answer_to(call) if is_light else await heavy_work.aside(_answer_to, call)
+        script, answer = _answer_to(call) if is_light else await heavy_work.in_thread(_answer_to, call)
         prompt_tokens = await heavy_work.count_prompt(call.request, call.request_bytes)
         if call.max_prompt_tokens is not None:
             # The sandbox refuses no prompt, but a model would have seen no more of it.
@@ -90,7 +90,7 @@ class _Playing:
 
     async def _next(self, rounds: Iterator[list[AnyDelta]], count: int) -> list[list[AnyDelta]]:
         taken = islice(rounds, count)
-        return list(taken) if self._is_light else await heavy_work.aside(list, taken)
+        return list(taken) if self._is_light else await heavy_work.in_thread(list, taken)
 
     async def break_off(self) -> NoReturn:
         """Raise the script's failure, after the deployment's timeout if the script stalls."""

@@ -13,7 +13,7 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import ToolKind
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
@@ -28,6 +28,7 @@ from chatapi.wire.parameters import (
     Tool,
     Tools,
 )
+from chatapi.wire.prompts import Messages, Texts
 from chatapi.worker.engines.sandbox_script import Script
 
 _PIECE_CHARS: Final = 64 << 10
@@ -130,7 +131,6 @@ def may_have_schema(request: GenerationRequest) -> bool:
 
 
 def prompt_text(prompt: str | list[int]) -> str:
-    """Return the prompt's text."""
     return prompt if isinstance(prompt, str) else tokens.decode(prompt)
 
 

@@ -135,7 +135,6 @@ def read(behaviour: str, text: str) -> Script:
 
 
 def without_markers(text: str) -> str:
-    """Return the text without its markers."""
     return _MARKER.sub("", text).strip()
 
 

@@ -13,7 +13,7 @@ from math import sqrt
 from typing import Final
 
 from chatapi.wire.deltas import AnyDelta, Finished, Vector
-from chatapi.wire.generation_request import Inputs
+from chatapi.wire.prompts import Inputs
 from chatapi.worker.engines.sandbox_request import prompt_text
 from chatapi.worker.engines.sandbox_script import without_markers
 

@@ -119,20 +119,22 @@ async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
     starts = [begun.checked_at - window for window in ledger_checks.WINDOWS]
     found: list[Difference] = []
     narrowest = starts[0]
-    # A separate read for each, so that other reads and the shutdown wait for one at most.
-    for same in zip(*map(checks, starts), strict=True):
-        since, differences = await _look_back(commits, list(zip(starts, same, strict=True)))
+    # Each round has the checks of one invariant, the longest window first. A separate read for each, so that
+    # other reads and the shutdown wait for one at most.
+    for of_one_invariant in zip(*map(checks, starts), strict=True):
+        by_start = list(zip(starts, of_one_invariant, strict=True))
+        since, differences = await _check_longest(commits, by_start)
         narrowest = max(narrowest, since)
         found += differences
     return Found(begun, narrowest, await commits.read(ledger_checks.settled_since, narrowest), found)
 
 
-async def _look_back(
-    commits: GroupCommit, ways: Sequence[tuple[datetime, Check]]
+async def _check_longest(
+    commits: GroupCommit, by_start: Sequence[tuple[datetime, Check]]
 ) -> tuple[datetime, list[Difference]]:
-    """Check one invariant over the longest window that does not take too long; return its start too."""
-    *long, (shortest, last) = ways
-    for since, check in long:
+    """Make the first check that does not take too long; return the start of its window, and what it found."""
+    *longer, (shortest, last) = by_start
+    for since, check in longer:
         try:
             return since, await commits.read(ledger_checks.look, check)
         except DatabaseUnavailable:

@@ -40,7 +40,9 @@ async def _run() -> None:
     loops.append(partial(publish_for_ever, redis.shared, prefix, "reaper", lambda: 0))
     loops.append(partial(watch_for_ever, commits, redis.shared, prefix))
     loops.append(partial(deliver_for_ever, commits))
-    loops += [partial(keep_house, commits)] + [partial(keep_payments, commits)] * configuration.is_on()
+    loops.append(partial(keep_house, commits))
+    if configuration.is_on():
+        loops.append(partial(keep_payments, commits))
     beside = [asyncio.create_task(supervise(loop)) for loop in loops]
     for number in (signal.SIGTERM, signal.SIGINT):
         # Orphans that it has taken over and not closed go to the next reaper when the lease runs out.

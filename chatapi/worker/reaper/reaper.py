@@ -29,7 +29,7 @@ from chatapi.end_log import log_end
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.worker.runs.heavy_work import aside
+from chatapi.worker.runs.heavy_work import in_thread
 from chatapi.worker.runs.run_usage import RunUsage, counted_completion, prompt_tokens
 from usage.books import ledger
 from usage.books.ledger import Orphan, Settlement
@@ -52,7 +52,8 @@ class Reaper:
     def __init__(self, commits: GroupCommit, streams: StreamServers) -> None:
         self._commits = commits
         self._streams = streams
-        self._was_blind_at = float("-inf")
+        # The last time at which living workers may have been unable to prolong their leases.
+        self._last_outage_at = float("-inf")
         # When the last look found nothing, by the database's clock; None if it found orphans, because closing
         # them may take long.
         self._looked_at: datetime | None = None
@@ -80,18 +81,18 @@ class Reaper:
         try:
             asked_at = await self._commits.read(database_now)
             if self._has_leapt(asked_at):
-                self._was_blind_at = time.monotonic()
+                self._last_outage_at = time.monotonic()
             # While the database was away, living workers could not prolong their leases either. So nothing is
             # taken over for `LEASE_MS` after a slow or failed look, nor after a leap of the database's clock,
             # as when the whole machine has slept.
-            limit = BATCH if (began - self._was_blind_at) * 1_000 > settings.LEASE_MS else 0
+            limit = BATCH if (began - self._last_outage_at) * 1_000 > settings.LEASE_MS else 0
             orphans = await self._commits.write(
                 ledger.take_over, ledger.TakeOver(limit, settings.LEASE_MS, asked_at)
             )
             is_prompt = (time.monotonic() - began) * 1_000 < settings.HEARTBEAT_MS
         finally:
             if not is_prompt:
-                self._was_blind_at = time.monotonic()
+                self._last_outage_at = time.monotonic()
         self._looked_at = None if orphans else asked_at
         return orphans
 
@@ -106,7 +107,7 @@ class Reaper:
     async def _close(self, orphan: Orphan) -> None:
         """Close one orphan; if that fails, it is taken over again when the new lease runs out."""
         try:
-            sealed, job = await self._look_back(orphan)
+            sealed, job = await self._seal(orphan)
             failpoint("reaper.after_seal")
             await self._settle(orphan, sealed, job)
         except AlreadyResolved:
@@ -117,7 +118,7 @@ class Reaper:
             # An orphan that can't be read must not keep the others open.
             log.exception("%s can't be closed", orphan.id.hex)
 
-    async def _look_back(self, orphan: Orphan) -> tuple[Sealed, Job | None]:
+    async def _seal(self, orphan: Orphan) -> tuple[Sealed, Job | None]:
         """Seal the log; return it with the job. An orphan that never started is closed without Redis, too."""
         try:
             stream = self._streams.of(orphan.id)
@@ -132,7 +133,7 @@ class Reaper:
     async def _settle(self, orphan: Orphan, sealed: Sealed, job: Job | None) -> None:
         failure = WORKER_LOST if orphan.was_started else NOT_STARTED
         # Counting a long prompt or answer takes long, and streams share this loop in a worker.
-        settlement = await aside(lambda: _settlement(orphan, sealed, _request(job), failure))
+        settlement = await in_thread(lambda: _settlement(orphan, sealed, _request(job), failure))
         end = Entry(
             orphan.id,
             orphan.fence,

@@ -1,7 +1,7 @@
 """Moves settled responses of projects that store them for days from Redis into the database.
 
-Redis has the list of those to be stored since their admission, so no response waits for this, and one that a
-process has not stored when it dies is found by the next.
+Each is on a list in Redis since its admission. So no response waits until it is stored, and if a process
+dies, another one stores what is left on the list.
 """
 
 import asyncio

@@ -3,8 +3,9 @@
 from hashlib import blake2b
 from itertools import chain, islice
 
-from chatapi.wire.generation_request import GenerationRequest, Messages, Texts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.messages import Message, UserMessage, texts
+from chatapi.wire.prompts import Messages, Texts
 
 # A request in JSON that is shorter has a prompt that is not worth caching: about 1,024 tokens.
 LONG_BYTES = 4 << 10

@@ -5,7 +5,7 @@
        └──────────── an attempt succeeds ───────────┘
 
 The state only orders deployments; it never refuses a request. So a client whose requests make an upstream
-fail takes nothing from others, and a model whose deployments all fail is still tried.
+fail can't take the deployment from others, and a model whose deployments all fail is still tried.
 """
 
 import logging

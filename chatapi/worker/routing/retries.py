@@ -49,7 +49,7 @@ class Step:
     """The next attempt, after a wait."""
 
     route: Route
-    """Its time limits are what the attempts before have left of them."""
+    """With the time limits that earlier attempts have left."""
     wait_s: float = 0.0
 
 
@@ -95,9 +95,11 @@ class AttemptPlan:
         """Return the next attempt; None if there is none, or the budget does not allow it."""
         if not self._give_up_at:
             self._budgets.earn(self._model)
-        self._put_off_the_ill()
-        while (step := self._at_another() if self._fresh else self._at_the_same()) is None and self._later:
-            self.go_on()
+        self._postpone_unhealthy()
+        while (
+            step := self._step_to_another() if self._fresh else self._step_to_the_same()
+        ) is None and self._later:
+            self.leave_model()
         return step
 
     def failed(self, route: Route, failure: Failed) -> None:
@@ -109,25 +111,25 @@ class AttemptPlan:
             not_after = self._give_up_at[route.key] - (now - self._began_at)
             self._failures[route.key] = _Failure(route, not_before, not_after)
 
-    def go_on(self) -> None:
+    def leave_model(self) -> None:
         """Leave the model whose turn it is, for the next one; after the last one there is no attempt."""
         self._routes = self._later.pop(0) if self._later else []
         self._fresh = list(self._routes)
         self._failures.clear()
 
-    def _put_off_the_ill(self) -> None:
+    def _postpone_unhealthy(self) -> None:
         """Let a model whose deployments all cool down wait until no other one has a healthy deployment."""
         while self._later and not self._has_healthy(self._routes):
             if not any(map(self._has_healthy, self._later)):
                 return
             if self._fresh:
                 self._later.append(self._fresh)
-            self.go_on()
+            self.leave_model()
 
     def _has_healthy(self, routes: Sequence[Route]) -> bool:
         return any(self._router.health.is_healthy(route.key) for route in routes)
 
-    def _at_another(self) -> Step | None:
+    def _step_to_another(self) -> Step | None:
         """Ask a deployment that this request has not asked yet.
 
         A healthy one needs no budget: it gets the load of one that fails, and a deployment that fails is not
@@ -148,7 +150,7 @@ class AttemptPlan:
             return Step(route)
         return Step(self._with_time_left(route, first_delta_s))
 
-    def _at_the_same(self) -> Step | None:
+    def _step_to_the_same(self) -> Step | None:
         """Ask a deployment again whose failure may have passed, if its time limit has room for a wait."""
         if self._repetitions >= MAX_REPETITIONS:
             return None

@@ -86,10 +86,10 @@ class Router:
             else:
                 drawn = _hashed(affinity, route.key)
                 rounds = rounds if self.in_flight[route.key] > crowd * route.weight else 0
-            is_ill = not self.health.is_healthy(route.key)
+            is_unhealthy = not self.health.is_healthy(route.key)
             # Efraimidis and Spirakis: u^(1/w) draws without replacement in proportion to the weights. With a
             # hash as u, this is rendezvous hashing.
-            return is_ill, self.is_full(route), route.priority, rounds, -(drawn ** (1 / route.weight))
+            return is_unhealthy, self.is_full(route), route.priority, rounds, -(drawn ** (1 / route.weight))
 
         return sorted(routes, key=order)
 

@@ -5,7 +5,7 @@ is generated.
 """
 
 from chatapi.wire import tokens
-from chatapi.wire.generation_request import Texts
+from chatapi.wire.prompts import Texts
 
 # How much white space an echo may have beyond the prompt's: tokenizers add some. It is bounded, because a
 # model may generate only white space.
@@ -46,7 +46,7 @@ class _ReadEcho(tokens.Counter):
         self.echoed_pieces = 0
         """The number of deltas that only repeat the prompt."""
         self._prompt = prompt
-        self._said_chars = 0
+        self._matched_chars = 0
         self._spare_spaces = ADDED_SPACES
         self._is_echoing = bool(prompt)
 
@@ -61,25 +61,25 @@ class _ReadEcho(tokens.Counter):
 
     def _echoed_chars(self, text: str) -> int:
         """Return how many characters of the text continue the prompt; any others end the echo."""
-        said = self._said_chars
-        expected = self._prompt[said : said + len(text)]
+        matched = self._matched_chars
+        expected = self._prompt[matched : matched + len(text)]
         if text.startswith(expected):  # quick, because a prompt may be long
-            self._said_chars += len(expected)
+            self._matched_chars += len(expected)
             echoed = len(expected)
         else:
             echoed = self._compare(text)
-        self._is_echoing = echoed == len(text) and self._said_chars < len(self._prompt)
+        self._is_echoing = echoed == len(text) and self._matched_chars < len(self._prompt)
         return echoed
 
     def _compare(self, text: str) -> int:
         """Compare by character, as white space may differ; long texts are added in `heavy_work`."""
         for at, character in enumerate(text):
             is_space = character.isspace()
-            while not is_space and self._prompt[self._said_chars : self._said_chars + 1].isspace():
-                self._said_chars += 1
-            expected = self._prompt[self._said_chars : self._said_chars + 1]
+            while not is_space and self._prompt[self._matched_chars : self._matched_chars + 1].isspace():
+                self._matched_chars += 1
+            expected = self._prompt[self._matched_chars : self._matched_chars + 1]
             if expected and (expected == character or (is_space and expected.isspace())):
-                self._said_chars += 1
+                self._matched_chars += 1
             elif expected and is_space and self._spare_spaces:
                 self._spare_spaces -= 1
             else:
@@ -109,5 +109,5 @@ class _UnreadEcho(tokens.Counter):
     @property
     def tokens(self) -> int:
         """The tokens beyond the prompt's."""
-        said = super().tokens
-        return max(said - self._prompt_tokens, min(said, 1))
+        counted = super().tokens
+        return max(counted - self._prompt_tokens, min(counted, 1))

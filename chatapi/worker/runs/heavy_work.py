@@ -38,7 +38,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `work` in the thread when this task's organization has its turn; return its result.
 
     A cancelled caller still waits for a call that has begun: the call may change the caller's objects.
@@ -65,7 +65,7 @@ async def count(texts: Sequence[str]) -> int:
     """Return the number of the texts' tokens."""
     if sum(map(len, texts)) <= LIGHT_CHARS:
         return _tokens(texts)
-    return sum([await aside(_tokens, piece) for piece in _pieces(texts)])
+    return sum([await in_thread(_tokens, piece) for piece in _pieces(texts)])
 
 
 def _tokens(texts: Sequence[str]) -> int:
@@ -88,15 +88,15 @@ def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
 async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
     """Return our own count of the prompt's tokens; `request_bytes` is the length of the request's JSON."""
     is_light = request_bytes <= LIGHT_BYTES
-    texts = request.counted_texts if is_light else await aside(lambda: request.counted_texts)
-    return await count(texts) + request.prompt_overhead_tokens
+    texts = request.counted_texts if is_light else await in_thread(lambda: request.counted_texts)
+    return await count(texts) + request.prompt.overhead_tokens
 
 
 async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int:
     """Return about the number of the prompt's tokens, in bounded time; see `tokens.estimate`."""
     if request_bytes <= LIGHT_CHARS:
         return request.prompt_tokens_estimate
-    return await aside(lambda: request.prompt_tokens_estimate)
+    return await in_thread(lambda: request.prompt_tokens_estimate)
 
 
 async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
@@ -104,12 +104,12 @@ async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
 
     A reader decodes one delta in one step.
     """
-    passing = await aside(usage.add, [part for delta in batch for part in delta.cut(MAX_DELTA_CHARS)])
+    passing = await in_thread(usage.add, [part for delta in batch for part in delta.cut(MAX_DELTA_CHARS)])
     if usage.unsettled_chars > MAX_UNSETTLED_CHARS:
         usage.unsettled_chars = 0
         for counter in usage.counters:
             if counter.uncounted_chars > LIGHT_CHARS:
-                await aside(counter.settle)
+                await in_thread(counter.settle)
     return passing
 
 
@@ -118,7 +118,7 @@ async def count_all(usage: RunUsage) -> None:
     counters = usage.counters
     if sum(counter.uncounted_chars for counter in counters) > LIGHT_CHARS:
         for counter in counters:
-            await aside(getattr, counter, "tokens")
+            await in_thread(getattr, counter, "tokens")
 
 
 def is_light(usage: RunUsage, batch: Sequence[AnyDelta]) -> bool:

@@ -26,8 +26,8 @@ MAX_TICK_S = 0.005
 MAX_CALL_BYTES, MAX_CALL_ENTRIES = 256 << 10, 128
 # The most in one entry, unless a single delta is larger: a reader handles an entry in one step.
 MAX_ENTRY_DELTAS, MAX_ENTRY_CHARS = 256, 64 << 10
-# To encode so many once is cheaper than to add up their lengths first, unless they are long, as the first one
-# shows.
+# Encoding up to this many deltas at once is cheaper than adding up their lengths first, unless they are long.
+# The first one shows whether they are.
 SHORT_BATCH_DELTAS = 64
 SHORT_DELTA_CHARS = MAX_ENTRY_CHARS // SHORT_BATCH_DELTAS
 # Up to this number of generations there are no turns: one call nearly always holds them all.

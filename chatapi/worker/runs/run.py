@@ -36,7 +36,7 @@ SHUTTING_DOWN = Failed(
     "The worker is shutting down. What was generated is charged.", code="server_shutting_down", status=503
 )
 
-# The longest that the deltas of an answer in one piece are held, for those who follow it by its id.
+# The longest time for which the deltas of an answer in one piece are held: clients may follow it by its id.
 MAX_HELD_S = 1.0
 
 
@@ -53,13 +53,13 @@ class Run:
         is_kept: bool = True,
         is_held: bool = False,
     ) -> None:
-        """`runs_on`: no client's leaving ends it. `content`: the request as JSON, None if it is lost.
-        `is_kept`: its state is, if it has any. `is_held`: nobody reads the answer before its end.
+        """`runs_on`: it continues although its client leaves. `content`: the request as JSON, None if it is
+        lost. `is_kept`: its state is kept, if it has one. `is_held`: nobody reads the answer before its end.
         """
         self.claimed = claimed
-        """Of the model that is asked."""
+        """The claim, with the model that is asked now."""
         self.requested = claimed
-        """Of the requested model."""
+        """The claim, with the requested model."""
         self.id: UUID = claimed.id
         self.organization_id = claimed.organization_id
         self.fence = claimed.fence
@@ -174,23 +174,23 @@ class Run:
             self._client_has_left = True
             self._stop_if_unwanted()
 
-    def heed(self, on_disconnect: OnDisconnect) -> End | None:
+    def apply_rule(self, on_disconnect: OnDisconnect) -> End | None:
         """Follow a deployment's rule for clients that leave; return the end if the run is stopped."""
         self._on_disconnect = on_disconnect
         self._stop_if_unwanted()
         return self.stopped
 
-    def begin_on(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
+    def begin_attempt(self, deployment: str, on_disconnect: OnDisconnect) -> End | None:
         """Begin an attempt on a deployment, with its rule for clients that leave.
 
         Returns the end if the run is stopped.
         """
-        if self.heed(on_disconnect) is None:
+        if self.apply_rule(on_disconnect) is None:
             self.deployment, self._attempt_began_ms = deployment, self.usage.total_ms
         return self.stopped
 
-    def ask_another(self, model: Candidate, requested_model: str | None) -> None:
-        """Take another model, whose deployments are asked from now on; the books have it already."""
+    def switch_model(self, model: Candidate, requested_model: str | None) -> None:
+        """Continue with another model, to which the books have switched already."""
         self.claimed = replace(
             self.claimed,
             model=model.model,

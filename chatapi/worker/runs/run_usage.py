@@ -11,7 +11,8 @@ import msgspec
 
 from chatapi.wire import tokens
 from chatapi.wire.deltas import AnyDelta, Content, Failed, Finished, Reasoning, Started, Text, Usage
-from chatapi.wire.generation_request import GenerationRequest, Texts
+from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.prompts import Texts
 from chatapi.wire.upstream_errors import REQUEST_REFUSED, STOPPED
 from chatapi.worker.runs.echo import EchoCounters
 from usage import pricing
@@ -323,7 +324,7 @@ def prompt_tokens(request: GenerationRequest | None) -> int:
     """Return our own count of the prompt; 0 if the request is lost."""
     if request is None:
         return 0
-    return sum(map(tokens.count, request.counted_texts)) + request.prompt_overhead_tokens
+    return sum(map(tokens.count, request.counted_texts)) + request.prompt.overhead_tokens
 
 
 def terminal(

@@ -1,4 +1,4 @@
-"""The worker's event loop stays free for every request: what takes long is done aside, in pieces, in
+"""The worker's event loop stays free for every request: what takes long is done in a thread, in pieces, in
 turns.
 """
 
@@ -23,7 +23,7 @@ from chatapi.worker import generate
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.runs import heavy_work
-from chatapi.worker.runs.heavy_work import aside
+from chatapi.worker.runs.heavy_work import in_thread
 from chatapi.worker.runs.run import Run
 from chatapi.worker.runs.run_usage import End, Ending, RunUsage
 from usage.books.ledger import Claimed
@@ -168,7 +168,7 @@ async def test_one_thread_does_one_piece_after_the_other() -> None:
         at_once -= 1
         return threading.get_ident()
 
-    threads = await asyncio.gather(*(aside(work) for _ in range(50)))
+    threads = await asyncio.gather(*(in_thread(work) for _ in range(50)))
     assert (most, len(set(threads))) == (1, 1)
     assert threading.get_ident() not in threads
 
@@ -193,8 +193,8 @@ async def test_a_cancelled_caller_waits_for_work_that_has_begun_only() -> None:
         may_end.wait(10)
         done.append("first")
 
-    first = asyncio.create_task(aside(work))
-    second = asyncio.create_task(aside(done.append, "second"))
+    first = asyncio.create_task(in_thread(work))
+    second = asyncio.create_task(in_thread(done.append, "second"))
     await asyncio.to_thread(has_begun.wait, 10)
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -213,7 +213,7 @@ async def test_an_error_reaches_its_caller() -> None:
         raise LookupError("no")
 
     with pytest.raises(LookupError, match="no"):
-        await aside(work)
+        await in_thread(work)
 
 
 async def test_an_error_keeps_no_request_in_memory() -> None:
@@ -228,9 +228,9 @@ async def test_an_error_keeps_no_request_in_memory() -> None:
     gc.disable()
     try:
         with suppress(ValueError):
-            await heavy_work.aside(refuse, request)
+            await heavy_work.in_thread(refuse, request)
         del request
-        await heavy_work.aside(int)  # behind it, the thread has let go of the call before
+        await heavy_work.in_thread(int)  # behind it, the thread has let go of the call before
         assert kept() is None
     finally:
         gc.enable()

@@ -145,7 +145,7 @@ FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delt
 
 
 async def test_a_lost_run_whose_log_is_not_readable_is_closed(
-    commits: Commits, redis: Redis, stream: DeltaStream, lost_run: UUID
+    commits: Commits, stream: DeltaStream, lost_run: UUID
 ) -> None:
     """The last heartbeat's count is charged, and readers of the log get its end."""
     await stream.publish(
@@ -153,10 +153,9 @@ async def test_a_lost_run_whose_log_is_not_readable_is_closed(
     )
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
-    entries: Any = await redis.xrange(stream.key("log", lost_run.hex))
-    name, fields = entries[-1]
-    assert name == b"2-%d" % MAX_SEQ
-    assert isinstance(deltas.decode(fields[b"d"])[0], Failed)
+    name, ([end], seq) = await stream.tail(lost_run, b"1-2", 3)
+    assert (name, seq) == (b"2-%d" % MAX_SEQ, MAX_SEQ)
+    assert isinstance(end, Failed)
 
 
 async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(

@@ -180,7 +180,7 @@ def test_a_model_that_refuses_the_request_is_left() -> None:
     keys = []
     while (step := plan.next()) is not None:
         keys.append(step.route.model)
-        plan.go_on()
+        plan.leave_model()
     assert keys == ["a", "b", "c"]
 
 
@@ -189,7 +189,7 @@ async def test_all_attempts_share_the_limit_of_the_answer() -> None:
     plan = AttemptPlan(router, RetryBudgets(), "a", of("a", "one"), None, [of("b", "one")])
     first = plan.next()
     await asyncio.sleep(0.05)
-    plan.go_on()
+    plan.leave_model()
     second = plan.next()
     assert first is not None
     assert second is not None

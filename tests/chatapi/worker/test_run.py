@@ -27,7 +27,7 @@ async def wait_for_ever(run: Run) -> None:
 
 
 async def test_a_stop_ends_what_the_run_awaits(run: Run) -> None:
-    run.begin_on("openai", OnDisconnect.CANCEL)
+    run.begin_attempt("openai", OnDisconnect.CANCEL)
     asyncio.get_running_loop().call_soon(run.cancel, Cancellation.CLIENT_LEFT)
     with pytest.raises(TimeoutError):
         await wait_for_ever(run)
@@ -44,7 +44,7 @@ async def test_the_first_reason_to_stop_counts(run: Run) -> None:
 
 
 async def test_a_stop_that_comes_when_the_engine_has_ended_changes_nothing(run: Run) -> None:
-    run.begin_on("openai", OnDisconnect.CANCEL)
+    run.begin_attempt("openai", OnDisconnect.CANCEL)
     async with run.scope():
         pass
     run.cancel(Cancellation.CLIENT_LEFT)
@@ -86,7 +86,7 @@ def test_the_deployment_says_what_follows_when_the_client_leaves(
         run.cancel(Cancellation.CLIENT_LEFT)
         assert run.stopped is None
     run.has_published = has_published
-    run.begin_on("openai", OnDisconnect(rule))
+    run.begin_attempt("openai", OnDisconnect(rule))
     run.cancel(Cancellation.CLIENT_LEFT)
     assert (run.stopped is not None) is stops
 
@@ -95,20 +95,20 @@ def test_a_generation_that_runs_on_is_finished_under_any_rule() -> None:
     run = Run(
         Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web", runs_on=True
     )
-    run.begin_on("openai", OnDisconnect.CANCEL)
+    run.begin_attempt("openai", OnDisconnect.CANCEL)
     run.cancel(Cancellation.CLIENT_LEFT)
     assert run.stopped is None
 
 
 async def test_what_is_asked_to_stop_stops_and_ends_well(run: Run) -> None:
-    run.begin_on("openai", OnDisconnect.CONTINUE)
+    run.begin_attempt("openai", OnDisconnect.CONTINUE)
     run.cancel(Cancellation.ASKED)
     assert run.stopped is not None
     assert (run.stopped.ending, run.stopped.failure) == (Ending.CANCELLED, None)
 
 
 async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run) -> None:
-    run.begin_on("openai", OnDisconnect.CONTINUE)
+    run.begin_attempt("openai", OnDisconnect.CONTINUE)
     run.cancel(Cancellation.STOPPED)
     assert run.stopped is not None
     assert (run.stopped.ending, run.stopped.error_code) == (Ending.FAILED, "stopped_by_operator")
@@ -116,9 +116,9 @@ async def test_what_an_operator_stops_does_not_look_like_a_whole_answer(run: Run
 
 def test_a_failed_and_a_cut_off_attempt_are_both_recorded(run: Run) -> None:
     """The attempt that still ran has not failed, after every kind of end."""
-    run.begin_on("first", OnDisconnect.CANCEL)
+    run.begin_attempt("first", OnDisconnect.CANCEL)
     run.end_attempt("upstream_timeout")
-    run.begin_on("second", OnDisconnect.CANCEL)
+    run.begin_attempt("second", OnDisconnect.CANCEL)
     end = run.ended(End(Ending.FAILED, SHUTTING_DOWN))
     assert (end.ending, end.error_code) == (Ending.FAILED, "server_shutting_down")
     assert [(each.deployment, each.error_code) for each in end.attempts] == [
@@ -129,7 +129,7 @@ def test_a_failed_and_a_cut_off_attempt_are_both_recorded(run: Run) -> None:
 
 def test_a_deployment_is_not_asked_for_what_nobody_wants_any_more(run: Run) -> None:
     run.cancel(Cancellation.STOPPED)
-    stopped = run.begin_on("openai", OnDisconnect.CONTINUE)
+    stopped = run.begin_attempt("openai", OnDisconnect.CONTINUE)
     assert stopped is not None
     assert (run.deployment, run.ended(stopped).attempts) == ("", ())
 

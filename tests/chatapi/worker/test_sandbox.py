@@ -71,7 +71,7 @@ async def test_usage_counts_the_prompt_and_what_was_emitted() -> None:
     asked = call("[sandbox tokens=20 reasoning_tokens=5] Grüße", n=3)
     usage = usage_of(collect(await deltas_of(asked)))
     assert (
-        usage.prompt_tokens == tokens.count(asked.request.prompt_text) + asked.request.prompt_overhead_tokens
+        usage.prompt_tokens == tokens.count(asked.request.prompt_text) + asked.request.prompt.overhead_tokens
     )
     assert (usage.completion_tokens, usage.reasoning_tokens, usage.cached_tokens) == (75, 15, 0)
 

@@ -62,7 +62,6 @@ class LogprobObjects:
 
     @property
     def body(self) -> msgspec.Raw:
-        """The array."""
         return msgspec.Raw(b"[" + self._json[:-1] + b"]")
 
 
@@ -107,7 +106,6 @@ class OpenAI:
 
     @classmethod
     def dialect(cls, name: str) -> Dialect:
-        """Return the row of this dialect."""
         return Dialect(
             name=name,
             public_id=cls.to_public_id,

@@ -1,15 +1,16 @@
 """The body of `POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion")."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import Message
 from chatapi.wire.parameters import CustomChoice, CustomTool, FunctionChoice, FunctionTool, Named
+from chatapi.wire.prompts import Messages
 
 NAME: Final = "chat.completions"
 
@@ -41,6 +42,8 @@ class SharedParameters(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
 
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
+
+    without_effect: ClassVar = frozenset({"stream_options.include_obfuscation"})
 
     def members(self, protocol: str, *, is_ticket: bool = False) -> dict[str, Any]:
         """Return the members of a `GenerationRequest` that have the same name, or follow from `stream`."""
@@ -79,6 +82,8 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
     prompt_cache_key: parameters.CacheKey | None = None
     prompt_cache_options: parameters.PromptCacheOptions | None = None
     prompt_cache_retention: parameters.PromptCacheRetention | None = None
+
+    rewritten: ClassVar = frozenset({"messages", "stream_options"})
 
     def __post_init__(self) -> None:
         if self.top_logprobs is not None and not self.logprobs:

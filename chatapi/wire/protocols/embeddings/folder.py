@@ -37,7 +37,6 @@ class EmbeddingsFolder:
         return CANCELLED if self.usage is not None and not is_whole else self._failure
 
     def add(self, delta: AnyDelta) -> None:
-        """Fold one delta in."""
         match delta:
             case Started():
                 self._inputs = delta.context.get("inputs")

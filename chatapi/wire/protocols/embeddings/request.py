@@ -6,8 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Inputs, Prompts, check_prompts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
+from chatapi.wire.prompts import Inputs, Prompts, check_prompts
 
 NAME: Final = "embeddings"
 
@@ -25,6 +26,7 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
+    rewritten: ClassVar = frozenset({"input", "encoding_format", "dimensions"})
     # Elsewhere it lets another model answer.
     refused: ClassVar = frozenset({"models"})
 
@@ -48,12 +50,9 @@ class EmbeddingsRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only
         """Return what this body asks for: vectors, and so not a token of output."""
         prompt = Inputs(self.input, self.dimensions)
         return GenerationRequest(
-            model=self.model,
+            **request_body.same_members(self),
             prompt=prompt,
             max_tokens=0,
-            user=self.user,
-            extras=self.extras,
-            ignored=self.ignored,
             digest=request_body.digest(NAME, self),
             context={"inputs": prompt.count, "encoding_format": self.encoding_format},
         )

@@ -32,7 +32,6 @@ to_json = msgspec.json.Encoder().encode
 
 
 def event(kind: str, **members: Any) -> bytes:
-    """Return one event of a stream."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), to_json({"type": kind} | members))
 
 

@@ -5,16 +5,17 @@ What becomes of each member is in docs/messages.md. Members that are not here ar
 """
 
 import hashlib
-from typing import Annotated, Any, Final, Literal, assert_never
+from typing import Annotated, Any, ClassVar, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import CacheControl
 from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, Named
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.messages.blocks import Tagged, TextBlock, Turn
 from chatapi.wire.protocols.messages.conversation import remote_pictures, to_messages
 
@@ -147,6 +148,11 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
+    rewritten: ClassVar = frozenset(
+        {"messages", "system", "tools", "tool_choice", "thinking", "output_config", "output_format"}
+        | {"extras", "ignored"}
+    )
+
     def __post_init__(self) -> None:
         # Anthropic's rule: an answer calls tools by name.
         names: set[str] = set()
@@ -172,8 +178,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         # Only shortened names are kept: the encoder writes a client's own names in the answer.
         long_names = {short: name for short, name in names if short != name}
         left_out = (f"tools[{index}]" for index, tool in enumerate(self.tools) if tool.is_servers)
-        members: dict[str, Any] = {
-            "model": self.model,
+        members = request_body.same_members(self) | {
             "prompt": Messages(to_messages(self.system, self.messages, _short)),
             "media_param": next(remote_pictures(self.messages), None),
             "reasoning_effort": self._effort(),
@@ -229,6 +234,8 @@ class CountTokensRequest(PromptRequest, frozen=True, kw_only=True):
 
     metadata: Metadata = Metadata()
 
+    rewritten: ClassVar = PromptRequest.rewritten | {"metadata"}
+
     def members(self) -> dict[str, Any]:
         """Return all members of a `GenerationRequest` but the digest."""
         return super().members() | {"user": _user(self.metadata.user_id)}
@@ -247,6 +254,10 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
     service_tier: Literal["auto", "standard_only"] | None = None
     models: parameters.Fallbacks | None = None
 
+    rewritten: ClassVar = PromptRequest.rewritten | {
+        *("max_tokens", "stop_sequences", "top_k", "metadata", "service_tier")
+    }
+
     def __post_init__(self) -> None:
         super().__post_init__()
         # Anthropic's rule ("Extended thinking"): the budget is a part of max_tokens.
@@ -260,10 +271,6 @@ class MessagesRequest(PromptRequest, frozen=True, kw_only=True):
             # Not `max_tokens`: OpenAI's reasoning models know only this one.
             "max_completion_tokens": self.max_tokens,
             "stop": self.stop_sequences or None,
-            "stream": self.stream,
-            "models": self.models,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
             "user": _user(self.metadata.user_id),
             "service_tier": {None: None, "auto": "auto", "standard_only": "default"}[self.service_tier],
             "extras": members["extras"] | _as_extra("top_k", self.top_k),

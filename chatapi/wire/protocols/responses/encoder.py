@@ -62,12 +62,10 @@ class Folder:
         return self.response.failure
 
     def add(self, delta: AnyDelta) -> None:
-        """Fold one delta in."""
         for _ in self.response.add(delta):
             pass
 
     def body(self) -> bytes:
-        """Return the object."""
         return self.response.object()
 
 
@@ -84,7 +82,6 @@ class CountFolder:
             self.usage = delta
 
     def body(self) -> bytes:
-        """Return the object."""
         assert self.usage is not None
         return _to_json({"object": "response.input_tokens", "input_tokens": self.usage.prompt_tokens})
 

@@ -265,7 +265,6 @@ class Conversation:
                 assert_never(item)
 
     def end(self) -> list[Message]:
-        """Return all messages."""
         self._end_outputs()
         self.end_turn()
         return self.messages

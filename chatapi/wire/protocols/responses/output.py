@@ -177,7 +177,6 @@ class Spoken(OutputItem):
 
     @property
     def part(self) -> Part:
-        """The open part."""
         return self._parts[-1]
 
     def contents_end(self) -> Iterator[Event]:

@@ -6,9 +6,10 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Messages
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences, Violation
 from chatapi.wire.messages import Id, SystemMessage
+from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.responses.items import (
     BUILT_IN,
     Conversation,
@@ -42,10 +43,6 @@ _UNSUPPORTED: Final = {
     "prompt": "send the prompt's text as instructions or input",
     "context_management": "send a shorter input",
 }
-# Parameters whose namesakes of chat completions `generation_request` writes in another way; `store` is ours.
-_IN_ANOTHER_WAY: Final = frozenset(
-    {"stream", "prompt", "ignored", "store"} | {"top_logprobs", "tools", "tool_choice", "parallel_tool_calls"}
-)
 
 
 class FlatJsonSchema(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", tag="json_schema"):
@@ -159,7 +156,16 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
 
+    rewritten: ClassVar = frozenset(
+        {"input", "instructions", "previous_response_id", "ignored", "stream", "background", "store"}
+        | {"max_output_tokens", "text", "reasoning", "include", "top_logprobs"}
+        | {"tools", "tool_choice", "parallel_tool_calls"}
+    )
     refused: ClassVar = frozenset({"resolved", *_UNSUPPORTED})
+    # The response repeats some of them.
+    without_effect: ClassVar = frozenset(
+        {"max_tool_calls", "truncation", "stream_options", "reasoning.context", "reasoning.mode"}
+    )
 
     def __post_init__(self) -> None:
         # OpenAI's reference, "Background mode": only a stored response can be fetched.
@@ -207,7 +213,7 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         if self.background and not state:
             message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
             raise InvalidRequest(message, "background")
-        members = request_body.same_members(self, *_IN_ANOTHER_WAY) | self._tool_members(forwarded)
+        members = request_body.same_members(self) | self._tool_members(forwarded)
         return GenerationRequest(
             **members | self._text_members(),
             stream=self.stream or is_ticket,

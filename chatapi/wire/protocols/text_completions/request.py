@@ -1,12 +1,13 @@
 """The body of `POST /v1/completions` (OpenAI's API reference, "Create completion")."""
 
-from typing import Annotated, Final
+from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest, Prompts, Texts, check_prompts
+from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
+from chatapi.wire.prompts import Prompts, Texts, check_prompts
 from chatapi.wire.protocols.chat.request import SharedParameters
 
 NAME: Final = "completions"
@@ -25,6 +26,8 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
     echo: bool | None = None
     suffix: parameters.Suffix | None = None
     best_of: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+    rewritten: ClassVar = frozenset({"prompt", "max_tokens", "logprobs", "echo", "suffix", "stream_options"})
 
     def __post_init__(self) -> None:
         if isinstance(self.prompt, list):

@@ -1,0 +1,213 @@
+"""The prompts of a `GenerationRequest`: a conversation, texts to continue, or texts to embed."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Final, Protocol, cast, get_args
+
+import msgspec
+from msgspec import Meta
+
+from chatapi.wire import caps, parameters
+from chatapi.wire.invalid_request import Violation
+from chatapi.wire.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    has_cache_mark,
+    media,
+    texts,
+)
+
+# What a chat template writes around a message, and before the answer: as OpenAI counts it, and the most that
+# we have seen.
+_MESSAGE_TOKENS: Final = 4
+_ANSWER_TOKENS: Final = 3
+_MESSAGE_TOKENS_BOUND: Final = 16
+_REQUEST_TOKENS_BOUND: Final = 64
+_TEXT_TOKENS_BOUND: Final = 16
+# Engine parameters that chat templates write into the prompt.
+_TEMPLATE_PARAMETERS: Final = ("documents", "chat_template_kwargs")
+
+TokenId = Annotated[int, Meta(ge=0, le=caps.MAX_TOKEN_ID)]
+TokenIds = Annotated[list[TokenId], Meta(min_length=1)]
+Prompts = Annotated[list[str | TokenId | TokenIds], Meta(min_length=1)]
+
+
+class PromptKind(Protocol):
+    """What admission, counting and upstreams need to know of a prompt, of whichever kind."""
+
+    __struct_encode_fields__: ClassVar[tuple[str, ...]]
+    """The names of its parameters (msgspec's)."""
+    openai_path: ClassVar[str]
+    """Of OpenAI's API, below the base URL of an upstream that speaks it."""
+    operation: ClassVar[str]
+    """OpenTelemetry's `gen_ai.operation.name`."""
+    param: ClassVar[str]
+    """The name of the parameter, for errors."""
+    are_read_apart: ClassVar[bool]
+    """The model reads each text by itself, so that their tokens are counted one by one."""
+
+    @property
+    def count(self) -> int:
+        """The number of prompts."""
+
+    @property
+    def choices_count(self) -> int:
+        """The number of choices that one of `n` stands for."""
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how much of the answer is collected before it is sent."""
+
+    def texts(self) -> Iterator[str]:
+        """Yield all text that the model reads."""
+
+    @property
+    def overhead_tokens(self) -> int:
+        """Tokens that are usually read beside the texts."""
+
+    def overhead_bound(self, extras: dict[str, Any]) -> int:
+        """Return the most tokens beside the texts, with the engine parameters that add some."""
+
+    @property
+    def has_media(self) -> bool:
+        """Whether there are pictures, sounds or files, whose tokens no text has."""
+
+    @property
+    def has_cache_marks(self) -> bool:
+        """Whether a part of it has a mark for Anthropic's prompt cache."""
+
+    def remote_media(self) -> Iterator[str]:
+        """Yield the path of the URL of each picture that the upstream would have to fetch."""
+
+
+class Messages(msgspec.Struct, frozen=True, tag_field="kind", tag="messages"):
+    """A prompt that is a conversation, which a chat template turns into tokens."""
+
+    messages: list[Message]
+
+    openai_path: ClassVar[str] = "/chat/completions"
+    operation: ClassVar[str] = "chat"
+    param: ClassVar[str] = "messages"
+    count: ClassVar[int] = 1
+    choices_count: ClassVar[int] = 1
+    answer_bytes: ClassVar[int] = 0
+    are_read_apart: ClassVar[bool] = False
+
+    def texts(self) -> Iterator[str]:
+        return (text for message in self.messages for text in texts(message))
+
+    @property
+    def overhead_tokens(self) -> int:
+        return _MESSAGE_TOKENS * len(self.messages) + _ANSWER_TOKENS
+
+    def overhead_bound(self, extras: dict[str, Any]) -> int:
+        """The most tokens that a chat template adds, with the engine parameters that it reads."""
+        written = (msgspec.json.encode(extras[name]) for name in _TEMPLATE_PARAMETERS if name in extras)
+        return _MESSAGE_TOKENS_BOUND * len(self.messages) + _REQUEST_TOKENS_BOUND + sum(map(len, written))
+
+    @property
+    def has_media(self) -> bool:
+        has_sound = any(isinstance(message, AssistantMessage) and message.audio for message in self.messages)
+        return has_sound or next(media(self.messages), None) is not None
+
+    @property
+    def has_cache_marks(self) -> bool:
+        return any(map(has_cache_mark, self.messages))
+
+    def remote_media(self) -> Iterator[str]:
+        for path, part in media(self.messages):
+            if isinstance(part, ImagePart) and part.image_url.is_remote:
+                yield f"{path}.image_url.url"
+
+
+class _Prompts(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind"):
+    """One text or several, or their token ids."""
+
+    prompt: str | Prompts
+
+    has_media: ClassVar[bool] = False
+    has_cache_marks: ClassVar[bool] = False
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, each a text or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [cast(list[int], self.prompt)]  # a list is of one kind only, which parsers check
+        return cast(list[str | list[int]], self.prompt)
+
+    @property
+    def count(self) -> int:
+        return len(self.prompts)
+
+    def texts(self) -> Iterator[str]:
+        return (prompt for prompt in self.prompts if isinstance(prompt, str))
+
+    @property
+    def overhead_tokens(self) -> int:
+        """Tokens that were sent as ids."""
+        return sum(len(prompt) for prompt in self.prompts if not isinstance(prompt, str))
+
+    def overhead_bound(self, extras: dict[str, Any]) -> int:
+        """The most tokens beside the texts: the ids, and what begins and ends each prompt."""
+        return self.overhead_tokens + _TEXT_TOKENS_BOUND * self.count
+
+    def remote_media(self) -> Iterator[str]:
+        return iter(())
+
+
+class Texts(_Prompts, frozen=True, tag="texts"):
+    """Texts to continue; each has choices of its own."""
+
+    echo: bool | None = None
+    """Each choice begins with its prompt."""
+    suffix: parameters.Suffix | None = None
+
+    openai_path: ClassVar[str] = "/completions"
+    operation: ClassVar[str] = "text_completion"
+    param: ClassVar[str] = "prompt"
+    answer_bytes: ClassVar[int] = 0
+    are_read_apart: ClassVar[bool] = False
+
+    @property
+    def choices_count(self) -> int:
+        """The number of choices that one of `n` stands for: each prompt has its own."""
+        return self.count
+
+    def texts(self) -> Iterator[str]:
+        yield from super().texts()
+        if self.suffix:
+            yield self.suffix
+
+
+class Inputs(_Prompts, frozen=True, tag="inputs"):
+    """Texts to embed; the answer has a vector for each, and no choices."""
+
+    prompt: str | Prompts = msgspec.field(name="input")
+    dimensions: Annotated[int, Meta(ge=1, le=caps.MAX_DIMENSIONS)] | None = None
+    """The length of the vectors; None: the model's own."""
+
+    openai_path: ClassVar[str] = "/embeddings"
+    operation: ClassVar[str] = "embeddings"
+    param: ClassVar[str] = "input"
+    choices_count: ClassVar[int] = 0
+    are_read_apart: ClassVar[bool] = True
+
+    @property
+    def answer_bytes(self) -> int:
+        """About how large the vectors are."""
+        return self.count * (self.dimensions or caps.USUAL_DIMENSIONS) * 4
+
+
+Prompt = Messages | Texts | Inputs
+PROMPTS: Final[tuple[type[PromptKind], ...]] = get_args(Prompt)
+
+
+def check_prompts(param: str, prompts: Prompts, most: int) -> None:
+    """Raise `Violation` for prompts of several kinds, or for more than `most` of them."""
+    kinds = {type(prompt) for prompt in prompts}
+    if len(kinds) > 1:
+        raise Violation(param, "expected only strings, only token ids, or only arrays of token ids")
+    if kinds != {int} and len(prompts) > most:
+        raise Violation(param, f"expected at most {most} {param}s")
