@@ -8,7 +8,7 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic import Anthropic
-from anthropic.types import MessageParam, ToolParam
+from anthropic.types import MessageParam, ModelInfo, ToolParam
 
 from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
@@ -283,6 +283,12 @@ def test_shared_routes_refuse_in_the_clients_envelope(http: Client, path: str, k
         assert "param" in http.send("GET", path).json["error"]
     else:
         assert "Did you mean" in answer.json["error"]["message"]
+
+
+def test_models_have_what_the_published_type_requires(http: Client) -> None:
+    models = http.send("GET", "/v1/models", anthropic_version="2023-06-01").json["data"]
+    for model in (*models, http.send("GET", "/anthropic/v1/models/sandbox").json):
+        assert ModelInfo.model_validate_json(json.dumps(model), strict=True).lifecycle == "active"
 
 
 # ---- an Anthropic upstream

@@ -164,7 +164,7 @@ def test_errors_inside_a_stream(http: Client, dialect: str, model: str) -> None:
     check(ErrorObject, json.dumps(json.loads(error)["error"]))
 
 
-ANTHROPICS = {"type", "display_name", "created_at", "max_input_tokens", "max_tokens"}
+ANTHROPICS = {"type", "display_name", "created_at", "max_input_tokens", "max_tokens", "lifecycle"}
 """Members of a model that OpenAI's does not have."""
 
 
