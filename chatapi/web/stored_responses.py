@@ -112,8 +112,11 @@ async def retrieve(exchange: Exchange) -> None:
         return
     exchange.allow("GET")
     services = await Services.get()
+    wants_stream = exchange.query("stream")
+    if wants_stream not in (None, "true", "false"):
+        raise InvalidRequest("Invalid value for 'stream': expected 'true' or 'false'.", "stream")
     found = await _requested(exchange, services)
-    if exchange.query("stream") == "true":
+    if wants_stream == "true":
         await _stream(exchange, services, found)
     else:
         await exchange.send_json(200, (await found.folded()).body())

@@ -231,6 +231,13 @@ def test_wrong_queries_are_refused(client: Client, query: str, param: str) -> No
     assert get(client, response["id"], f"/input_items?{query}").error["param"] == param
 
 
+@pytest.mark.parametrize("value", ["maybe", "1", "TRUE", ""])
+def test_a_query_that_does_not_say_whether_to_stream_is_refused(client: Client, value: str) -> None:
+    refused = get(client, ask(client).json["id"], f"?stream={value}")
+    assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_value", "stream")
+    assert "expected 'true' or 'false'" in refused.error["message"]
+
+
 def test_a_deleted_response_is_gone(client: Client) -> None:
     response_id = ask(client).json["id"]
     deleted = client.send("DELETE", f"/v1/responses/{response_id}")
