@@ -100,8 +100,19 @@ def too_many_responses(most: int, most_bytes: int) -> APIError:
 
 def response_not_found(what: str, param: str, kept_ms: int) -> APIError:
     """Return a 404 for an answer, or a part of one, that is unknown, another tenant's, or not kept."""
-    message = f"{what} not found. It is kept for {duration(kept_ms)} after its end, unless store is false."
-    return APIError(Failed(message, INVALID, "not_found", param, 404))
+    return APIError(Failed(_not_kept(what, kept_ms), INVALID, "not_found", param, 404))
+
+
+def previous_response_not_found(response_id: str, kept_ms: int) -> APIError:
+    """Return the 400 of OpenAI, at which clients send the whole conversation again, for such an answer that
+    was to be continued.
+    """
+    message = _not_kept(f"Previous response with id '{response_id}'", kept_ms)
+    return APIError(Failed(message, INVALID, "previous_response_not_found", "previous_response_id", 400))
+
+
+def _not_kept(what: str, kept_ms: int) -> str:
+    return f"{what} not found. It is kept for {duration(kept_ms)} after its end, unless store is false."
 
 
 def response_in_progress(response_id: str, param: str) -> APIError:

@@ -33,6 +33,7 @@ class Model(Struct, frozen=True, kw_only=True):
     created_at: str
     max_input_tokens: int
     max_tokens: int
+    lifecycle: Literal["active"] = "active"
     alias_of: str | UnsetType = UNSET
 
 

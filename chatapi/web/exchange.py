@@ -22,8 +22,7 @@ from chatapi.web.event_stream_consumer import EventStreamConsumer
 from chatapi.web.services import Services
 from chatapi.wire import dialects
 from chatapi.wire.deltas import Failed
-from chatapi.wire.protocols import PROTOCOLS, Dialect
-from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols import PROTOCOLS, Dialect, protocol_of
 from chatapi.wire.protocols.envelope import JSON_HEADERS, Header
 from chatapi.wire.protocols.protocol import Encoder
 from usage.failpoints import failpoint
@@ -69,8 +68,12 @@ class Exchange:
         """Of a request with a valid key: strangers cause no traces."""
         self.error_code = ""
         """Of the failure that the client got."""
-        self.protocol = PROTOCOLS[kind.protocol or CHAT.name]
-        """Has the form of the response: the kind's protocol, or that of the generation in the URL."""
+        self.protocol = PROTOCOLS.get(kind.protocol) or protocol_of(
+            connection.scope["path"], {name.decode("latin-1") for name in self.request_headers}
+        )
+        """Has the form of the response: the kind's protocol, or that of the generation in the URL, which its
+        client's stands for until it is found.
+        """
         self.dialect: Dialect | None = None
         self.status: int | None = None
         """The response's, once it has begun."""

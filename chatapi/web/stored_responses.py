@@ -112,8 +112,11 @@ async def retrieve(exchange: Exchange) -> None:
         return
     exchange.allow("GET")
     services = await Services.get()
+    wants_stream = exchange.query("stream")
+    if wants_stream not in (None, "true", "false"):
+        raise InvalidRequest("Invalid value for 'stream': expected 'true' or 'false'.", "stream")
     found = await _requested(exchange, services)
-    if exchange.query("stream") == "true":
+    if wants_stream == "true":
         await _stream(exchange, services, found)
     else:
         await exchange.send_json(200, (await found.folded()).body())
@@ -230,14 +233,13 @@ async def _referenced(
 
 
 async def _conversation(exchange: Exchange, services: Services, caller: Caller, response_id: str) -> bytes:
-    param = "previous_response_id"
     found = await _find(exchange, services, caller, identity.parse_id(response_id))
     if found is None:
-        raise _not_found(caller, f"Previous response with id '{response_id}'", param)
+        raise errors.previous_response_not_found(response_id, _kept_ms(caller))
     folder = await found.folded()
     if folder.usage is None:
         # A failed answer can't be continued either: its last words are missing.
-        raise errors.response_in_progress(response_id, param)
+        raise errors.response_in_progress(response_id, "previous_response_id")
     return stored.conversation(found.state, folder)
 
 
@@ -246,9 +248,11 @@ def _item_not_found(caller: Caller, item_id: str, param: str) -> Exception:
 
 
 def _not_found(caller: Caller, what: str, param: str) -> Exception:
-    return errors.response_not_found(
-        what, param, caller.stores_responses_days * DAY_MS or settings.STREAM_TTL_MS
-    )
+    return errors.response_not_found(what, param, _kept_ms(caller))
+
+
+def _kept_ms(caller: Caller) -> int:
+    return caller.stores_responses_days * DAY_MS or settings.STREAM_TTL_MS
 
 
 # ---- finding one

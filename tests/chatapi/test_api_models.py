@@ -28,6 +28,7 @@ def test_it_lists_what_is_served(alice: Person, small: ServedModel, prefix: str)
         "created_at": f"{small.created_at:%Y-%m-%dT%H:%M:%S}.{small.created_at.microsecond // 1000:03}Z",
         "max_input_tokens": 128_000,
         "max_tokens": 16_384,
+        "lifecycle": "active",
     }
     page = {"has_more": False, "first_id": "small", "last_id": "small"}
     assert body == {"object": "list", "data": [listed], **page}

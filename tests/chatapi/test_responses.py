@@ -231,12 +231,19 @@ def test_wrong_queries_are_refused(client: Client, query: str, param: str) -> No
     assert get(client, response["id"], f"/input_items?{query}").error["param"] == param
 
 
+@pytest.mark.parametrize("value", ["maybe", "1", "TRUE", ""])
+def test_a_query_that_does_not_say_whether_to_stream_is_refused(client: Client, value: str) -> None:
+    refused = get(client, ask(client).json["id"], f"?stream={value}")
+    assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "invalid_value", "stream")
+    assert "expected 'true' or 'false'" in refused.error["message"]
+
+
 def test_a_deleted_response_is_gone(client: Client) -> None:
     response_id = ask(client).json["id"]
     deleted = client.send("DELETE", f"/v1/responses/{response_id}")
     assert deleted.json == {"id": response_id, "object": "response", "deleted": True}
     assert get(client, response_id).status == 404
-    assert ask(client, previous_response_id=response_id).status == 404
+    assert_no_previous(ask(client, previous_response_id=response_id), response_id)
 
 
 def test_what_was_not_stored_is_not_found(client: Client) -> None:
@@ -247,18 +254,21 @@ def test_what_was_not_stored_is_not_found(client: Client) -> None:
     assert "5m0s" in missing.error["message"]
 
 
-@pytest.mark.parametrize(
-    ("members", "param"),
-    [
-        ({"previous_response_id": "resp_" + "0" * 32}, "previous_response_id"),
-        ({"previous_response_id": "other"}, "previous_response_id"),
-        ({"input": [{"type": "item_reference", "id": "msg_" + "0" * 34}]}, "input[0].id"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id"),
-    ],
-)
-def test_an_unknown_reference_is_named(client: Client, members: dict[str, Any], param: str) -> None:
-    refused = ask(client, **members)
-    assert (refused.status, refused.error["param"]) == (404, param)
+@pytest.mark.parametrize("item_id", ["msg_" + "0" * 34, "x"])
+def test_an_unknown_item_is_named(client: Client, item_id: str) -> None:
+    refused = ask(client, input=[{"type": "item_reference", "id": item_id}])
+    assert (refused.status, refused.error["param"]) == (404, "input[0].id")
+
+
+@pytest.mark.parametrize("path", ["", "/input_tokens"])
+@pytest.mark.parametrize("response_id", ["resp_" + "0" * 32, "other"])
+def test_an_unknown_previous_response_has_the_answer_that_clients_look_for(
+    client: Client, response_id: str, path: str
+) -> None:
+    for stream in (False, True):
+        refused = ask(client, path, previous_response_id=response_id, stream=stream)
+        assert_no_previous(refused, response_id)
+        assert "It is kept for 5m0s after its end" in refused.error["message"]
 
 
 @pytest.mark.parametrize("stranger", ["another organization", "another project", "a test key"])
@@ -271,9 +281,9 @@ def test_no_stranger_sees_it(client: Client, strangers: dict[str, Client], stran
     for method, rest in [("GET", ""), ("GET", "?stream=true"), ("GET", "/input_items"), ("DELETE", "")]:
         assert_unknown(other.send(method, path + rest), response_id)
     assert_unknown(other.send("POST", path + "/cancel"), response_id)
-    assert_unknown(ask(other, previous_response_id=response_id), response_id)
+    assert_no_previous(ask(other, previous_response_id=response_id), response_id)
     assert_unknown(ask(other, input=[{"type": "item_reference", "id": item}]), item)
-    assert_unknown(ask(other, "/input_tokens", previous_response_id=response_id), response_id)
+    assert_no_previous(ask(other, "/input_tokens", previous_response_id=response_id), response_id)
     assert get(client, response_id).status == 200
 
 
@@ -281,6 +291,21 @@ def assert_unknown(answer: Answer, name: str) -> None:
     """Check that the answer is the one to an id that does not exist."""
     assert (answer.status, answer.error["code"]) == (404, "not_found")
     assert name in answer.error["message"]
+
+
+def assert_no_previous(answer: Answer, response_id: str) -> None:
+    """Check that the answer is the one to a response that does not exist and can't be continued.
+
+    Clients send the whole conversation again if they see OpenAI's status and code.
+    """
+    error = answer.error
+    assert (answer.status, error["code"], error["param"], error["type"]) == (
+        400,
+        "previous_response_not_found",
+        "previous_response_id",
+        "invalid_request_error",
+    )
+    assert error["message"].startswith(f"Previous response with id '{response_id}' not found.")
 
 
 def test_a_failed_response_is_not_continued(client: Client) -> None:

@@ -10,7 +10,15 @@ import pytest
 
 from tests import canaries
 from tests.chatapi.http_client import Client
-from tests.chatapi.test_responses import ask, assert_unknown, events, get, messages, text_of
+from tests.chatapi.test_responses import (
+    ask,
+    assert_no_previous,
+    assert_unknown,
+    events,
+    get,
+    messages,
+    text_of,
+)
 from tests.faults import armed
 from tests.installation import Installation, wait_for
 
@@ -108,7 +116,7 @@ def test_responses_outlive_redis_and_web(installation: Installation, client: Cli
         stranger = client_of(installation, name)
         for method, rest in [("GET", ""), ("GET", "?stream=true"), ("GET", "/input_items"), ("DELETE", "")]:
             assert_unknown(stranger.send(method, f"/v1/responses/{first['id']}{rest}"), first["id"])
-        assert_unknown(ask(stranger, previous_response_id=first["id"]), first["id"])
+        assert_no_previous(ask(stranger, previous_response_id=first["id"]), first["id"])
     assert client.send("DELETE", f"/v1/responses/{first['id']}").json["deleted"] is True
     assert "168h0m0s" in get(client, first["id"]).error["message"]
     assert not is_stored(installation, first["id"])

@@ -8,7 +8,7 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic import Anthropic
-from anthropic.types import MessageParam, ToolParam
+from anthropic.types import MessageParam, ModelInfo, ToolParam
 
 from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
@@ -283,6 +283,34 @@ def test_shared_routes_refuse_in_the_clients_envelope(http: Client, path: str, k
         assert "param" in http.send("GET", path).json["error"]
     else:
         assert "Did you mean" in answer.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/generations/msg_1"),
+        ("GET", "/v1/generations/msg_1/stream"),
+        ("POST", "/v1/generations/msg_1/cancel"),
+        ("GET", "/v1/models/unknown"),
+        ("GET", "/v1/unknown"),
+    ],
+)
+def test_the_prefix_or_the_version_is_enough_for_the_envelope(http: Client, method: str, path: str) -> None:
+    for answer in (
+        http.send(method, path, anthropic_version="2023-06-01"),
+        http.send(method, "/anthropic" + path),
+        http.send(method, "/anthropic" + path, authorization=None),
+    ):
+        assert answer.json["type"] == "error"
+        assert answer.json["error"]["type"] in ("not_found_error", "authentication_error")
+        assert answer.json["request_id"] == answer.headers["request-id"]
+    assert "param" in http.send(method, "/openai" + path).json["error"]
+
+
+def test_models_have_what_the_published_type_requires(http: Client) -> None:
+    models = http.send("GET", "/v1/models", anthropic_version="2023-06-01").json["data"]
+    for model in (*models, http.send("GET", "/anthropic/v1/models/sandbox").json):
+        assert ModelInfo.model_validate_json(json.dumps(model), strict=True).lifecycle == "active"
 
 
 # ---- an Anthropic upstream

@@ -1,12 +1,13 @@
 """OpenAI's own Python client and its Responses: objects, streams and their accumulator, stored state."""
 
+import json
 from typing import Any, cast
 
 import openai
 import pytest
 from openai import OpenAI
-from openai.types.responses import ResponseOutputMessage
-from pydantic import BaseModel
+from openai.types.responses import ResponseItem, ResponseOutputMessage
+from pydantic import BaseModel, TypeAdapter
 
 from tests.installation import Installation, wait_for
 
@@ -90,6 +91,36 @@ def test_a_conversation(canonical: OpenAI) -> None:
     canonical.responses.delete(second.id)
     with pytest.raises(openai.NotFoundError):
         canonical.responses.retrieve(second.id)
+
+
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+SAID: Any = [
+    {"role": "developer", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "input_text", "text": "one"}, PICTURE]},
+    {"type": "reasoning"},
+    {"role": "assistant", "content": "two"},
+    {"role": "assistant", "content": [{"type": "output_text", "text": "three"}]},
+    {"role": "assistant", "content": [{"type": "input_text", "text": "four"}]},
+    {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+    {"type": "custom_tool_call", "call_id": "b", "name": "shell", "input": "ls"},
+    {"type": "function_call_output", "call_id": "a", "output": [PICTURE]},
+    {"type": "custom_tool_call_output", "call_id": "b", "output": "seen"},
+    {"role": "user", "content": "five"},
+]
+
+
+def test_input_items_have_what_the_published_types_require(canonical: OpenAI) -> None:
+    first = canonical.responses.create(model="sandbox-reasoning", input=SAID)
+    second = canonical.responses.create(model="sandbox-echo", input="six", previous_response_id=first.id)
+    page = canonical.responses.input_items.with_raw_response.list(second.id, order="asc", limit=100)
+    # The SDK takes an item that lacks a member for one of another type.
+    items = TypeAdapter(list[ResponseItem]).validate_python(json.loads(page.text)["data"], strict=True)
+    assert len(items) == len(SAID) + 3
+    answers = [item for item in items if isinstance(item, ResponseOutputMessage)]
+    texts = [part for item in answers for part in item.content if part.type == "output_text"]
+    assert [text.text for text in texts[:3]] == ["two", "three", "four"]
+    assert [text.annotations for text in texts] == [[]] * 4
 
 
 def test_in_the_background(canonical: OpenAI) -> None:

@@ -29,6 +29,7 @@ CHATS: dict[str, dict[str, Any]] = {
     "choices with log probabilities": {"model": "sandbox", "n": 2, "logprobs": True, "top_logprobs": 3},
     "tool calls": {"model": "sandbox-parallel-tool-calls", "tools": [WEATHER], "n": 2},
     "an upstream's tool calls": {"model": "calls-tools"},
+    "a call of an old function": {"model": "sandbox-tool-call", "functions": [WEATHER["function"]], "n": 2},
     "reasoning": {"model": "sandbox-reasoning"},
     "refusal": {"model": "sandbox-refusal"},
     "length": {"model": "sandbox", "max_tokens": 3},
@@ -163,7 +164,7 @@ def test_errors_inside_a_stream(http: Client, dialect: str, model: str) -> None:
     check(ErrorObject, json.dumps(json.loads(error)["error"]))
 
 
-ANTHROPICS = {"type", "display_name", "created_at", "max_input_tokens", "max_tokens"}
+ANTHROPICS = {"type", "display_name", "created_at", "max_input_tokens", "max_tokens", "lifecycle"}
 """Members of a model that OpenAI's does not have."""
 
 

@@ -33,6 +33,7 @@ STREAM_LOST = {"stream_unavailable", "request_lost"}
 """What clients get when the server of their stream has died."""
 
 NOT_COMPLETED = "response_not_completed"
+NO_PREVIOUS = "previous_response_not_found"
 """No client may get this: they go on from responses whose end they have."""
 
 
@@ -298,7 +299,8 @@ def _seen_is_charged(visit: Visit, heard: Heard, rows: Mapping[str, Row], outage
 def _kept_is_found(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
     """What a client goes on from, or asks for later, is there unless its server has lost it meanwhile."""
     since, ids = visit.heard[0].began_at, map(_id, visit.heard)
-    if heard.status in {404, 410} and not outages.has_lost_data(ids, since, heard.ended_at):
+    is_gone = heard.status in {404, 410} or NO_PREVIOUS in heard.error_codes
+    if is_gone and not outages.has_lost_data(ids, since, heard.ended_at):
         yield f"{heard.status} {heard.error_codes}, and Valkey has lost nothing"
     if NOT_COMPLETED in heard.error_codes:
         yield f"it got {NOT_COMPLETED}"

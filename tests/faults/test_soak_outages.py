@@ -40,7 +40,10 @@ def test_only_a_dead_worker_whose_log_is_lost_is_charged_as_of_its_last_heartbea
     )
 
 
-@pytest.mark.parametrize(("status", "code"), [(404, "not_found"), (410, "stream_expired")])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(404, "not_found"), (400, "previous_response_not_found"), (410, "stream_expired")],
+)
 def test_what_was_kept_is_there_unless_valkey_has_lost_it(status: int, code: str) -> None:
     gone = heard(0, usage=None, status=status, error_codes=[code], is_document=True)
     found = violations(heard(), gone, act="resumes")

@@ -1,7 +1,7 @@
 """What the sandbox answers under a script: the choices, token by token, without a clock. Pure."""
 
 import hashlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from itertools import chain, cycle, tee
@@ -38,7 +38,7 @@ class Answer:
         logprobs = 0 if spec.top_logprobs is None else 1 + spec.top_logprobs
         self._units_each = 1 + LOGPROB_UNITS * logprobs
         content = self._content = _Content(spec, script)
-        finish_reason: FinishReason = script.finish or ("tool_calls" if spec.tools_to_call else "stop")
+        finish_reason: FinishReason = script.finish or _reason(spec.tools_to_call)
         self._choices = [
             _capped(content.steps(index), max_output_tokens, finish_reason)
             for index in range(self.choices_count)
@@ -110,7 +110,8 @@ class _Content:
         if self._calls:
             for call_index, (tool, arguments) in enumerate(self._calls):
                 digest = hashlib.sha256(b"%d:%d:%d" % (spec.seed, index, call_index)).hexdigest()
-                call_id, cost = f"call_{digest[:24]}", tokens.count(tool.name)
+                call_id = None if tool.kind == "function_call" else f"call_{digest[:24]}"
+                cost = tokens.count(tool.name)
                 yield ToolCall(call_index, "", call_id, tool.name, index, tool.kind), cost
                 for text, cost in copy(arguments):
                     yield ToolCall(call_index, text, index=index, kind=tool.kind), cost
@@ -141,6 +142,12 @@ def _shared(text: str) -> Iterator[Piece]:
     """Return the text's tokens for all choices, which read copies: each token is made when it is needed."""
     (pieces,) = tee(tokens.split(text), 1)
     return pieces
+
+
+def _reason(called: Sequence[ToolToCall]) -> FinishReason:
+    if not called:
+        return "stop"
+    return "function_call" if called[0].kind == "function_call" else "tool_calls"
 
 
 def _capped(

@@ -143,13 +143,15 @@ def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script)
         return []
     tools = _tools_decoder.decode(request.tools) if request.tools else []
     functions = _functions_decoder.decode(request.functions) if request.functions else []
+    # The deprecated functions alone get the deprecated call, of which an answer has one.
+    kind: ToolKind = "function" if tools or not functions else "function_call"
     offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
-    offered += [_function(function, f"functions[{index}]") for index, function in enumerate(functions)]
+    offered += [_function(function, f"functions[{index}]", kind) for index, function in enumerate(functions)]
     offered, is_required = _chosen(offered or [EXAMPLE_TOOL], request.tool_choice or request.function_call)
     count = 0 if isinstance(prompt.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
     if is_required:
         count = max(count, 1)
-    if request.parallel_tool_calls is False:
+    if request.parallel_tool_calls is False or kind == "function_call":
         count = min(count, 1)
     return list(islice(cycle(offered), count))
 
@@ -157,12 +159,12 @@ def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script)
 def _tool(tool: Tool, param: str) -> ToolToCall:
     if isinstance(tool, CustomTool):
         return ToolToCall(tool.custom.name, "custom", None)
-    return _function(tool.function, f"{param}.function")
+    return _function(tool.function, f"{param}.function", "function")
 
 
-def _function(function: FunctionDefinition, param: str) -> ToolToCall:
+def _function(function: FunctionDefinition, param: str, kind: ToolKind) -> ToolToCall:
     arguments = SchemaToFill(function.parameters or _ANY_OBJECT, f"{param}.parameters")
-    return ToolToCall(function.name, "function", arguments)
+    return ToolToCall(function.name, kind, arguments)
 
 
 def _chosen(offered: list[ToolToCall], choice: object) -> tuple[list[ToolToCall], bool]:

@@ -7,7 +7,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from chatapi.wire import tokens
-from chatapi.wire.deltas import ToolCall
+from chatapi.wire.deltas import Finished, ToolCall
 from tests.chatapi.worker.sandbox_calls import (
     CLOCK,
     SCRIBBLE,
@@ -96,6 +96,14 @@ async def test_a_tools_answer_gets_text_so_that_an_agent_ends() -> None:
 async def test_old_functions_are_called_too() -> None:
     answer = await answer_to(functions=[CLOCK["function"]], function_call={"name": "clock"})
     assert answer.choices[0].tool_calls[0].name == "clock"
+
+
+async def test_old_functions_get_the_one_call_that_they_know() -> None:
+    functions = [CLOCK["function"], WEATHER["function"]]
+    deltas = await deltas_of(call("[sandbox tool_calls=2]", functions=functions))
+    fragments = [delta for delta in deltas if isinstance(delta, ToolCall)]
+    assert {(each.kind, each.id, each.call_index) for each in fragments} == {("function_call", None, 0)}
+    assert [each.finish_reason for each in deltas if isinstance(each, Finished)] == ["function_call"]
 
 
 async def test_json_mode_gives_an_object() -> None:

@@ -1,7 +1,7 @@
 """What is kept of a response for later requests, and the objects that tell of it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -10,6 +10,12 @@ from chatapi.wire.protocols.responses.encoder import Folder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
 
 _to_json = msgspec.json.Encoder().encode
+# Of items and parts: what requests may leave out, and SDKs need in order to know the type.
+_REQUIRED: Final[dict[str, dict[str, Any]]] = {
+    "output_text": {"annotations": [], "logprobs": []},
+    "input_image": {"detail": "auto"},
+    "reasoning": {"summary": []},
+}
 
 
 class State(msgspec.Struct, frozen=True):
@@ -101,13 +107,30 @@ def _item_id(answer_id: str, number: int, kind: str) -> str:
 
 
 def _input_item(answer_id: str, number: int, raw: msgspec.Raw) -> dict[str, Any]:
-    """Return an item with an id and the parts that clients expect."""
+    """Return an item with an id and the members that clients expect."""
     item: dict[str, Any] = msgspec.json.decode(raw)
     whole = {"id": _item_id(answer_id, number, item["type"]), "status": "completed"} | item
-    if item["type"] == "message" and isinstance(item["content"], str):
-        kind = "output_text" if item["role"] == "assistant" else "input_text"
-        whole["content"] = [{"type": kind, "text": item["content"]}]
-    return whole
+    if item["type"] == "message":
+        whole["content"] = _said(item["role"], item["content"])
+    elif isinstance(item.get("output"), list):
+        whole["output"] = [_complete(part) for part in item["output"]]
+    return _complete(whole)
+
+
+def _said(role: str, content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a message's parts."""
+    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    if role == "assistant":
+        # Some clients send back what the model has said as if it were input.
+        parts = [part | {"type": part["type"].replace("input_text", "output_text")} for part in parts]
+    return [_complete(part) for part in parts]
+
+
+def _complete(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an item or a part with what the published types require of it."""
+    return value | {
+        name: default for name, default in _REQUIRED.get(value["type"], {}).items() if name not in value
+    }
 
 
 def deleted(response_id: str) -> bytes:
