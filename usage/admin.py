@@ -32,6 +32,7 @@ from usage.pages import (
 )
 from usage.pages.exports import ExportedList
 from usage.rollups import refused_requests
+from usage.templatetags import figures
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # Of the requests without a valid key, above the list of refusals.
@@ -108,6 +109,10 @@ class Records:
 
     @display(description="Amount", ordering="amount_nanodollars")
     def amount(self, row: Any) -> str:
+        return figures.amount(row.amount_nanodollars)
+
+    @display(description="Amount")
+    def exact_amount(self, row: Any) -> str:
         return usd(row.amount_nanodollars)
 
     @display(description="Tokens in", ordering="prompt_tokens")
@@ -137,7 +142,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     search_fields = ["id"]
     search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
     readonly_fields = [
-        "public_id", "result", "amount", "receipt", "hold", "admitted", "claimed", "settled",
+        "public_id", "result", "exact_amount", "receipt", "hold", "admitted", "claimed", "settled",
         "queue_ms", "total_ms", "error", "lease", "project_name", "key_name", "corrected",
     ]  # fmt: skip
     fieldsets = [
@@ -244,10 +249,10 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     time = "created_at"
     ordering = ["-id"]
-    readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "amount"]
+    readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "exact_amount"]
     fields = [
-        "created", "kind", "amount", "request_link", "organization", "project_name", "key_name", "model",
-        "result", "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens",
+        "created", "kind", "exact_amount", "request_link", "organization", "project_name", "key_name",
+        "model", "result", "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens",
         "completion_tokens", "reasoning_tokens", "budget_day", "corrects", "reason", "recorded_by",
         "reference",
     ]  # fmt: skip
@@ -313,11 +318,11 @@ class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     list_filter = ["outcome", ModelFilter, "organization", "hour"]
     time = "hour"
     ordering = ["-id"]  # nearly the order of the hours, which have no index of their own
-    readonly_fields = ["hour_utc", "project_name", "key_name", "result", "amount"]
+    readonly_fields = ["hour_utc", "project_name", "key_name", "result", "exact_amount"]
     fields = [
         "hour_utc", "organization", "project_name", "key_name", "model", "result", "requests",
         "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "completion_tokens",
-        "reasoning_tokens", "amount",
+        "reasoning_tokens", "exact_amount",
     ]  # fmt: skip
 
     @display(description="Requests", ordering="requests")

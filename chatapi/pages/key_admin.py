@@ -172,7 +172,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     @display(description="Spent, 30 days")
     def spent(self, row: Any) -> SafeString | str:
-        return figures.money(row.activity.amount_nanodollars)
+        return figures.amount(row.activity.amount_nanodollars)
 
     @display(description="Last request", empty_value="–")
     def last_request(self, row: Any) -> str | None:

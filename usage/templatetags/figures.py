@@ -34,6 +34,24 @@ def money(nanodollars: int | None) -> SafeString | str:
 
 
 @register.filter
+def amount(nanodollars: int | None) -> SafeString | str:
+    """Return the amount for a column, in which points are below each other; the exact one is its title.
+
+    Zeros after the cents take their place, but are not seen.
+    """
+    if nanodollars is None:
+        return "–"
+    text = formatting.amount(nanodollars)
+    seen = max(len(text.rstrip("0")), text.index(".") + 3)
+    return format_html(
+        '<span title="{}">{}<span class="zeros">{}</span></span>',
+        formatting.usd(nanodollars),
+        text[:seen],
+        text[seen:],
+    )
+
+
+@register.filter
 def count(number: int | None) -> SafeString | str:
     """Return the rounded number, with the exact one as its title."""
     if number is None:
