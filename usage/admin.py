@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -30,9 +31,9 @@ from usage.pages import (
     exports,
     payment_pages,  # noqa: F401  registers its own pages
 )
+from usage.pages.amount_columns import amounts
 from usage.pages.exports import ExportedList
 from usage.rollups import refused_requests
-from usage.templatetags import figures
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # Of the requests without a valid key, above the list of refusals.
@@ -74,6 +75,7 @@ class Records:
     list_per_page = 40
     list_select_related = ["organization", "project", "api_key"]
     ordering: Sequence[str]
+    amount, exact_amount = amounts("Amount", attrgetter("amount_nanodollars"), "amount_nanodollars")
     time: ClassVar[str]
     """The column of the index by organization and time."""
 
@@ -106,14 +108,6 @@ class Records:
     def key_short(self, row: Any) -> str | None:
         """Return the key's name; None for credit."""
         return row.api_key and str(row.api_key.name)
-
-    @display(description="Amount", ordering="amount_nanodollars")
-    def amount(self, row: Any) -> str:
-        return figures.amount(row.amount_nanodollars)
-
-    @display(description="Amount")
-    def exact_amount(self, row: Any) -> str:
-        return usd(row.amount_nanodollars)
 
     @display(description="Tokens in", ordering="prompt_tokens")
     def tokens_in(self, row: Any) -> str:

@@ -61,7 +61,8 @@ class EventAdmin(TenantAdmin, ReadOnlyAdmin):
         own = Delivery.objects.filter(event=OuterRef("pk")).order_by().values("event")
         number = own.annotate(number=Count("pk")).values("number")
         numbers = {f"{state}_deliveries": Subquery(number.filter(state=state)) for state in _STATES}
-        return super().get_queryset(request).annotate(**numbers)
+        rows: QuerySet[Event] = super().get_queryset(request).annotate(**numbers)
+        return rows
 
     @display(description="Sent")
     def sent(self, row: Any) -> str:

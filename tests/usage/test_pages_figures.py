@@ -8,9 +8,9 @@ from django.utils.html import escape
 from usage import formatting
 from usage.models import Generation
 from usage.pages import overview_chart
+from usage.pages.amount_columns import amount
 from usage.pages.overview_chart import Bucket, Group
 from usage.pages.requests_waterfall import waterfall
-from usage.templatetags import figures
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -38,7 +38,7 @@ def test_a_column_has_six_decimals_the_last_of_which_may_be_unseen_zeros(
     zeros = written.removeprefix(seen)
     exact = escape(formatting.usd(nanodollars))
     cell = f'<span title="{exact}">{escape(seen)}<span class="zeros">{zeros}</span></span>'
-    assert figures.amount(nanodollars) == cell
+    assert amount(nanodollars) == cell
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Admin pages about budget limits, budgets, credit and discounts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -19,16 +19,16 @@ from accounts.audit import recorder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
-from usage.formatting import moment, usd
+from usage.formatting import moment
 from usage.insights.limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
 from usage.models.budget_keys import LimitKey
 from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
+from usage.pages.amount_columns import amounts
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
 from usage.payment import outbox
-from usage.templatetags import figures
 
 
 class ScopeFilter(admin.ChoicesFieldListFilter):
@@ -49,22 +49,6 @@ class BudgetScopeFilter(ScopeFilter):
         return found  # type: ignore[no-any-return]
 
 
-def _amounts(
-    title: str, read: Callable[[Any], int | None], ordering: str | None = None, without: str = ""
-) -> tuple[Any, Any]:
-    """Return an amount as a column of a list, and exact as a field of a row's page."""
-
-    @display(description=title, ordering=ordering)
-    def column(_: Any, row: Any) -> str:
-        return without if (amount := read(row)) is None else figures.amount(amount)
-
-    @display(description=title)
-    def exact(_: Any, row: Any) -> str:
-        return without if (amount := read(row)) is None else usd(amount)
-
-    return column, exact
-
-
 def _scope(row: Budget | BudgetLimit) -> str:
     return Scope(row.scope).label.lower().replace("api key", "key")
 
@@ -76,10 +60,10 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
-    limit, _ = _amounts("Limit", attrgetter("limit_nanodollars"), "limit_nanodollars", "none")
-    soft_limit, _ = _amounts(
+    limit = amounts("Limit", attrgetter("limit_nanodollars"), "limit_nanodollars", "none")[0]
+    soft_limit = amounts(
         "Soft limit", attrgetter("soft_limit_nanodollars"), "soft_limit_nanodollars", "none"
-    )
+    )[0]
     list_filter = [("scope", ScopeFilter), "period"]
     ordering = ["scope", "scope_id", "period"]
     show_full_result_count = False
@@ -167,9 +151,9 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
     show_full_result_count = False
-    posted, exact_posted = _amounts("Spent", attrgetter("posted_nanodollars"), "posted_nanodollars")
-    pending, exact_pending = _amounts("Reserved", attrgetter("pending_nanodollars"), "pending_nanodollars")
-    limit, exact_limit = _amounts("Limit", attrgetter("limit_nanodollars"), without="no limit")
+    posted, exact_posted = amounts("Spent", attrgetter("posted_nanodollars"), "posted_nanodollars")
+    pending, exact_pending = amounts("Reserved", attrgetter("pending_nanodollars"), "pending_nanodollars")
+    limit, exact_limit = amounts("Limit", attrgetter("limit_nanodollars"), without="no limit")
     readonly_fields = [
         "subject", "kind", "exact_posted", "exact_pending", "exact_limit", "soft_limit_reached",
     ]  # fmt: skip
@@ -237,16 +221,14 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
     list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
-    credited, exact_credited = _amounts(
+    credited, exact_credited = amounts(
         "Granted (net)", attrgetter("credited_nanodollars"), "credited_nanodollars"
     )
-    spent, exact_spent = _amounts("Spent", lambda row: row.spent_nanodollars or 0)
-    held, exact_held = _amounts("Reserved", lambda row: row.held_nanodollars or 0)
-    _, exact_balance = _amounts("Balance", _balance)
+    spent, exact_spent = amounts("Spent", lambda row: row.spent_nanodollars or 0)
+    held, exact_held = amounts("Reserved", lambda row: row.held_nanodollars or 0)
+    exact_balance = amounts("Balance", _balance)[1]
     # "Prepaid only" refuses what it does not cover.
-    available, exact_available = _amounts(
-        "Available", lambda row: _balance(row) - (row.held_nanodollars or 0)
-    )
+    available, exact_available = amounts("Available", lambda row: _balance(row) - (row.held_nanodollars or 0))
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]

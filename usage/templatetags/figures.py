@@ -12,12 +12,14 @@ from usage import formatting
 from usage.books import receipts
 from usage.insights import Totals
 from usage.models import Generation, State
+from usage.pages.amount_columns import amount
 from usage.pages.filters import words
 from usage.statements.sections import Column, Section
 
 register = template.Library()
 register.filter("duration", formatting.duration)
 register.filter("usd", formatting.usd)
+register.filter("amount", amount)
 register.filter("short", formatting.count)
 register.filter("words", words)
 register.filter("total_ms", receipts.total_ms)
@@ -30,24 +32,6 @@ def money(nanodollars: int | None) -> SafeString | str:
         return "–"
     return format_html(
         '<span title="{}">{}</span>', formatting.usd(nanodollars), formatting.money(nanodollars)
-    )
-
-
-@register.filter
-def amount(nanodollars: int | None) -> SafeString | str:
-    """Return the amount for a column, in which points are below each other; the exact one is its title.
-
-    Zeros after the cents take their place, but are not seen.
-    """
-    if nanodollars is None:
-        return "–"
-    text = formatting.amount(nanodollars)
-    seen = max(len(text.rstrip("0")), text.index(".") + 3)
-    return format_html(
-        '<span title="{}">{}<span class="zeros">{}</span></span>',
-        formatting.usd(nanodollars),
-        text[:seen],
-        text[seen:],
     )
 
 
