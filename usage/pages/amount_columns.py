@@ -32,11 +32,11 @@ def amounts(
 ) -> tuple[Any, Any]:
     """Return the methods of a `ModelAdmin` for a column of its list, and for a field of a row's page."""
 
-    @display(description=title, ordering=ordering)  # type: ignore[untyped-decorator]
+    @display(description=title, ordering=ordering)
     def column(_: Any, row: Any) -> str:
         return without if (nanodollars := read(row)) is None else amount(nanodollars)
 
-    @display(description=title)  # type: ignore[untyped-decorator]
+    @display(description=title)
     def exact(_: Any, row: Any) -> str:
         return without if (nanodollars := read(row)) is None else formatting.usd(nanodollars)
 
