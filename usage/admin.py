@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from usage.pages import (
     exports,
     payment_pages,  # noqa: F401  registers its own pages
 )
+from usage.pages.amount_columns import amounts
 from usage.pages.exports import ExportedList
 from usage.rollups import refused_requests
 
@@ -73,6 +75,7 @@ class Records:
     list_per_page = 40
     list_select_related = ["organization", "project", "api_key"]
     ordering: Sequence[str]
+    amount, exact_amount = amounts("Amount", attrgetter("amount_nanodollars"), "amount_nanodollars")
     time: ClassVar[str]
     """The column of the index by organization and time."""
 
@@ -106,10 +109,6 @@ class Records:
         """Return the key's name; None for credit."""
         return row.api_key and str(row.api_key.name)
 
-    @display(description="Amount", ordering="amount_nanodollars")
-    def amount(self, row: Any) -> str:
-        return usd(row.amount_nanodollars)
-
     @display(description="Tokens in", ordering="prompt_tokens")
     def tokens_in(self, row: Any) -> str:
         return f"{row.prompt_tokens:,}"
@@ -137,7 +136,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     search_fields = ["id"]
     search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
     readonly_fields = [
-        "public_id", "result", "amount", "receipt", "hold", "admitted", "claimed", "settled",
+        "public_id", "result", "exact_amount", "receipt", "hold", "admitted", "claimed", "settled",
         "queue_ms", "total_ms", "error", "lease", "project_name", "key_name", "corrected",
     ]  # fmt: skip
     fieldsets = [
@@ -244,10 +243,10 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     time = "created_at"
     ordering = ["-id"]
-    readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "amount"]
+    readonly_fields = ["created", "request_link", "project_name", "key_name", "result", "exact_amount"]
     fields = [
-        "created", "kind", "amount", "request_link", "organization", "project_name", "key_name", "model",
-        "result", "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens",
+        "created", "kind", "exact_amount", "request_link", "organization", "project_name", "key_name",
+        "model", "result", "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens",
         "completion_tokens", "reasoning_tokens", "budget_day", "corrects", "reason", "recorded_by",
         "reference",
     ]  # fmt: skip
@@ -313,11 +312,11 @@ class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     list_filter = ["outcome", ModelFilter, "organization", "hour"]
     time = "hour"
     ordering = ["-id"]  # nearly the order of the hours, which have no index of their own
-    readonly_fields = ["hour_utc", "project_name", "key_name", "result", "amount"]
+    readonly_fields = ["hour_utc", "project_name", "key_name", "result", "exact_amount"]
     fields = [
         "hour_utc", "organization", "project_name", "key_name", "model", "result", "requests",
         "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "completion_tokens",
-        "reasoning_tokens", "amount",
+        "reasoning_tokens", "exact_amount",
     ]  # fmt: skip
 
     @display(description="Requests", ordering="requests")

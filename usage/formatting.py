@@ -6,6 +6,8 @@ from datetime import UTC, datetime, time, timedelta
 from usage.pricing import NANODOLLARS, to_usd
 
 _CENT_NANODOLLARS = 10_000_000
+# What the last digit of a column of amounts counts.
+_MILLIONTH_NANODOLLARS = 1_000
 
 
 def usd(nanodollars: int) -> str:
@@ -20,6 +22,18 @@ def money(nanodollars: int) -> str:
     unit = _CENT_NANODOLLARS if size >= NANODOLLARS else 10 ** max(len(str(size)) - 3, 0)
     rounded = (size + unit // 2) // unit * unit
     return usd(-rounded if nanodollars < 0 else rounded)
+
+
+def amount(nanodollars: int) -> str:
+    """Return the amount as a column has it, with six decimals: "$1,234.500000"; "<$0.000001" if that would
+    hide it.
+    """
+    size, sign = abs(nanodollars), "-" if nanodollars < 0 else ""
+    millionths = (size + _MILLIONTH_NANODOLLARS // 2) // _MILLIONTH_NANODOLLARS
+    if size and not millionths:
+        return ">-$0.000001" if sign else "<$0.000001"
+    dollars, fraction = divmod(millionths, NANODOLLARS // _MILLIONTH_NANODOLLARS)
+    return f"{sign}${dollars:,}.{fraction:06}"
 
 
 def count(number: int) -> str:

@@ -1,13 +1,16 @@
 """The operator's pages of events: their list, and the kinds of which the operator wants mail."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
+from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
 from django.views.decorators.http import require_http_methods
 from unfold.decorators import display
@@ -16,8 +19,17 @@ from unfold.paginator import InfinitePaginator
 from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
+from chatapi.notifications.models import Delivery, DeliveryAttempt
 from usage.models import OPERATORS_KINDS, Event
 from usage.notifications import texts
+
+# The deliveries that an event's page shows, those that have not arrived first.
+MAX_SHOWN = 50
+_STATES = {
+    Delivery.State.FAILED: "failed",
+    Delivery.State.DUE: "not yet",
+    Delivery.State.DELIVERED: "delivered",
+}
 
 
 @admin.register(Event)
@@ -25,9 +37,14 @@ class EventAdmin(TenantAdmin, ReadOnlyAdmin):
     """Events of the service, which have no organization, and of organizations; newest first."""
 
     nothing_yet = "Nothing has happened yet."
-    fields = ("created_at", "kind", "organization", "what", "subject", "period", "threshold", "dispatched_at")
-    readonly_fields = ("what",)
-    list_display = ("created_at", "kind", "organization", "what")
+    fields = (
+        "created_at", "kind", "organization", "what", "subject", "period", "threshold", "dispatched_at",
+        "deliveries",
+    )  # fmt: skip
+    readonly_fields = ("what", "deliveries")
+    # Other people see the deliveries of their organization in the console, as far as their role allows.
+    operators_fields = ("deliveries",)
+    list_display = ("created_at", "kind", "organization", "what", "sent")
     list_filter = ("kind", "organization")
     list_select_related = ("organization",)
     ordering = ("-created_at", "-id")
@@ -38,6 +55,48 @@ class EventAdmin(TenantAdmin, ReadOnlyAdmin):
     @display(description="What")
     def what(self, row: Event) -> str:
         return texts.sentence(row)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Event]:
+        """Add the numbers of deliveries in each state."""
+        own = Delivery.objects.filter(event=OuterRef("pk")).order_by().values("event")
+        number = own.annotate(number=Count("pk")).values("number")
+        numbers = {f"{state}_deliveries": Subquery(number.filter(state=state)) for state in _STATES}
+        rows: QuerySet[Event] = super().get_queryset(request).annotate(**numbers)
+        return rows
+
+    @display(description="Sent")
+    def sent(self, row: Any) -> str:
+        if row.dispatched_at is None:
+            return "not yet"
+        numbers = {word: getattr(row, f"{state}_deliveries") for state, word in _STATES.items()}
+        return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "to nobody"
+
+    @display(description="Sent to")
+    def deliveries(self, row: Event) -> str:
+        rows = list(_deliveries(row)[: MAX_SHOWN + 1])
+        context = {
+            "event": row,
+            "deliveries": [(_receiver(each), each) for each in rows[:MAX_SHOWN]],
+            "has_more": len(rows) > MAX_SHOWN,
+        }
+        return render_to_string("chatapi/event_deliveries.html", context)
+
+
+def _deliveries(event: Event) -> Any:
+    """Return the event's deliveries with their last attempt, those that have not arrived first."""
+    log = DeliveryAttempt.objects.filter(delivery=OuterRef("pk")).order_by("-pk")
+    last = {f"last_{name}": Subquery(log.values(name)[:1]) for name in ("at", "status", "error")}
+    rows = Delivery.objects.filter(event=event).select_related("endpoint", "user").annotate(**last)
+    # By name, "failed" and "due" come after "delivered".
+    return rows.order_by("-state", "pk")
+
+
+def _receiver(delivery: Delivery) -> str:
+    """Return who gets it. Of a URL only the host: the rest may be a secret of its organization."""
+    if delivery.endpoint is not None:
+        return f"webhook at {urlsplit(delivery.endpoint.url).hostname}"
+    assert delivery.user is not None
+    return f"mail to {delivery.user.get_username()} ({delivery.user.email or 'no address'})"
 
 
 class MailForm(forms.Form):

@@ -34,8 +34,8 @@ from chatapi.pages.key_panels import may_add, panels
 from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
+from usage.pages.amount_columns import amount
 from usage.pages.gauges import draw_sparkline
-from usage.templatetags import figures
 
 _STATUSES = {
     "active": "success",
@@ -172,7 +172,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     @display(description="Spent, 30 days")
     def spent(self, row: Any) -> SafeString | str:
-        return figures.money(row.activity.amount_nanodollars)
+        return amount(row.activity.amount_nanodollars)
 
     @display(description="Last request", empty_value="–")
     def last_request(self, row: Any) -> str | None:

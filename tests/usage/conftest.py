@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from django.db import connection
 
 from accounts.models import APIKey, Organization, Project
 from chatapi import identity
@@ -97,3 +98,12 @@ async def admit_by_two(admissions: Sequence[ledger.Admission]) -> list[UUID | Ba
     finally:
         for door in doors:
             await door.close()
+
+
+def plan(sql: str) -> str:
+    """Return how the database would run a statement."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # a table this small would be read whole
+        cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + sql)
+        return str(cursor.fetchall())

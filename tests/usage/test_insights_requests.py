@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 
 from chatapi import identity
 from tests.cast import Person, admit, run
+from tests.usage.conftest import plan
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, RequestFilters, first_token_ms, generation_list, requests_page
 from usage.models import Generation, Outcome, State, UsageSource
@@ -181,6 +182,42 @@ def test_a_search_stops_after_so_many_rows_and_is_continued(
         BEGIN + timedelta(minutes=12),
     )
     assert walk(filters) == [row.id for row in reversed(rare)]
+
+
+def test_a_full_page_of_a_search_looks_at_no_more_rows(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_list, "SEARCHED", 5)
+    for minute in range(8):
+        at(alice, minute)
+    filters = RequestFilters(project_id=alice.project.pk, organization_id=alice.project.organization_id)
+    with CaptureQueriesContext(connection) as queries:
+        assert len(requests_page(filters, limit=4).rows) == 4
+    assert not [query["sql"] for query in queries if "OFFSET" in query["sql"]]
+    with CaptureQueriesContext(connection) as queries:
+        assert len(requests_page(filters, limit=5).rows) == 5
+    # How far back it has searched is read from the index alone.
+    (end,) = [query["sql"] for query in queries if "OFFSET" in query["sql"]]
+    assert '"id"' not in end
+    assert ("COVERING INDEX" if connection.vendor == "sqlite" else "Index Only Scan") in plan(end)
+
+
+def test_requests_that_come_during_a_search_are_in_no_two_pages(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_list, "SEARCHED", 4)
+    rows = [at(alice, minute) for minute in range(6)]
+    count = generation_list._Scan.row_at
+
+    def come(scan: Any, number: int) -> Any:
+        if len(rows) < 8:
+            rows.append(at(alice, len(rows)))
+            rows.append(at(alice, len(rows)))
+        return count(scan, number)
+
+    monkeypatch.setattr(generation_list._Scan, "row_at", come)
+    filters = RequestFilters(model=rows[0].model, organization_id=alice.project.organization_id)
+    assert walk(filters, limit=10) == [row.id for row in reversed(rows[:6])]
 
 
 @pytest.mark.parametrize(

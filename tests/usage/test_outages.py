@@ -3,11 +3,14 @@
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from tests.cast import Person, run
+from tests.usage.conftest import plan
 from usage.database.clock import database_now
-from usage.models import Event, EventKind, Generation, Outcome
-from usage.notifications import outages, texts, watch
+from usage.models import NEWEST_OF_OUTAGE, Event, EventKind, Generation, Outcome
+from usage.notifications import outages, texts
 from usage.pricing import Tokens
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -23,7 +26,7 @@ def look(now: datetime, *down: str) -> list[str]:
     before = set(Event.objects.values_list("pk", flat=True))
     deployments, models = [each for each in down if " " in each], [each for each in down if " " not in each]
     found = [outages.changes(now, deployments, models) for _ in range(2)]
-    watch.write(now, found)
+    outages.write(now, found)
     assert outages.changes(now, deployments, models) == []
     return sorted(Event.objects.exclude(pk__in=before).values_list("kind", flat=True))
 
@@ -101,6 +104,44 @@ def test_a_deployment_is_up_again_when_it_answers_itself(alice: Person, now: dat
     row = Event.objects.get(kind=EventKind.DEPLOYMENT_UP)
     assert (row.organization_id, row.data["deployment"]) == (None, "gpu-1")
     assert texts.sentence(row).startswith("The deployment gpu-1 of small answers again.")
+
+
+def test_a_look_reads_one_event_of_each_outage(alice: Person, now: datetime) -> None:
+    fail(alice)
+    for hour in range(20):
+        at = now + hour * HOUR
+        assert look(at, "small", "small gpu-1") == ["deployment.down", "model.down"]
+        answer(alice, at + MINUTE, deployment="gpu-1")
+        assert look(at + 2 * MINUTE) == ["deployment.up", "model.up"]
+    assert Event.objects.count() == 80
+    assert Event.objects.filter(NEWEST_OF_OUTAGE).count() == 2
+    with CaptureQueriesContext(connection) as queries:
+        outages.changes(now + 20 * HOUR, [], [])
+    (newest,) = [query["sql"] for query in queries if "usage_event" in query["sql"]]
+    assert "events_not_followed" in plan(newest)
+
+
+def test_events_that_an_older_release_followed_are_not_the_newest(alice: Person, now: datetime) -> None:
+    fail(alice)
+    look(now, "small")
+    answer(alice, now + MINUTE)
+    look(now + 2 * MINUTE)
+    Event.objects.update(followed_at=None)
+    assert look(now + 3 * MINUTE) == []
+    assert look(now + 2 * HOUR, "small") == ["model.down"]
+    assert Event.objects.filter(followed_at=None).count() == 1
+
+
+def test_of_two_looks_at_the_same_change_the_later_one_marks_nothing_more(
+    alice: Person, now: datetime
+) -> None:
+    fail(alice)
+    look(now, "small")
+    answer(alice, now + MINUTE)
+    found = [outages.changes(now + minutes * MINUTE, [], []) for minutes in (2, 3)]
+    for minutes, events in zip((2, 3), found, strict=True):
+        outages.write(now + minutes * MINUTE, [events])
+    assert Event.objects.filter(followed_at=None).get().kind == "model.up"
 
 
 def test_an_event_of_an_older_release_begins_an_outage_too(alice: Person, now: datetime) -> None:

@@ -3,10 +3,12 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils.html import escape
 
 from usage import formatting
 from usage.models import Generation
 from usage.pages import overview_chart
+from usage.pages.amount_columns import amount
 from usage.pages.overview_chart import Bucket, Group
 from usage.pages.requests_waterfall import waterfall
 
@@ -20,6 +22,23 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 )  # fmt: skip
 def test_money_has_cents_and_below_a_dollar_three_digits(nanodollars: int, written: str) -> None:
     assert formatting.money(nanodollars) == written
+
+
+@pytest.mark.parametrize(
+    ("nanodollars", "written", "seen"),
+    [(0, "$0.000000", "$0.00"), (4_680, "$0.000005", "$0.000005"), (10_368_000, "$0.010368", "$0.010368"),
+     (25_644_921_406, "$25.644921", "$25.644921"), (50_000_000_000, "$50.000000", "$50.00"),
+     (1_234_599_999_500, "$1,234.600000", "$1,234.60"), (-12_340_100_000, "-$12.340100", "-$12.3401"),
+     (499, "<$0.000001", "<$0.000001"), (-1, ">-$0.000001", ">-$0.000001")],
+)  # fmt: skip
+def test_a_column_has_six_decimals_the_last_of_which_may_be_unseen_zeros(
+    nanodollars: int, written: str, seen: str
+) -> None:
+    assert formatting.amount(nanodollars) == written
+    zeros = written.removeprefix(seen)
+    exact = escape(formatting.usd(nanodollars))
+    cell = f'<span title="{exact}">{escape(seen)}<span class="zeros">{zeros}</span></span>'
+    assert amount(nanodollars) == cell
 
 
 @pytest.mark.parametrize(

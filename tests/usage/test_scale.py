@@ -20,7 +20,7 @@ from accounts.models import APIKey
 from tests.cast import Person, admit, run
 from usage.books import reports
 from usage.database.clock import database_now
-from usage.insights import Filters, Range, counters, health, overage, series, top
+from usage.insights import Filters, Range, counters, first_token_ms, health, overage, series, top, totals
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
 from usage.rollups import closing
 
@@ -184,6 +184,21 @@ def test_lost_messages_are_looked_for_among_the_open_generations(used: Generatio
     (sql,) = [query["sql"] for query in queries if "usage_generation" in query["sql"]]
     if connection.vendor == "sqlite":  # PostgreSQL chooses by what tables have in them
         assert any("open_generations" in step for step in _plan(sql))
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")
+@pytest.mark.parametrize("column", ["api_key_id", "outcome"])
+def test_a_report_about_one_member_reads_its_days_only(used: Generation, column: str) -> None:
+    filters = Filters(**{column: getattr(used, column)})
+    over = Range.last(30, database_now() + timedelta(days=1))
+    with CaptureQueriesContext(connection) as queries:
+        top(over, "model", filters)
+        totals(over, filters)
+        first_token_ms(over, filters)
+    steps = " ".join(step for query in queries for step in _plan(query["sql"]))
+    days = {"api_key_id": "days_of_a_key", "outcome": "days_of_an_outcome"}[column]
+    for index in (days, "totals_of_a_member", "first_tokens_of_a_member"):
+        assert f"USING INDEX {index} " in steps
 
 
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")

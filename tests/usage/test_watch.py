@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from accounts.models import APIKey
+from accounts.models import APIKey, Organization
 from tests.cast import Person, run
-from tests.usage.conftest import DOLLAR, limit
+from tests.usage.conftest import DOLLAR, limit, plan
 from usage.books import credit
 from usage.books.credit import Note
 from usage.database.clock import database_now
@@ -139,14 +140,6 @@ def test_keys_that_expire_are_found_by_index(alice: Person) -> None:
     assert len(plans) == len(watch.KEY_DAYS)
 
 
-def plan(sql: str) -> str:
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SET LOCAL enable_seqscan = off")  # a table this small would be read whole
-        cursor.execute(("EXPLAIN " if connection.vendor == "postgresql" else "EXPLAIN QUERY PLAN ") + sql)
-        return str(cursor.fetchall())
-
-
 def test_a_key_that_is_made_for_less_and_one_that_is_unusable_expire_in_silence(
     alice: Person, bob: Person
 ) -> None:
@@ -159,7 +152,7 @@ def test_a_key_that_is_made_for_less_and_one_that_is_unusable_expire_in_silence(
 
 def spend(organization_id: int, now: datetime, dollars: list[float]) -> None:
     """Write the spend of days, the last of which is today."""
-    Budget.objects.filter(scope="organization").delete()
+    Budget.objects.filter(scope="organization", scope_id=organization_id).delete()
     for days_ago, amount in enumerate(reversed(dollars)):
         day = now.date() - timedelta(days=days_ago)
         Budget.objects.create(
@@ -181,6 +174,32 @@ def test_spend_is_unusual_above_twice_the_second_highest_day(alice: Person) -> N
     spend(pk, now, [*usual, 8.1])
     assert look(now) == ["spend.unusual"]
     assert Event.objects.get().data == {"spent_usd": "8.1", "usual_usd": "4"}
+
+
+def test_spend_of_very_many_organizations_is_looked_at_in_a_few_statements(alice: Person) -> None:
+    now = database_now()
+    Organization.objects.bulk_create(
+        Organization(name=f"organization {number}", time_zone="Pacific/Auckland") for number in range(60)
+    )
+    far = list(Organization.objects.filter(time_zone="Pacific/Auckland"))
+    there = local_time(now, "Pacific/Auckland")
+    for each in far:
+        spend(each.pk, there, [1.0] * 7 + [10])
+    spend(alice.project.organization_id, now, [1.0] * 6 + [10])
+    with CaptureQueriesContext(connection) as queries:
+        found = list(watch.unusual_spend(now))
+    assert {each.organization_id for each in found} == {each.pk for each in far}
+    assert {each.period for each in found} == {str(there.date())}
+    # The time zones, and one for each day that is today in some of them.
+    assert len(queries) <= 4
+    watch.write(now, [found])
+    assert list(watch.unusual_spend(now)) == []
+    assert "Scan on usage_budget" not in (plans := " ".join(plan(each["sql"]) for each in queries))
+    assert "SCAN usage_budget" not in plans
+
+
+def local_time(now: datetime, time_zone: str) -> datetime:
+    return now.astimezone(ZoneInfo(time_zone))
 
 
 def test_failures_rise_above_a_fifth_of_all_requests(alice: Person, charlie: Person) -> None:

@@ -8,17 +8,11 @@ from usage.insights.counters import Counters, ModelCounters, Overage, counters, 
 from usage.insights.end_user_ranking import can_rank
 from usage.insights.first_tokens import Percentiles, first_token_ms
 from usage.insights.fullest_budgets import NEAR_LIMIT, BudgetUse, budgets_near_limit
-from usage.insights.generation_list import (
-    SEARCHED,
-    NewestRequests,
-    Page,
-    RequestFilters,
-    newest_settled,
-    requests_page,
-)
+from usage.insights.generation_list import SEARCHED, NewestRequests, Page, newest_settled, requests_page
 from usage.insights.open_generations import RunningGeneration, running
 from usage.insights.overview_sums import OverviewSums, overview_sums
 from usage.insights.range import Bucket, Range, parse_range
+from usage.insights.request_filters import RequestFilters
 from usage.insights.request_sums import metadata_keys
 from usage.insights.service_health import Health, health
 from usage.insights.sources import Filters, GroupBy

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db import connection
-from django.db.models import BooleanField, Count, DurationField, ExpressionWrapper, F, Q, QuerySet
+from django.db import DEFAULT_DB_ALIAS
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import Combinable, RawSQL
 
 from accounts import end_users
@@ -21,77 +21,20 @@ from accounts.models import APIKey, Project
 from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights.range import Range
+from usage.insights.request_filters import SEARCHED_COLUMNS, RequestFilters, matching
 from usage.insights.sources import Filters
 from usage.models import Generation
-from usage.models.generations import ANY_ERROR, FAILED
+from usage.models.generations import FAILED
 
 MAX_LIMIT = 500
 # Rows that one page looks at to apply filters without an index; the next page continues there.
 SEARCHED = 20_000
 # Requests that are read for percentiles of days that are not closed.
-SAMPLE = 5_000
+SAMPLE = 2_000
 # How much the time in an id may differ from the admission's, which is the database's time.
 _CLOCK_SLACK = timedelta(minutes=5)
-# How long before the range the search for requests that were settled in it begins; one that was open for
-# longer is not found.
-_OPEN_AT_MOST = timedelta(hours=6)
-
-
-Sort = Literal["newest", "cost", "duration"]
 _TOOK = ExpressionWrapper(F("settled_at") - F("admitted_at"), DurationField())
 _SORTED_BY: dict[str, Combinable] = {"cost": F("amount_nanodollars"), "duration": _TOOK}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFilters(Filters):
-    """Filters of requests. `since` and `until` (exclusive) bound the `time`; amounts are inclusive.
-
-    The outcome may also be `ANY_ERROR`; the end user may be one of an organization or of a key. Sums count a
-    request when it is settled, so the requests behind a sum are those of `time="settled"`.
-    """
-
-    time: Literal["admitted", "settled"] = "admitted"
-    endpoint: str | None = None
-    dialect: str | None = None
-    usage_source: str | None = None
-    deployment: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    min_nanodollars: int | None = None
-    max_nanodollars: int | None = None
-    id: UUID | None = None
-    sort: Sort = "newest"
-    """Sorted by cost or duration, the list has the newest `SEARCHED` settled requests."""
-
-    @property
-    def is_search(self) -> bool:
-        """Return whether rows that match may be far apart in the index."""
-        return self.id is None and bool(_unindexed(self) or self.metadata)
-
-    @property
-    def admitted_since(self) -> datetime | None:
-        """Return the earliest admission that can match, in UTC, where computing with times is safe."""
-        since = self.since and self.since.astimezone(UTC)
-        return since - _OPEN_AT_MOST if since and self.time == "settled" else since
-
-    @property
-    def admitted_until(self) -> datetime | None:
-        return self.until and self.until.astimezone(UTC)
-
-
-# Filters without an index, and their lookups.
-_UNINDEXED = {
-    "project_id": "project_id",
-    "model": "model",
-    "outcome": "outcome",
-    "endpoint": "endpoint",
-    "dialect": "dialect",
-    "usage_source": "usage_source",
-    "deployment": "deployment",
-    "min_nanodollars": "amount_nanodollars__gte",
-    "max_nanodollars": "amount_nanodollars__lte",
-    "error": "error_code",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +66,19 @@ def _page(filters: RequestFilters, after: str | None, limit: int) -> Page:
     scan = _Scan.of(resolved)
     if start is not None:
         scan = scan.after(start)
-    floor = scan.row_at(SEARCHED) if resolved.is_search else None
-    if floor is not None:
-        scan = scan.down_to(floor)
-    found = list(
-        _matching(scan.newest_first, resolved).select_related("organization", "project", "api_key")[
-            : limit + 1
-        ]
+    count = limit + 1
+    is_search = resolved.is_search
+    rows = (
+        scan.search(resolved, SEARCHED, count) if is_search else matching(scan.newest_first, resolved)[:count]
     )
+    found = list(rows.select_related("organization", "project", "api_key"))
+    found.sort(key=scan.place_of, reverse=True)
     if len(found) > limit:
         return Page(found[:limit], str(_Cursor.of(found[limit - 1])), None)
+    floor = scan.row_at(SEARCHED) if is_search else None
+    if floor is not None:
+        # Requests that came meanwhile have moved it: the next page has those that are beyond it.
+        found = [row for row in found if scan.place_of(row) >= scan.place_of(floor)]
     return Page(found, str(floor) if floor else None, floor.admitted_at if floor else None)
 
 
@@ -145,7 +91,7 @@ def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) ->
     if resolved is None:
         return Page([], None, None)
     rows, floor = _newest(resolved)
-    rows = _matching(rows.filter(settled_at__isnull=False), resolved).annotate(place=_SORTED_BY[filters.sort])
+    rows = matching(rows.filter(settled_at__isnull=False), resolved).annotate(place=_SORTED_BY[filters.sort])
     if after is not None:
         value: Any = after.value if filters.sort == "cost" else timedelta(microseconds=after.value)
         rows = rows.filter(Q(place__lt=value) | Q(place=value, id__lt=after.id))
@@ -169,7 +115,7 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
     if resolved is None:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
-    return NewestRequests(_matching(rows, resolved), floor.admitted_at if floor else None)
+    return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None)
 
 
 @report
@@ -206,7 +152,7 @@ def newest_first_tokens(ranges: Sequence[Range], filters: Filters) -> "list[Quer
         own = resolved and replace(resolved, since=over.start, until=over.end)
         newest = _Scan.of(own).newest_first if own else Generation.objects.none()
         rows = Generation.objects.filter(pk__in=newest.values("pk")[:SAMPLE], first_token_ms__isnull=False)
-        found.append(_matching(rows, own) if own else rows)
+        found.append(matching(rows, own) if own else rows)
     return found
 
 
@@ -313,10 +259,35 @@ class _Scan:
         later = Q(admitted_at__gt=place.admitted_at) | Q(admitted_at=place.admitted_at, id__gte=place.id)
         return replace(self, lower=Q(admitted_at__gte=place.admitted_at) & later)
 
+    def search(self, filters: RequestFilters, searched: int, count: int) -> QuerySet[Generation]:
+        """Return the newest rows that match, in any order, of so many that are looked at at most.
+
+        The database looks at rows in the order of the index, and stops at the last one that is wanted.
+        """
+        newest = self.newest_first.values(*SEARCHED_COLUMNS)[:searched]
+        looked_at, parameters = newest.query.sql_with_params()
+        conditions = matching(Generation.objects.all(), filters).query
+        tests, tested = conditions.get_compiler(DEFAULT_DB_ALIAS).compile(conditions.where)
+        tests = tests.replace("usage_generation", "newest")  # the values are parameters
+        # Without an order of its own, for which SQLite would look at all rows: they come in the inner one.
+        ids = f"SELECT id FROM ({looked_at}) AS newest WHERE {tests} LIMIT {count}"  # noqa: S608
+        return Generation.objects.filter(pk__in=RawSQL(ids, (*parameters, *tested)))  # noqa: S611  ours
+
     def row_at(self, count: int) -> _Cursor | None:
-        """Return the place of the n-th row; None if there are fewer."""
-        place = self.newest_first.values_list("admitted_at", "id")[count - 1 : count].first()
-        return _Cursor(*place) if place else None
+        """Return the place of the n-th row; None if there are fewer.
+
+        For an organization or a key, it is before all rows of its time, so that its index alone is read.
+        """
+        if self.is_by_id:
+            place = self.newest_first.values_list("admitted_at", "id")[count - 1 : count].first()
+            return _Cursor(*place) if place else None
+        times = self.rows.order_by("-admitted_at").values_list("admitted_at", flat=True)
+        time = times[count - 1 : count].first()
+        return _Cursor(time, UUID(int=0)) if time else None
+
+    def place_of(self, row: "Generation | _Cursor") -> Any:
+        """Return what the rows are ordered by."""
+        return row.id if self.is_by_id else (row.admitted_at, row.id)
 
 
 def _first_id(moment: datetime) -> UUID:
@@ -350,35 +321,3 @@ def _with_stored_name(filters: RequestFilters) -> RequestFilters:
         return filters
     own = Generation.objects.filter(organization_id=filters.organization_id, end_user=filters.end_user)
     return filters if own.exists() else replace(filters, end_user=end_users.digest(filters.end_user))
-
-
-def _matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
-    rows = rows.filter(**_unindexed(filters))
-    if filters.metadata is not None:
-        has = RawSQL(has_pair("usage_generation"), filters.metadata, BooleanField())  # noqa: S611
-        rows = rows.filter(has)
-    return rows if filters.id is None else rows.filter(id=filters.id)
-
-
-# Django's own lookups take a key of digits for the index of a list.
-_HAS_PAIR = {
-    "sqlite": "EXISTS (SELECT 1 FROM json_each({}.metadata) AS pair WHERE pair.key = %s AND pair.value = %s)",
-    "postgresql": "{}.metadata ->> %s = %s",
-}
-
-
-def has_pair(table: str) -> str:
-    """Return the condition that a row of the table has a key and a value in its metadata."""
-    return _HAS_PAIR[connection.vendor].format(table)
-
-
-def _unindexed(filters: RequestFilters) -> dict[str, Any]:
-    """Return the lookups of the filters without an index."""
-    lookups = {column: getattr(filters, name) for name, column in _UNINDEXED.items()}
-    if filters.outcome == ANY_ERROR:
-        lookups |= {"outcome": None, "outcome__in": FAILED}
-    if filters.organization_id is None:
-        lookups["end_user"] = filters.end_user
-    if filters.time == "settled":
-        lookups |= {"settled_at__gte": filters.since, "settled_at__lt": filters.until}
-    return {column: value for column, value in lookups.items() if value is not None}

@@ -12,13 +12,15 @@ from typing import TypeVar
 from usage.database.replica import report
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
-from usage.insights.generation_list import has_pair
+from usage.insights.request_filters import has_pair
 from usage.insights.sources import Filters
 
 Number = TypeVar("Number", int, float)
 
 # The newest requests of a column that are looked at; more where a filter without an index leaves some out.
 SAMPLE, SEARCHED = 300, 1_000
+# Those of all columns together: with many columns, each has fewer.
+ALL_SAMPLED, ALL_SEARCHED = 9_000, 20_000
 # Requests with fewer tokens after the first say little about the rate.
 _LEAST_TOKENS = 8
 
@@ -48,12 +50,13 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     tests, tested = [f"{name} = %s" for name in narrowed], list(narrowed.values())
     if filters.metadata is not None:
         tests, tested = [*tests, has_pair("sample")], [*tested, *filters.metadata]
+    each, together = (SEARCHED, ALL_SEARCHED) if tests else (SAMPLE, ALL_SAMPLED)
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
             SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, project_id, model, outcome,
                 error_code, metadata
             FROM usage_generation WHERE {column} = %s AND admitted_at >= %s AND admitted_at < %s
-            ORDER BY admitted_at DESC LIMIT {SEARCHED if tests else SAMPLE}) AS part{{}}"""  # noqa: S608
+            ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608
     statement = " UNION ALL ".join(part.format(at) for at in range(len(edges)))
     conditions = " AND ".join(["first_token_ms IS NOT NULL", *tests])
     parameters = [

@@ -18,7 +18,16 @@ from usage.models.generations import (
     UsageSource,
 )
 from usage.models.ledger import BOOKED, CHARGED, SPENT, Kind, LedgerEntry, LedgerSeal
-from usage.models.notifications import ENDS, OPERATORS_KINDS, TENANTS_KINDS, WITH_AN_END, Event, EventKind
+from usage.models.notifications import (
+    ENDS,
+    NEWEST_OF_OUTAGE,
+    OPERATORS_KINDS,
+    OUTAGES_KINDS,
+    TENANTS_KINDS,
+    WITH_AN_END,
+    Event,
+    EventKind,
+)
 from usage.models.prices import Discount, Price
 from usage.models.refused_requests import RefusedKeys, RefusedRequests
 from usage.models.retention import RetentionHorizon
@@ -36,10 +45,10 @@ from usage.models.statements import CORRECTING, CREDITING, DailyItem, ItemizedDa
 from usage.models.verification import LedgerCheck
 
 __all__ = [
-    "ANY_ERROR", "BOOKED", "CHARGED", "CORRECTING", "CREDITING", "ENDS", "FAILED", "OPEN", "OPERATORS_KINDS",
-    "SPENT", "TENANTS_KINDS", "WITH_AN_END", "Budget", "BudgetLimit", "ClosedDay", "Credit",
-    "DailyEndUserUsage", "DailyFirstTokens", "DailyItem", "DailyTotals", "DailyUsage", "Dimension",
-    "Discount", "Event", "EventKind", "Generation", "HourlyUsage", "IdempotencyKey", "ItemKind",
+    "ANY_ERROR", "BOOKED", "CHARGED", "CORRECTING", "CREDITING", "ENDS", "FAILED", "NEWEST_OF_OUTAGE", "OPEN",
+    "OPERATORS_KINDS", "OUTAGES_KINDS", "SPENT", "TENANTS_KINDS", "WITH_AN_END", "Budget", "BudgetLimit",
+    "ClosedDay", "Credit", "DailyEndUserUsage", "DailyFirstTokens", "DailyItem", "DailyTotals", "DailyUsage",
+    "Dimension", "Discount", "Event", "EventKind", "Generation", "HourlyUsage", "IdempotencyKey", "ItemKind",
     "ItemizedDay", "Kind", "LedgerCheck", "LedgerEntry", "LedgerSeal", "MonthlyEndUserUsage", "Outcome",
     "Period", "Price", "RefusedKeys", "RefusedRequests", "RetentionHorizon", "Scope", "State", "Statement",
     "UsageNote",

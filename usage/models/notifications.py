@@ -31,6 +31,7 @@ ENDS: Mapping[str, EventKind] = {
     EventKind.MODEL: EventKind.MODEL_UP,
     EventKind.DEPLOYMENT: EventKind.DEPLOYMENT_UP,
 }
+OUTAGES_KINDS = (*ENDS, *ENDS.values())
 # The kinds of the service: its operators get them, organizations do not.
 OPERATORS_KINDS = (EventKind.DEPLOYMENT, EventKind.DEPLOYMENT_UP, EventKind.LEDGER)
 TENANTS_KINDS = (
@@ -41,6 +42,8 @@ TENANTS_KINDS = (
 
 # The others stay: without its event, a threshold of a period without an end would be reached anew.
 WITH_AN_END = ~Q(period=Period.EVER) & ~Q(kind=EventKind.CREDIT)
+# The newest event of each outage, and older ones that an older release has followed.
+NEWEST_OF_OUTAGE = Q(kind__in=sorted(OUTAGES_KINDS), followed_at__isnull=True)
 
 
 class Event(models.Model):
@@ -62,6 +65,9 @@ class Event(models.Model):
     dispatched_at = models.DateTimeField(
         null=True, editable=False, help_text="When its deliveries were written; none: not yet."
     )
+    followed_at = models.DateTimeField(
+        null=True, editable=False, help_text="When the next event of its outage was written; none: not yet."
+    )
 
     class Meta:
         constraints = [
@@ -73,6 +79,11 @@ class Event(models.Model):
             models.Index(fields=["organization", "-created_at", "-id"], name="events_of_an_organization"),
             models.Index(
                 fields=["created_at"], condition=Q(dispatched_at__isnull=True), name="events_not_dispatched"
+            ),
+            models.Index(
+                fields=["kind", "created_at"],
+                condition=Q(followed_at__isnull=True),
+                name="events_not_followed",
             ),
             # The operators' list, and that of one kind.
             models.Index(fields=["-created_at", "-id"], name="events_by_time"),

@@ -84,6 +84,11 @@ class DailyUsage(_Group, _Sums):
                 name="one_row_per_day_and_group",
             )
         ]
+        # For reports about one key or one outcome. Closing a day writes them, no settlement does.
+        indexes = [
+            models.Index(fields=["organization", "api_key", "day"], name="days_of_a_key"),
+            models.Index(fields=["organization", "outcome", "day"], name="days_of_an_outcome"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.day} {self.model}"
@@ -177,6 +182,7 @@ class DailyTotals(_Member, _Sums):
         constraints = [
             models.UniqueConstraint(fields=["dimension", "day", "member"], name="one_row_per_day_and_member")
         ]
+        indexes = [models.Index(fields=["dimension", "member", "day"], name="totals_of_a_member")]
 
     def __str__(self) -> str:
         return f"{self.day} {self.dimension} {self.member}"
@@ -197,6 +203,7 @@ class DailyFirstTokens(_Member):
                 fields=["dimension", "day", "member", "bucket"], name="one_row_per_day_member_and_bucket"
             )
         ]
+        indexes = [models.Index(fields=["dimension", "member", "day"], name="first_tokens_of_a_member")]
 
     def __str__(self) -> str:
         return f"{self.day} {self.dimension} {self.member}: {self.requests}"

@@ -2,16 +2,17 @@
 ends.
 
 The period of each event is the time of the event before it. So an event has one successor, whichever process
-finds it first.
+finds it first. Writing it marks the event before it, so that a look reads only the newest of each outage.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from usage.books import outbox
 from usage.books.outbox import NewEvent
-from usage.database.sql import db_value, fetch_all
+from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.database.time_limit import time_limit
-from usage.models import ENDS, Event, EventKind, Outcome
+from usage.models import ENDS, NEWEST_OF_OUTAGE, OUTAGES_KINDS, Event, EventKind, Outcome
 from usage.notifications.watch import callers
 
 REMIND_AFTER = timedelta(days=1)
@@ -44,10 +45,27 @@ def changes(now: datetime, deployments: Collection[str], models: Collection[str]
 
 def _newest(now: datetime) -> dict[tuple[str, str], Event]:
     """Return the newest event of each outage, by its kind when it is down and its subject."""
-    kinds = [*ENDS, *ENDS.values()]
-    rows = Event.objects.filter(kind__in=kinds, created_at__gte=now - FORGET_AFTER)
+    rows = Event.objects.filter(NEWEST_OF_OUTAGE, created_at__gte=now - FORGET_AFTER)
     begins = {end.value: begin for begin, end in ENDS.items()}
     return {(begins.get(row.kind, row.kind), row.subject): row for row in rows.order_by("created_at", "pk")}
+
+
+def write(now: datetime, items: Sequence[Sequence[NewEvent]]) -> list[None]:
+    """Write what was found, and that the events before are not the newest; an operation of `GroupCommit`."""
+    events = [event for found in items for event in found]
+    outbox.write(now, events)
+    # An event without another one before it has the date as its period.
+    before = [(each.subject, datetime.fromisoformat(each.period)) for each in events]
+    followed = [pair for pair in before if pair[1].tzinfo]
+    if followed:
+        values, parameters = rows_of_values("f", ["place", "until"], followed)
+        execute(
+            f"""{values} UPDATE usage_event SET followed_at = %s FROM f
+            WHERE kind IN ({", ".join(["%s"] * len(OUTAGES_KINDS))}) AND followed_at IS NULL
+            AND subject = f.place AND created_at <= f.until""",  # noqa: S608  the text is ours
+            [*parameters, db_value(now), *OUTAGES_KINDS],
+        )
+    return [None for _ in items]
 
 
 def _of_deployment(key: str) -> NewEvent:

@@ -4,10 +4,10 @@ Each finding is an event of a day, or of an expiry, so it is written once howeve
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from django.db.models import CharField, Exists, F, Func, OuterRef, Q, Sum, Value
+from django.db.models import CharField, Exists, F, Func, OuterRef, Q, Subquery, Sum, Value
 from django.db.models.functions import Cast, Concat
 
 from accounts import access
@@ -18,7 +18,6 @@ from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
 from usage.models import FAILED, Budget, Event, EventKind, HourlyUsage, LedgerCheck, Period, Scope
-from usage.models.budget_keys import BudgetKey
 from usage.notifications import missed
 from usage.pricing import NANODOLLARS, to_usd
 
@@ -115,32 +114,41 @@ def unusual_spend(now: datetime) -> Iterator[NewEvent]:
     """Yield an event for each organization whose day costs at least $5 and more than twice the second highest
     of the 14 days before it, at least 7 of which had spend.
     """
-    days = [now.date() + timedelta(days=each) for each in (-1, 0, 1)]
-    large = Budget.objects.filter(
+    zones: dict[date, list[str]] = {}
+    for zone in Organization.objects.order_by().values_list("time_zone", flat=True).distinct():
+        zones.setdefault(local_day(now, zone), []).append(zone)
+    for day, here in zones.items():
+        owners = Organization.objects.filter(time_zone__in=here).values("pk")
+        for row in _unusual(day).filter(scope_id__in=owners)[: missed.MAX_FOUND]:
+            data = {"spent_usd": to_usd(row.posted_nanodollars), "usual_usd": to_usd(row.usual)}
+            yield _of_day(EventKind.SPEND, row.scope_id, str(day), data)
+
+
+def _unusual(day: date) -> Any:
+    """Return the organizations' budgets of this day with unusual spend that have no event."""
+    before = Budget.objects.filter(
+        scope=OuterRef("scope"),
+        scope_id=OuterRef("scope_id"),
+        period=Period.DAY,
+        period_start__range=(day - timedelta(days=DAYS_BEFORE), day - timedelta(days=1)),
+        posted_nanodollars__gt=0,
+    )
+    amounts = before.order_by("-posted_nanodollars").values("posted_nanodollars")
+    known = Event.objects.filter(
+        kind=EventKind.SPEND,
+        subject=Concat(Value("organization/"), Cast(OuterRef("scope_id"), CharField())),
+        period=str(day),
+    )
+    rows = Budget.objects.filter(
+        ~Exists(known),
         scope=Scope.ORGANIZATION,
         period=Period.DAY,
-        period_start__in=days,
+        period_start=day,
         posted_nanodollars__gte=UNUSUAL_USD * NANODOLLARS,
     )
-    zones = dict(
-        Organization.objects.filter(pk__in=[row.scope_id for row in large]).values_list("pk", "time_zone")
-    )
-    for row in large:
-        if row.scope_id not in zones or row.period_start != local_day(now, zones[row.scope_id]):
-            continue
-        before = [
-            str(BudgetKey.of(row)._replace(period_start=row.period_start - timedelta(days=each)))
-            for each in range(1, DAYS_BEFORE + 1)
-        ]
-        spent = sorted(
-            Budget.objects.filter(id__in=before, posted_nanodollars__gt=0).values_list(
-                "posted_nanodollars", flat=True
-            )
-        )
-        if len(spent) < LEAST_DAYS_WITH_SPEND or row.posted_nanodollars <= UNUSUAL_TIMES * spent[-2]:
-            continue
-        data = {"spent_usd": to_usd(row.posted_nanodollars), "usual_usd": to_usd(spent[-2])}
-        yield _of_day(EventKind.SPEND, row.scope_id, str(row.period_start), data)
+    nth = LEAST_DAYS_WITH_SPEND
+    rows = rows.annotate(usual=Subquery(amounts[1:2]), nth=Subquery(amounts[nth - 1 : nth]))
+    return rows.filter(nth__isnull=False, posted_nanodollars__gt=UNUSUAL_TIMES * F("usual")).order_by("pk")
 
 
 def rising_failures(now: datetime) -> Iterator[NewEvent]:

@@ -1,6 +1,7 @@
 """Admin pages about budget limits, budgets, credit and discounts."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from django import forms
@@ -18,12 +19,13 @@ from accounts.audit import recorder
 from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
-from usage.formatting import moment, usd
+from usage.formatting import moment
 from usage.insights.limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
 from usage.models.budget_keys import LimitKey
 from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
+from usage.pages.amount_columns import amounts
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
 from usage.payment import outbox
@@ -47,10 +49,6 @@ class BudgetScopeFilter(ScopeFilter):
         return found  # type: ignore[no-any-return]
 
 
-def _amount(nanodollars: int | None, without: str) -> str:
-    return without if nanodollars is None else usd(nanodollars)
-
-
 def _scope(row: Budget | BudgetLimit) -> str:
     return Scope(row.scope).label.lower().replace("api key", "key")
 
@@ -62,6 +60,10 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
+    limit = amounts("Limit", attrgetter("limit_nanodollars"), "limit_nanodollars", "none")[0]
+    soft_limit = amounts(
+        "Soft limit", attrgetter("soft_limit_nanodollars"), "soft_limit_nanodollars", "none"
+    )[0]
     list_filter = [("scope", ScopeFilter), "period"]
     ordering = ["scope", "scope_id", "period"]
     show_full_result_count = False
@@ -118,14 +120,6 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     def kind(self, row: BudgetLimit) -> str:
         return _scope(row)
 
-    @display(description="Limit", ordering="limit_nanodollars")
-    def limit(self, row: BudgetLimit) -> str:
-        return _amount(row.limit_nanodollars, "none")
-
-    @display(description="Soft limit", ordering="soft_limit_nanodollars")
-    def soft_limit(self, row: BudgetLimit) -> str:
-        return _amount(row.soft_limit_nanodollars, "none")
-
 
 @admin.register(Budget)
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
@@ -157,8 +151,16 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
     show_full_result_count = False
-    readonly_fields = ["subject", "kind", "posted", "pending", "limit", "soft_limit_reached"]
-    fields = ["subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached"]
+    posted, exact_posted = amounts("Spent", attrgetter("posted_nanodollars"), "posted_nanodollars")
+    pending, exact_pending = amounts("Reserved", attrgetter("pending_nanodollars"), "pending_nanodollars")
+    limit, exact_limit = amounts("Limit", attrgetter("limit_nanodollars"), without="no limit")
+    readonly_fields = [
+        "subject", "kind", "exact_posted", "exact_pending", "exact_limit", "soft_limit_reached",
+    ]  # fmt: skip
+    fields = [
+        "subject", "kind", "period", "period_start", "exact_posted", "exact_pending", "exact_limit",
+        "soft_limit_reached",
+    ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
         """Return the budgets with their names and limits."""
@@ -186,21 +188,14 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     def kind(self, row: Budget) -> str:
         return _scope(row)
 
-    @display(description="Spent", ordering="posted_nanodollars")
-    def posted(self, row: Budget) -> str:
-        return usd(row.posted_nanodollars)
-
-    @display(description="Reserved", ordering="pending_nanodollars")
-    def pending(self, row: Budget) -> str:
-        return usd(row.pending_nanodollars)
-
-    @display(description="Limit")
-    def limit(self, row: Any) -> str:
-        return _amount(row.limit_nanodollars, "no limit")
-
     @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at")
     def soft_limit_reached(self, row: Budget) -> str:
         return moment(row.soft_limit_reached_at) or "no"
+
+
+def _balance(row: Any) -> int:
+    """Return what is left of the credit `row`, without subtracting running requests."""
+    return int(row.credited_nanodollars - (row.spent_nanodollars or 0))
 
 
 class CreditForm(forms.ModelForm):  # type: ignore[type-arg]  # a subscript fails when it runs
@@ -226,6 +221,14 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
     list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
+    credited, exact_credited = amounts(
+        "Granted (net)", attrgetter("credited_nanodollars"), "credited_nanodollars"
+    )
+    spent, exact_spent = amounts("Spent", lambda row: row.spent_nanodollars or 0)
+    held, exact_held = amounts("Reserved", lambda row: row.held_nanodollars or 0)
+    exact_balance = amounts("Balance", _balance)[1]
+    # "Prepaid only" refuses what it does not cover.
+    available, exact_available = amounts("Available", lambda row: _balance(row) - (row.held_nanodollars or 0))
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
@@ -237,7 +240,8 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
         return super().get_form(request, obj, change, labels={"is_required": "Prepaid only"}, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
-        return ["organization", "is_required", "credited", "spent", "balance", "held", "available"]
+        amounts = [f"exact_{name}" for name in ("credited", "spent", "balance", "held", "available")]
+        return ["organization", "is_required", *amounts]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         return [name for name in self.get_fields(request, obj) if name != "is_required"]
@@ -289,28 +293,6 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     @display(description="Prepaid only", ordering="is_required")
     def prepaid_only(self, row: Credit) -> str:
         return "Yes" if row.is_required else "No"
-
-    @display(description="Granted (net)", ordering="credited_nanodollars")
-    def credited(self, row: Credit) -> str:
-        return usd(row.credited_nanodollars)
-
-    @display(description="Spent")
-    def spent(self, row: Any) -> str:
-        return usd(row.spent_nanodollars or 0)
-
-    @display(description="Reserved")
-    def held(self, row: Any) -> str:
-        return usd(row.held_nanodollars or 0)
-
-    @display(description="Balance")
-    def balance(self, row: Any) -> str:
-        """Return what is left, without subtracting running requests."""
-        return usd(row.credited_nanodollars - (row.spent_nanodollars or 0))
-
-    @display(description="Available")
-    def available(self, row: Any) -> str:
-        """Return what is left for new requests; "prepaid only" refuses what it does not cover."""
-        return usd(row.credited_nanodollars - (row.spent_nanodollars or 0) - (row.held_nanodollars or 0))
 
 
 @admin.register(Discount)

@@ -20,7 +20,7 @@ from usage.statements.itemizing import Days, Item, Sums, add
 from usage.statements.month import Month
 
 # What is read request by request of days that are not itemized yet: today, and yesterday for an hour.
-MAX_REQUESTS_BY_KIND = 20_000
+MAX_REQUESTS_BY_KIND = 5_000
 _KEY, _SUMS = Item._fields[1:], Sums._fields
 
 

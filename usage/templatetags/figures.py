@@ -12,12 +12,14 @@ from usage import formatting
 from usage.books import receipts
 from usage.insights import Totals
 from usage.models import Generation, State
+from usage.pages.amount_columns import amount
 from usage.pages.filters import words
 from usage.statements.sections import Column, Section
 
 register = template.Library()
 register.filter("duration", formatting.duration)
 register.filter("usd", formatting.usd)
+register.filter("amount", amount)
 register.filter("short", formatting.count)
 register.filter("words", words)
 register.filter("total_ms", receipts.total_ms)

@@ -73,7 +73,7 @@ async def _look_at_deployments(commits: GroupCommit, redis: Redis, prefix: str) 
     down = {key for key, number in (await cool_downs(redis, prefix)).items() if number >= COOL_DOWNS}
     now = await commits.read(database_now)
     if found := await commits.read(_outages, down, now):
-        await commits.write(watch.write, found)
+        await commits.write(outages.write, found)
 
 
 def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:

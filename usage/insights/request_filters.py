@@ -1,0 +1,112 @@
+"""What a list of requests may be filtered by: by an index, or by looking at rows."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import BooleanField, QuerySet
+from django.db.models.expressions import RawSQL
+
+from usage.insights.sources import Filters
+from usage.models import Generation
+from usage.models.generations import ANY_ERROR, FAILED
+
+# How long before the range the search for requests that were settled in it begins; one that was open for
+# longer is not found.
+_OPEN_AT_MOST = timedelta(hours=6)
+
+Sort = Literal["newest", "cost", "duration"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilters(Filters):
+    """Filters of requests. `since` and `until` (exclusive) bound the `time`; amounts are inclusive.
+
+    The outcome may also be `ANY_ERROR`; the end user may be one of an organization or of a key. Sums count a
+    request when it is settled, so the requests behind a sum are those of `time="settled"`.
+    """
+
+    time: Literal["admitted", "settled"] = "admitted"
+    endpoint: str | None = None
+    dialect: str | None = None
+    usage_source: str | None = None
+    deployment: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    min_nanodollars: int | None = None
+    max_nanodollars: int | None = None
+    id: UUID | None = None
+    sort: Sort = "newest"
+    """Sorted by cost or duration, the list has the newest `SEARCHED` settled requests."""
+
+    @property
+    def is_search(self) -> bool:
+        """Return whether rows that match may be far apart in the index."""
+        return self.id is None and bool(_unindexed(self) or self.metadata)
+
+    @property
+    def admitted_since(self) -> datetime | None:
+        """Return the earliest admission that can match, in UTC, where computing with times is safe."""
+        since = self.since and self.since.astimezone(UTC)
+        return since - _OPEN_AT_MOST if since and self.time == "settled" else since
+
+    @property
+    def admitted_until(self) -> datetime | None:
+        return self.until and self.until.astimezone(UTC)
+
+
+# Filters without an index, and their lookups.
+_UNINDEXED = {
+    "project_id": "project_id",
+    "model": "model",
+    "outcome": "outcome",
+    "endpoint": "endpoint",
+    "dialect": "dialect",
+    "usage_source": "usage_source",
+    "deployment": "deployment",
+    "min_nanodollars": "amount_nanodollars__gte",
+    "max_nanodollars": "amount_nanodollars__lte",
+    "error": "error_code",
+}
+
+
+# The columns by which rows are found and looked at.
+SEARCHED_COLUMNS = (
+    "id", "admitted_at", "settled_at", "project_id", "model", "outcome", "endpoint", "dialect",
+    "usage_source", "deployment", "amount_nanodollars", "error_code", "end_user", "metadata",
+)  # fmt: skip
+
+
+def matching(rows: QuerySet[Generation], filters: RequestFilters) -> QuerySet[Generation]:
+    """Return the rows that match the filters without an index."""
+    rows = rows.filter(**_unindexed(filters))
+    if filters.metadata is not None:
+        has = RawSQL(has_pair("usage_generation"), filters.metadata, BooleanField())  # noqa: S611
+        rows = rows.filter(has)
+    return rows if filters.id is None else rows.filter(id=filters.id)
+
+
+# Django's own lookups take a key of digits for the index of a list.
+_HAS_PAIR = {
+    "sqlite": "EXISTS (SELECT 1 FROM json_each({}.metadata) AS pair WHERE pair.key = %s AND pair.value = %s)",
+    "postgresql": "{}.metadata ->> %s = %s",
+}
+
+
+def has_pair(table: str) -> str:
+    """Return the condition that a row of the table has a key and a value in its metadata."""
+    return _HAS_PAIR[connection.vendor].format(table)
+
+
+def _unindexed(filters: RequestFilters) -> dict[str, Any]:
+    """Return the lookups of the filters without an index."""
+    lookups = {column: getattr(filters, name) for name, column in _UNINDEXED.items()}
+    if filters.outcome == ANY_ERROR:
+        lookups |= {"outcome": None, "outcome__in": FAILED}
+    if filters.organization_id is None:
+        lookups["end_user"] = filters.end_user
+    if filters.time == "settled":
+        lookups |= {"settled_at__gte": filters.since, "settled_at__lt": filters.until}
+    return {column: value for column, value in lookups.items() if value is not None}

@@ -1,0 +1,43 @@
+"""Amounts in columns of lists, with their points below each other, and exact on a row's own page."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.decorators import display
+
+from usage import formatting
+
+
+def amount(nanodollars: int | None) -> SafeString | str:
+    """Return the amount for a column; the exact one is its title.
+
+    Zeros after the cents take their place, but are not seen.
+    """
+    if nanodollars is None:
+        return "–"
+    text = formatting.amount(nanodollars)
+    seen = max(len(text.rstrip("0")), text.index(".") + 3)
+    return format_html(
+        '<span title="{}">{}<span class="zeros">{}</span></span>',
+        formatting.usd(nanodollars),
+        text[:seen],
+        text[seen:],
+    )
+
+
+def amounts(
+    title: str, read: Callable[[Any], int | None], ordering: str | None = None, without: str = ""
+) -> tuple[Any, Any]:
+    """Return the methods of a `ModelAdmin` for a column of its list, and for a field of a row's page."""
+
+    @display(description=title, ordering=ordering)
+    def column(_: Any, row: Any) -> str:
+        return without if (nanodollars := read(row)) is None else amount(nanodollars)
+
+    @display(description=title)
+    def exact(_: Any, row: Any) -> str:
+        return without if (nanodollars := read(row)) is None else formatting.usd(nanodollars)
+
+    return column, exact
