@@ -94,7 +94,8 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
 }
 OF_A_ROW = (
     "request", "live_stop", "key", "rotate_key", "end_previous_key", "switch_key", "revoke_key", "invitation",
-    "change_role", "remove_member", "statement", "budget", "remove_budget", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
+    "change_role", "remove_member", "statement", "budget",
+    "remove_budget", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
     "member_password", "change_domain", "remove_domain",
 )  # fmt: skip
