@@ -22,7 +22,7 @@ _WITHOUT_VERSION = re.compile(rf"((?:/(?:{'|'.join(DIALECTS)}))?)(/[^/]+.*)")
 _ROOTS = {"models", "key", "generations", "organization", *(name.partition(".")[0] for name in PROTOCOLS)}
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
-    403: ("Not allowed", "You may not do this."),
+    403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),
     404: ("Not found", "There is no page at this address."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
 }

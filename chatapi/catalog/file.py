@@ -167,8 +167,10 @@ def read(path: Path) -> Catalog:
     """Return the catalog in the file. Raises `CatalogError`."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CatalogError(f"{path}: can't be read: {error}") from error
+    except OSError as error:
+        raise CatalogError(f"{path}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CatalogError(f"{path}: can't be read: it is not UTF-8") from error
     try:
         return parse(text)
     except ValueError as error:

@@ -1,17 +1,14 @@
-"""API keys: their list, a new one with its limits and budget, and revoking one."""
+"""API keys: their list, one of them, and a new one with its limits and budget."""
 
 from functools import partial
 from typing import Any
 
 from django import forms
-from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.forms import BoundField
 from django.http import Http404, HttpRequest, HttpResponse
-from django.shortcuts import redirect
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_safe
 
 from accounts import access, keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
@@ -138,14 +135,17 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         context: dict[str, Any] = {"title": "New API key", "form": form}
         context["may_add_project"] = console.may("accounts.add_project")
         return render(request, console, "new_key.html", context)
-    secret = form.issue()
-    row, models = form.instance, key_snippets.usable_models(form.instance)
-    origin = base_url(request)
+    return secret_page(request, console, form.instance, form.issue(), "API key created")
+
+
+def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str, title: str) -> HttpResponse:
+    """Show a new secret, once, with code that uses it."""
+    models = key_snippets.usable_models(row)
     context = {
-        "title": "API key created",
+        "title": title,
         "key": row,
         "secret": secret,
-        "snippets": key_snippets.snippets(row, secret, origin, models),
+        "snippets": key_snippets.snippets(row, secret, base_url(request), models),
         "has_model": bool(models),
     }
     return render(request, console, "key_secret.html", context)
@@ -155,16 +155,16 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
 @page("accounts.view_apikey")
 def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Show one key: its rights, limits and budgets."""
-    row = _key(console, key_id)
-    may_change = row.revoked_at is None and console.may("accounts.change_apikey")
+    row, now = key_of(console, key_id), timezone.now()
     context = {
         "title": row.name,
         "key": row,
-        "status": keys.status(row, timezone.now()),
-        "last_refusal": refused_requests.of_key(row.pk, timezone.now()).last_invalid,
+        "status": keys.status(row, now),
+        "has_previous": row.has_previous(now),
+        "last_refusal": refused_requests.of_key(row.pk, now).last_invalid,
         "rate_limits": list(key_panels.rate_limits(row)),
         "budgets": list(key_panels.budgets(row)),
-        "may_revoke": may_change and _may_revoke(console, row),
+        "may_change": row.revoked_at is None and may_change(console, row),
         "usage_url": console.url("overview", key=row.pk),
         "requests_url": console.url("requests", key=row.pk),
         "new_budget_url": console.url("new_budget", key=row.pk)
@@ -177,29 +177,21 @@ def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpRespons
     return render(request, console, "key.html", context)
 
 
-@require_POST
-@page("accounts.change_apikey")
-def revoke(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
-    """Revoke a key for good."""
-    row = _key(console, key_id)
-    if not _may_revoke(console, row):
-        raise PermissionDenied
-    keys.revoke(APIKey.objects.filter(pk=row.pk))
-    messages.success(request, f"The key {row.name} is revoked. Requests with it fail within a second.")
-    return redirect(console.url("key", row.pk))
-
-
 def _keys(console: Console) -> Any:
     rows = APIKey.objects.select_related("project__organization")
     return access.belonging_to(console.organization.pk, rows)
 
 
-def _key(console: Console, key_id: int) -> APIKey:
+def key_of(console: Console, key_id: int) -> APIKey:
+    """Return one of the organization's keys; raises `Http404` for any other number."""
     row: APIKey | None = _keys(console).filter(pk=key_id).first()
     if row is None:
         raise Http404("There is no such key.")
     return row
 
 
-def _may_revoke(console: Console, row: APIKey) -> bool:
+def may_change(console: Console, row: APIKey) -> bool:
+    """Return whether the person may rotate, disable and revoke the key."""
+    if not console.may("accounts.change_apikey"):
+        return False
     return not row.is_admin or access.may_change_admin_key(console.person, row)

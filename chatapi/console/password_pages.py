@@ -29,7 +29,9 @@ class AddressForm(forms.Form):
     """An e-mail address to which mail is sent, so it can be sent a few times only."""
 
     email = forms.EmailField(
-        label="E-mail address", max_length=150, widget=forms.EmailInput({"autocomplete": "email"})
+        label="E-mail address",
+        max_length=150,
+        widget=forms.EmailInput({"autocomplete": "email", "autofocus": True}),
     )
     status = 200
 

@@ -1,6 +1,7 @@
 """The routes of /docs."""
 
 from django.urls import path
+from django.views.generic import RedirectView
 
 from chatapi.docs import views
 
@@ -12,4 +13,6 @@ urlpatterns = [
     path("docs/reference/<str:operation_id>", views.operation, name="operation"),
     path("docs/<slug:slug>.md", views.source, name="source"),
     path("docs/<slug:slug>", views.guide, name="guide"),
+    path("docs/", RedirectView.as_view(pattern_name="docs:index")),
+    path("docs/<slug:slug>/", RedirectView.as_view(pattern_name="docs:guide")),
 ]

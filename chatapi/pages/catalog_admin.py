@@ -14,6 +14,7 @@ from unfold.decorators import action, display
 
 from accounts.pages.admin_mixins import ChoosesRows, ListPage
 from chatapi import upstream_keys
+from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import Deployment, ModelKind, ServedModel
 from chatapi.pages.catalog_forms import DeploymentForm, ServedModelForm
 from chatapi.pages.catalog_pages import EXPORT_PERMISSIONS, IMPORT_PERMISSIONS
@@ -69,8 +70,8 @@ class ServedModelAdmin(ListPage, ModelAdmin):
         "status",
         "price",
         "deployments_count",
-        "context_window",
-        "max_output_tokens",
+        "context",
+        "longest_answer",
     ]
     list_filter = ["is_active", "kind"]
     search_fields = ["id"]
@@ -158,6 +159,14 @@ class ServedModelAdmin(ListPage, ModelAdmin):
     @display(description="Deployments", ordering="active_deployments")
     def deployments_count(self, row: Any) -> int:
         return int(row.active_deployments)
+
+    @display(description="Context window", ordering="context_window")
+    def context(self, row: ServedModel) -> str:
+        return f"{row.context_window:,}"
+
+    @display(description="Max output tokens", ordering="max_output_tokens")
+    def longest_answer(self, row: ServedModel) -> str:
+        return f"{row.max_output_tokens:,}" if MODEL_KINDS[ModelKind(row.kind)].has_output else "–"
 
 
 @admin.register(Deployment)

@@ -147,8 +147,9 @@ def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
     rest = (
         "usage usage?start=2020-01-01&end=2020-01-02 live live?key=1 budgets budgets/new?key=1 "
         "budgets/rate-limits budgets/rate-limits/new settings settings/projects/1 "
-        "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/new models "
-        "models/sandbox models/sandbox-embedding projects/new budgets/new playground members members/invite "
+        "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/1/rotate "
+        "keys/new models models/sandbox models/sandbox-embedding projects/new budgets/new playground "
+        "members members/invite "
         f"audit statements statements/{month} requests/{generation_id} requests?outcome=failed "
         "overview?start=2020-01-01&end=2020-01-02 notifications notifications?kind=key.expiring webhooks "
         "webhooks/new"
@@ -205,12 +206,12 @@ def test_the_keyboard_reaches_everything(
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("#main")).to_be_focused()
-    page.locator(".switcher summary").focus()
+    page.locator(".switcher:not(.account) summary").focus()
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="Hooli")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("link", name="Hooli")).to_be_hidden()
-    expect(page.locator(".switcher summary")).to_be_focused()
+    expect(page.locator(".switcher:not(.account) summary")).to_be_focused()
     page.keyboard.press("Enter")
     page.get_by_role("link", name="Hooli").press("Enter")
     expect(page).to_have_title("Start · Hooli · chatapi")
@@ -219,6 +220,76 @@ def test_the_keyboard_reaches_everything(
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Responses")).to_be_focused()
     expect(page.locator("#responses")).to_contain_text("client.responses.create")
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, PHONE])
+def test_the_guides_and_signing_out_are_at_the_top(
+    page: Page, installation: Installation, ids: dict[str, int], size: Any
+) -> None:
+    page.set_viewport_size(size)
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/overview")
+    for place in (".brand", ".switcher:not(.account) summary", ".away a", ".account summary"):
+        expect(page.locator(".top").locator(place)).to_be_in_viewport(ratio=1)
+    page.get_by_role("link", name="Docs").click()
+    expect(page.get_by_role("heading", name="Documentation", exact=True)).to_be_visible()
+    page.go_back()
+    page.locator(".account summary").click()
+    expect(page.locator(".account .menu")).to_be_in_viewport(ratio=1)
+    page.locator(".switcher:not(.account) summary").click()
+    expect(page.locator(".account .menu")).to_be_hidden()
+    page.locator(".account summary").click()
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_an_id_is_in_one_line_and_a_filters_button_in_line_with_its_fields(
+    page: Page, installation: Installation, ids: dict[str, int], used: str
+) -> None:
+    sign_in(page, installation, "tess")
+    for width in (1280, 1024):
+        page.set_viewport_size({"width": width, "height": 800})
+        page.goto(f"{installation.url}/console/{ids['Tests']}/requests")
+        line = page.locator("table code").first.bounding_box()
+        field, button = (page.locator(f"[role=search] .fields {each}").last for each in ("input", "button"))
+        assert line is not None
+        assert line["height"] < 30
+        assert field.evaluate("e => e.getBoundingClientRect().height") == button.evaluate(
+            "e => e.getBoundingClientRect().height"
+        )
+
+
+def test_no_button_is_over_an_example(page: Page, installation: Installation) -> None:
+    for size in ({"width": 1280, "height": 800}, PHONE):
+        page.set_viewport_size(size)
+        page.goto(f"{installation.url}/docs/quickstart")
+        for example in page.locator(".example").all():
+            text, button = (example.locator(each).bounding_box() for each in ("pre", "button"))
+            assert text is not None
+            assert button is not None
+            assert text["x"] + text["width"] <= button["x"]
+
+
+def test_a_key_is_rotated_and_disabled(
+    page: Page, installation: Installation, ids: dict[str, int], used: str
+) -> None:
+    sign_in(page, installation, "tess")
+    page.goto(f"{installation.url}/console/{ids['Tests']}/keys/new")
+    page.get_by_label("Name").fill("to rotate")
+    page.get_by_role("button", name="Create the key").click()
+    page.get_by_role("link", name="I have copied it").click()
+    page.get_by_role("link", name="Rotate").click()
+    page.get_by_role("button", name="Make a new secret").click()
+    expect(page.get_by_role("heading", name="API key rotated")).to_be_visible()
+    page.get_by_role("link", name="I have copied it").click()
+    page.get_by_role("button", name="End it now").click()
+    page.get_by_role("button", name="Really end it? Requests with it fail.").click()
+    expect(page.get_by_text("Only the new secret works now.")).to_be_visible()
+    page.get_by_role("button", name="Disable").click()
+    page.get_by_role("button", name="Really disable? Requests with it fail.").click()
+    expect(page.locator("main .badge", has_text="disabled")).to_be_visible()
+    page.get_by_role("button", name="Enable").click()
+    expect(page.locator("main .badge", has_text="active")).to_be_visible()
 
 
 def test_a_viewer_reads_and_changes_nothing(

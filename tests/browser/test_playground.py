@@ -82,6 +82,10 @@ def test_the_playground_stops_two_models_at_once(
     page.get_by_role("button", name="Send").click()
     for column in (0, 1):
         expect(part(page, "amount", column)).to_contain_text("≥ $0.0000", timeout=15_000)
+    left, right = (part(page, "amount", column).bounding_box() for column in (0, 1))
+    assert left is not None
+    assert right is not None
+    assert left["x"] < right["x"]
     page.get_by_role("button", name="Stop").click()
     for column in (0, 1):
         expect(part(page, "ended", column)).to_contain_text("client cancelled", timeout=15_000)

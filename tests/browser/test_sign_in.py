@@ -154,7 +154,7 @@ def sign_up(page: Page, service: Installation, mailbox: Mailbox, address: str, o
 
 
 def sign_out(page: Page) -> None:
-    page.locator(".switcher summary").click()
+    page.locator(".account summary").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 

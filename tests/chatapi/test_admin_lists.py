@@ -137,6 +137,24 @@ def test_dates_are_written_as_everywhere_else(root: Any, alice: Person) -> None:
     assert f"{created:%Y-%m-%d %H:%M}" in text(root.get("/admin/accounts/organization/"))
 
 
+def test_the_first_cell_of_a_row_has_the_name_of_its_column(root: Any, alice: Person) -> None:
+    labels = {
+        path: re.findall(
+            r'class="[\w-]+ (?:nowrap )?cell" data-label="([^"]+)"', root.get(path).content.decode()
+        )
+        for path in ("/admin/accounts/organization/", "/admin/accounts/apikey/")
+    }
+    assert labels["/admin/accounts/organization/"][0] == "Name"
+    assert labels["/admin/accounts/apikey/"][:2] == ["Select record", "Name"]
+
+
+def test_tokens_of_models_are_grouped_by_thousands(root: Any, small: ServedModel) -> None:
+    ServedModel.objects.update(context_window=131_072, max_output_tokens=16_384)
+    shown = text(root.get("/admin/chatapi/servedmodel/"))
+    assert "131,072" in shown
+    assert "16,384" in shown
+
+
 def test_a_limit_of_a_key_is_a_keys_and_nothing_is_said_in_words(root: Any, alice: Person) -> None:
     limit = BudgetLimit.objects.create(
         scope="key", scope_id=alice.api_key.pk, period="day", soft_limit_nanodollars=1

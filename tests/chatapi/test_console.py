@@ -98,11 +98,55 @@ def test_no_key_is_made_if_its_budget_is_wrong(alice: Person, small: ServedModel
     assert not APIKey.objects.filter(name="half").exists()
 
 
+def test_a_rotated_key_has_two_secrets_until_the_old_one_ends(alice: Person, small: ServedModel) -> None:
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
+    form = client.get(f"{page}/rotate").content.decode()
+    public = re.findall(r'name="public" value="(\w+)"', form)[0]
+    assert alice.key not in form
+    response = client.post(f"{page}/rotate", {"public": public, "overlap": "3600"})
+    assert "no-store" in response["cache-control"]
+    secret = SECRET.findall(response.content.decode())[0]
+    assert look_up(secret).api_key_id == look_up(alice.key).api_key_id == alice.api_key.pk
+    assert "Old secret" in text(client.get(page))
+    again = client.post(f"{page}/rotate", {"public": public, "overlap": "0"}, follow=True)
+    assert "Nothing was changed" in text(again)
+    client.post(f"{page}/end-previous")
+    assert [is_accepted(each) for each in (alice.key, secret)] == [False, True]
+
+
+def test_the_end_of_an_old_secret_is_in_the_organizations_time_zone(alice: Person) -> None:
+    Organization.objects.update(time_zone="Asia/Tokyo")
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}/rotate")
+    assert "or at this time (Asia/Tokyo)" in text(client.get(page))
+    alice.api_key.refresh_from_db()
+    sent = {"public": alice.api_key.public, "overlap": "0", "until": "2099-01-02T03:04"}
+    assert client.post(page, sent).status_code == 200
+    alice.api_key.refresh_from_db()
+    assert f"{alice.api_key.previous_expires_at:%Y-%m-%d %H:%M}" == "2099-01-01 18:04"
+
+
+def test_a_disabled_key_works_again_when_it_is_enabled(alice: Person) -> None:
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
+    client.post(f"{page}/switch")
+    assert not is_accepted(alice.key)
+    assert "disabled" in text(client.get(page))
+    client.post(f"{page}/switch", {"is_active": "yes"})
+    assert is_accepted(alice.key)
+
+
+def test_a_revoked_key_cannot_be_rotated(alice: Person) -> None:
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
+    client.post(f"{page}/revoke")
+    assert "Rotate" not in text(client.get(page))
+    assert "A revoked key" in text(client.get(f"{page}/rotate", follow=True))
+
+
 def test_only_administrators_revoke_an_admin_key(alice: Person, bob: Person) -> None:
     APIKey.objects.filter(pk=bob.api_key.pk).update(is_admin=True, manages_as="owner")
     path = url(alice, f"keys/{bob.api_key.pk}/revoke")
     for role in (Role.MEMBER, Role.ADMIN):
-        assert as_role(alice, role).post(path).status_code == 403
+        for change in ("rotate", "end-previous", "switch", "revoke"):
+            assert as_role(alice, role).post(f"{path.removesuffix('revoke')}{change}").status_code == 403
     assert is_accepted(bob.key)
     assert as_role(alice, Role.OWNER).post(path).status_code == 302
     assert APIKey.objects.get(pk=bob.api_key.pk).revoked_at is not None

@@ -17,9 +17,10 @@ from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from usage.books import credit, outbox
 from usage.books.credit import Note
-from usage.books.outbox import NewEvent
+from usage.books.outbox import SOFT_LIMIT, NewEvent
 from usage.database.clock import database_now
-from usage.models import BudgetLimit, Credit, EventKind
+from usage.models import BudgetLimit, Credit, Event, EventKind
+from usage.notifications.texts import sentence
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 
@@ -82,6 +83,21 @@ def test_what_was_sent_and_what_was_not_is_beside_each_event(alice: Person) -> N
     assert re.findall(r'class="badge (\w+)">([^<]*webhook[^<]*)<', shown) == [
         ("plain", "2 webhooks"), ("warn", "1 webhook not yet"), ("bad", "1 webhook failed"),
     ]  # fmt: skip
+
+
+def test_amounts_are_rounded_and_periods_have_names(alice: Person) -> None:
+    data = {
+        "name": "Acme / backend", "period": "month", "period_start": "2026-11-01", "threshold": "80",
+        "spent_usd": "8.74741828", "limit_usd": "9.184789194", "is_soft": False,
+    }  # fmt: skip
+    said = [
+        sentence(Event(kind=EventKind.BUDGET, data=data | changed))
+        for changed in ({}, {"period": "day", "period_start": "2026-11-02", "threshold": SOFT_LIMIT})
+    ]
+    assert said == [
+        "Acme / backend has spent $8.75 of $9.18 in November 2026: 80 % of its limit.",
+        "Acme / backend has spent $8.75 of $9.18 on 2 November 2026, and has reached its warning.",
+    ]
 
 
 def test_each_member_chooses_the_kinds_of_mail(alice: Person, settings: Settings) -> None:

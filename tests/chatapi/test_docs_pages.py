@@ -115,6 +115,11 @@ def test_what_there_is_not_is_a_404(path: str) -> None:
     assert Client().get(path).status_code == 404
 
 
+def test_a_slash_at_the_end_leads_to_the_page() -> None:
+    for path in ("/docs", "/docs/errors"):
+        assert Client().get(f"{path}/")["location"] == path
+
+
 def test_a_page_loads_only_files_of_this_server() -> None:
     policy = Client().get("/docs/errors").headers["content-security-policy"]
     assert "default-src 'none'" in policy

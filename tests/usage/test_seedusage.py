@@ -47,6 +47,7 @@ def test_there_is_something_of_everything(db: None) -> None:
     assert kinds["overage"] > 0
     assert Generation.objects.filter(is_test=True).exists()
     assert BudgetLimit.objects.exists()
+    assert not Organization.objects.filter(created_at__gt=database_now() - timedelta(days=3)).exists()
 
 
 def test_the_same_seed_makes_the_same_requests(db: None) -> None:

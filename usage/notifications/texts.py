@@ -1,10 +1,13 @@
 """Events as people read them: a title, a sentence, and what each kind means."""
 
 from collections.abc import Callable, Mapping
+from datetime import date
 from typing import Any
 
 from usage.books.outbox import SOFT_LIMIT
+from usage.formatting import money
 from usage.models import Event, EventKind
+from usage.pricing import from_usd
 
 Data = Mapping[str, Any]
 
@@ -42,12 +45,22 @@ MEANINGS: Mapping[str, str] = {
 
 
 def _budget(data: Data) -> str:
-    start = str(data["period_start"])
-    period = {"day": f"of {start}", "month": f"of {start[:7]}", "ever": "in total"}[data["period"]]
-    spent = f"{data['name']} has spent ${data['spent_usd']} of ${data['limit_usd']} {period}"
+    amounts = f"{_amount(data['spent_usd'])} of {_amount(data['limit_usd'])}"
+    spent = f"{data['name']} has spent {amounts} {_period(data)}"
     if data["threshold"] == SOFT_LIMIT:
         return f"{spent}, and has reached its warning."
     return f"{spent}: {data['threshold']} % of its {'warning' if data['is_soft'] else 'limit'}."
+
+
+def _period(data: Data) -> str:
+    if data["period"] == "ever":
+        return "in total"
+    start = date.fromisoformat(data["period_start"])
+    return f"on {start.day} {start:%B %Y}" if data["period"] == "day" else f"in {start:%B %Y}"
+
+
+def _amount(usd: str) -> str:
+    return money(from_usd(usd))
 
 
 def _key(data: Data) -> str:
@@ -57,8 +70,8 @@ def _key(data: Data) -> str:
 
 
 def _spend(data: Data) -> str:
-    spent, usual = data["spent_usd"], data["usual_usd"]
-    return f"This day has cost ${spent} so far. The second highest of the 14 days before cost ${usual}."
+    spent, usual = _amount(data["spent_usd"]), _amount(data["usual_usd"])
+    return f"This day has cost {spent} so far. The second highest of the 14 days before cost {usual}."
 
 
 def _model(data: Data) -> str:
@@ -86,7 +99,7 @@ def _minute(time: str) -> str:
 _SENTENCES: Mapping[str, Callable[[Data], str]] = {
     EventKind.BUDGET: _budget,
     EventKind.CREDIT: lambda data: (
-        f"${data['balance_usd']} of credit is left, less than ${data['threshold_usd']}."
+        f"{_amount(data['balance_usd'])} of credit is left, less than {_amount(data['threshold_usd'])}."
     ),
     EventKind.KEY: _key,
     EventKind.SPEND: _spend,

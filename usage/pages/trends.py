@@ -58,8 +58,9 @@ def draw(
     """Return the chart; the first layer is the rearmost."""
     highest = max((value or 0 for layer in layers for value in layer.values), default=0)
     step, top = scale(highest)
-    # Half as many grid lines as a large chart has: this one is half as high.
-    heights = [Mark(percent(100 - 100 * at / top), to_text(at)) for at in range(2 * step, top + 1, 2 * step)]
+    every = step if top <= 3 * step else 2 * step
+    # At most three grid lines, because the chart is only half as high as a large one.
+    heights = [Mark(percent(100 - 100 * at / top), to_text(at)) for at in range(every, top + 1, every)]
     columns = [_column(bucket, at, len(buckets), layers, top, to_text) for at, bucket in enumerate(buckets)]
     return Trend(title, whole, layers, columns, heights, times(buckets, _LABELS_COUNT))
 

@@ -137,6 +137,14 @@ def _usage(made: StatementDocument, written: _Written) -> Section:
     return Section("Usage", columns, groups, max(len(made.lines) - MAX_ROWS, 0))
 
 
+def _per_million(price: str | None) -> str:
+    """Return the exact price, with cents at least."""
+    if price is None:
+        return "–"
+    dollars, _, fraction = price.partition(".")
+    return f"${dollars}.{fraction:0<2}"
+
+
 def _line(line: StatementLine, written: _Written, *, has_discount: bool) -> list[str]:
     prices = [line.list_price_per_mtok_usd] if has_discount else []
     return [
@@ -144,7 +152,7 @@ def _line(line: StatementLine, written: _Written, *, has_discount: bool) -> list
         str(ItemKind(line.kind).label),
         f"{line.requests:,}",
         f"{line.tokens:,}",
-        *("–" if price is None else f"${price}" for price in (*prices, line.price_per_mtok_usd)),
+        *(_per_million(price) for price in (*prices, line.price_per_mtok_usd)),
         written(line.amount.nanodollars),
     ]
 

@@ -1,4 +1,4 @@
-// What all pages of the console share: tabs and the switcher.
+// What all pages of the console share: tabs and the menus at the top.
 
 function announce(text) {
   document.querySelector("[data-announces]").textContent = text;
@@ -25,12 +25,16 @@ for (const list of document.querySelectorAll("[role=tablist]")) {
   choose(tabs[0]);
 }
 
-const switcher = document.querySelector(".switcher");
-document.addEventListener("click", (event) => { if (switcher && !switcher.contains(event.target)) switcher.open = false; });
+// The menus at the top: one is open at a time.
+const menus = [...document.querySelectorAll(".switcher")];
+document.addEventListener("click", (event) => {
+  for (const menu of menus) if (!menu.contains(event.target)) menu.open = false;
+});
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || !switcher?.open) return;
-  switcher.open = false;
-  switcher.querySelector("summary").focus();
+  const open = menus.find((menu) => menu.open);
+  if (event.key !== "Escape" || !open) return;
+  open.open = false;
+  open.querySelector("summary").focus();
 });
 
 // On a phone the pages are a strip that scrolls.

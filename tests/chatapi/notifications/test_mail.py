@@ -49,7 +49,7 @@ def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
     assert message["message-id"] == f"<{event.webhook_id}.{alice.user.pk}@example.com>"
     assert message["auto-submitted"] == "auto-generated"
     content = message.get_content()
-    assert content.startswith("This day has cost $8.1 so far.")
+    assert content.startswith("This day has cost $8.10 so far.")
     assert "You get this mail because you are a member of Acme" in content
     assert f"https://chat.example.com/console/{alice.project.organization_id}/notifications" in content
     assert Delivery.objects.get().state == Delivery.State.DELIVERED

@@ -1,0 +1,81 @@
+"""Changes of an API key: a new secret, disabling and enabling it, and revoking it for good."""
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods, require_POST
+
+from accounts import keys
+from accounts.errors import KeyChanged
+from accounts.models import APIKey
+from chatapi.console.key_pages import key_of, may_change, secret_page
+from chatapi.console.tenancy import Console, page, render
+from chatapi.pages.key_forms import RotationForm
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("accounts.change_apikey")
+def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
+    """Ask until when the current secret works, then show the new one, once."""
+    row = _changeable(console, key_id)
+    if row.revoked_at is not None:
+        return _after(request, console, row, "A revoked key can't be rotated.", is_done=False)
+    # The form has the secret's public part, so that two people who rotate at once do not end each other's
+    # secret.
+    form = RotationForm(request.POST or None, initial={"public": row.public})
+    form.fields["until"].label = f"or at this time ({console.organization.time_zone})"
+    if not form.is_valid():
+        context = {"title": f"Rotate {row.name}", "form": form, "key": row}
+        return render(request, console, "rotate_key.html", context)
+    row.public = form.cleaned_data["public"]
+    try:
+        secret = keys.rotate(row, form.previous_until)
+    except KeyChanged:
+        text = "Nothing was changed: this key was rotated or revoked after the form was opened."
+        return _after(request, console, row, text, is_done=False)
+    return secret_page(request, console, row, secret, "API key rotated")
+
+
+@require_POST
+@page("accounts.change_apikey")
+def end_previous(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
+    """End the overlap of a rotation now."""
+    row = _changeable(console, key_id)
+    ended = keys.end_previous_secrets(APIKey.objects.filter(pk=row.pk))
+    text = "Only the new secret works now." if ended else "There was no old secret."
+    return _after(request, console, row, text)
+
+
+@require_POST
+@page("accounts.change_apikey")
+def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
+    """Disable the key, or enable it again."""
+    row = _changeable(console, key_id)
+    is_active = request.POST.get("is_active") == "yes"
+    keys.set_active(APIKey.objects.filter(pk=row.pk), is_active=is_active)
+    return _after(request, console, row, f"The key {row.name} is {'enabled' if is_active else 'disabled'}.")
+
+
+@require_POST
+@page("accounts.change_apikey")
+def revoke(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
+    """Revoke a key for good."""
+    row = _changeable(console, key_id)
+    keys.revoke(APIKey.objects.filter(pk=row.pk))
+    text = f"The key {row.name} is revoked. Requests with it fail within a second."
+    return _after(request, console, row, text)
+
+
+def _changeable(console: Console, key_id: int) -> APIKey:
+    row = key_of(console, key_id)
+    if not may_change(console, row):
+        raise PermissionDenied
+    return row
+
+
+def _after(
+    request: HttpRequest, console: Console, row: APIKey, text: str, *, is_done: bool = True
+) -> HttpResponse:
+    (messages.success if is_done else messages.error)(request, text)
+    return redirect(console.url("key", row.pk))
