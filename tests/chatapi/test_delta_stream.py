@@ -162,6 +162,28 @@ async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inb
     assert await turns >= 2_000 // ITERATION_UNITS
 
 
+async def test_a_lone_delta_does_not_wait_for_those_of_another_organization(inbox: Inbox) -> None:
+    served: list[list[int]] = [[]]
+
+    async def read(follower: InboxFollower, organization_id: int) -> None:
+        assert await follower.next() == texts(1, 1)
+        served[-1].append(organization_id)
+
+    followers = [(inbox.follow(identity.new_id(), org_id), org_id) for org_id in [*([1] * 1_000), 2]]
+    readers = [asyncio.create_task(read(*each)) for each in followers]
+    await asyncio.sleep(0)
+    for follower, _ in followers:
+        follower.feed(Frame(b"", 1, deltas.encode(texts(1, 1))))
+    async with asyncio.timeout(10):
+        while not all(reader.done() for reader in readers):
+            served.append([])
+            await asyncio.sleep(0)
+    first = next(each for each in served if each)
+    assert 2 in first
+    # Each of them wakes a task, which costs more than its delta.
+    assert max(map(len, served)) < 200
+
+
 async def count_turns() -> int:
     """Count the turns of another task until it is cancelled."""
     turns = 0
@@ -450,6 +472,30 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
     await stream.publish([entry(headless, 3, texts(3, 4)), entry(headless, 5, [lost])])
     with pytest.raises(StreamLost):
         await stream.replay(headless)
+
+
+async def test_an_inbox_is_read_in_few_steps_if_its_entries_are_small(stream: DeltaStream) -> None:
+    """Many workers write many of them while a web process is late."""
+    generation_id = identity.new_id()
+    for seq in range(1, 101):
+        await stream.publish([entry(generation_id, seq, texts(seq, seq))])
+    assert await counts_of_reads(stream) == [8, 32, 32, 28]
+
+
+async def test_few_entries_of_an_inbox_are_read_at_once_if_they_are_large(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    for seq in range(1, 21):
+        await stream.publish([entry(generation_id, seq, [Text("x" * 20_000)])])
+    assert await counts_of_reads(stream) == [8, 8, 4]
+
+
+async def counts_of_reads(stream: DeltaStream) -> list[int]:
+    """Read the inbox to its end; return how many entries each read found."""
+    counts, read_up_to = list[int](), b"0"
+    while entries := await stream.read_inbox("web", after=read_up_to, block_ms=1):
+        counts.append(len(entries))
+        read_up_to = entries[-1][0]
+    return counts
 
 
 @pytest.mark.parametrize("first_seq", [1, 7])
