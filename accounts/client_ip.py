@@ -10,7 +10,8 @@ Network = IPv4Network | IPv6Network
 
 def is_trusted(peer: str, trusted_proxies: Sequence[str]) -> bool:
     """Return whether the peer is a trusted proxy, whose `X-Forwarded-…` headers count."""
-    return _is_in(peer, _networks(tuple(trusted_proxies)))
+    found = _parsed(peer)
+    return found is not None and any(found in each for each in _networks(tuple(trusted_proxies)))
 
 
 def network_of(ip: str) -> str:
@@ -38,11 +39,6 @@ def is_ip_or_network(text: str) -> bool:
 @lru_cache(maxsize=8)
 def _networks(texts: tuple[str, ...]) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
-
-
-def _is_in(ip: str, networks: Sequence[Network]) -> bool:
-    found = _parsed(ip)
-    return found is not None and any(found in each for each in networks)
 
 
 def _parsed(text: str) -> Address | None:

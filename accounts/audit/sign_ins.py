@@ -34,13 +34,9 @@ def listen() -> None:
 
 
 def _signed_in(request: HttpRequest | None, user: User, **_: Any) -> None:
-    recorder.write(_actor(request, user), "signed in", user, reason=_ways(request, user))
-
-
-def _ways(request: HttpRequest | None, user: User) -> str:
-    """Return with what the person signed in, such as "password, totp"."""
     records = get_authentication_records(request, user) if request else []
-    return ", ".join(each.get("type") or each["method"] for each in records)
+    ways = ", ".join(each.get("type") or each["method"] for each in records)  # such as "password, totp"
+    recorder.write(_actor(request, user), "signed in", user, reason=ways)
 
 
 def _factor_saved(instance: Authenticator, created: bool, **_: Any) -> None:

@@ -48,6 +48,7 @@ class OfConsole(UsageFilterForm):
         return self.console.url(_PAGES.get(name, name), **parameters)
 
 
+# Inherited, not composed: Django collects a form's fields and `clean` methods from its classes.
 class SumsForm(OfConsole, OverviewForm):
     """What pages show that add up an organization's requests."""
 

@@ -191,9 +191,10 @@ def _may_change(console: Console, row: RateLimit) -> bool:
 def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) -> Line:
     key = row.api_key
     name = f"{key.project.name} / {key.name}" if key else str(row.owner)
-    values = dict(zip(_set_numbers(row), _limits(row), strict=True))
+    set_numbers = [each for each in RateLimit.NUMBERS if getattr(row, each) is not None]
     numbers = [
-        Number(_TITLES[name], getattr(row, name), (used or {}).get(limit)) for name, limit in values.items()
+        Number(_TITLES[each], getattr(row, each), (used or {}).get(limit))
+        for each, limit in zip(set_numbers, _limits(row), strict=True)
     ]
     kind = row.scope.replace("_", " ")
     return Line(
@@ -203,10 +204,6 @@ def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) ->
         numbers,
         _may_change(console, row),
     )
-
-
-def _set_numbers(row: RateLimit) -> list[str]:
-    return [name for name in RateLimit.NUMBERS if getattr(row, name) is not None]
 
 
 def _limits(row: RateLimit) -> list[Limit]:

@@ -35,6 +35,7 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
     steps = _steps(console)
     done = {step.id: step.is_done for step in steps}
     model, origin = first_model(console), base_url(request)
+    balance = credit.balance(console.organization)
     may_pay = configuration.is_on() and console.may("payment.add_payment")
     context = {
         "title": "Start",
@@ -44,17 +45,12 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
         "curl": written(CURL, origin=origin, key="YOUR_KEY", model=model or "MODEL"),
-        "needs_credit": _needs_credit(console.organization),
+        # Live keys are refused until there is credit.
+        "needs_credit": balance.is_required and balance.available_nanodollars <= 0,
         "credit_url": console.url("credit") if may_pay else "",
         "feed": console.url("home_of") + "live/feed",
     }
     return render(request, console, "start.html", context)
-
-
-def _needs_credit(organization: Organization) -> bool:
-    """Return whether live keys are refused until there is credit."""
-    balance = credit.balance(organization)
-    return balance.is_required and balance.available_nanodollars <= 0
 
 
 def _steps(console: Console) -> list[Step]:

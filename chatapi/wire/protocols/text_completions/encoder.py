@@ -116,6 +116,7 @@ class OpenAIText(OpenAI):
         return {"text": text, "index": choice.index, "logprobs": logprobs, "finish_reason": finish_reason}
 
 
+# Two parents each: the form of a chunk is that of text completions, the end of a stream that of the dialect.
 class OpenTokenText(OpenAIText, OpenToken):
     """One text completion in OpenToken's dialect."""
 
