@@ -37,9 +37,9 @@ class Operator:
     """A session of an operator in the admin."""
 
     def __init__(self, installation: Installation) -> None:
-        self.url = f"{installation.url}/admin/"
+        self.url = installation.url
         self.opener = build_opener(HTTPCookieProcessor(CookieJar()))
-        self.post("login/", username="operator", password=PASSWORD)
+        self.post("/console/sign-in?next=/admin/", username="operator", password=PASSWORD)
 
     def post(self, path: str, **typed: object) -> str:
         """Send the page's form, and return the page after it."""
@@ -64,7 +64,7 @@ class Operator:
             "streaming": "always",
         }
         pk = shell(installation, ID.format(model)).strip()
-        page = self.post(f"chatapi/deployment/{pk}/change/", **usual, **typed)
+        page = self.post(f"/admin/chatapi/deployment/{pk}/change/", **usual, **typed)
         assert "was changed successfully" in page, page
         return page
 
