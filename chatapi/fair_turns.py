@@ -7,7 +7,7 @@ Shreedhar and Varghese 1995).
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 
 # The work of one iteration, in deltas: some milliseconds of tallying, encoding and sending.
@@ -15,9 +15,6 @@ ITERATION_UNITS = 512
 
 # The work that one party may do before the next party has its turn.
 VISIT_UNITS = 32
-
-# The cost of any turn beside its deltas: a task wakes, reads and writes.
-TURN_UNITS = 3
 
 
 class FairTurns:
@@ -27,34 +24,23 @@ class FairTurns:
         self._iteration_units = iteration_units
         self._visit_units = visit_units
         self._used_units = 0
-        # In this iteration, by party.
-        self._used_by: Counter[Hashable] = Counter()
         self._lines: OrderedDict[Hashable, deque[tuple[asyncio.Future[None], int]]] = OrderedDict()
         self._owed_units: dict[Hashable, int] = {}
         self._is_tick_due = False
 
-    def try_take(self, party: Hashable, units: int) -> bool:
+    def try_take(self, units: int) -> bool:
         """Take a turn without waiting; return False if the caller must `wait`.
 
         The paths of every delta call this first: a coroutine would cost a tenth of their time.
         """
-        is_full = self._lines or self._used_units >= self._iteration_units
-        if is_full and not self._is_sparse(party):
+        if self._lines or self._used_units >= self._iteration_units:
             return False
-        self._used(party, units)
+        self._used(units)
         return True
-
-    def _is_sparse(self, party: Hashable) -> bool:
-        """Return whether the party has used less than a visit in this iteration, and none of its turns waits.
-
-        It then goes first, as new flows do in FQ-CoDel (RFC 8290). Many of them double the bound at most.
-        """
-        has_room = self._used_units < 2 * self._iteration_units
-        return has_room and party not in self._lines and self._used_by[party] < self._visit_units
 
     async def take(self, party: Hashable, units: int) -> None:
         """Return when the party may do `units` of work: at once if the iteration has room and none waits."""
-        if not self.try_take(party, units):
+        if not self.try_take(units):
             await self.wait(party, units)
 
     async def wait(self, party: Hashable, units: int) -> None:
@@ -65,9 +51,8 @@ class FairTurns:
             self._schedule_tick()
         await turn
 
-    def _used(self, party: Hashable, units: int) -> None:
+    def _used(self, units: int) -> None:
         self._used_units += units
-        self._used_by[party] += units
         # Little work needs no tick: it counts towards the next iterations.
         if self._used_units >= self._visit_units and not self._is_tick_due:
             self._schedule_tick()
@@ -80,7 +65,6 @@ class FairTurns:
         """Begin an iteration: serve the waiting parties in rounds, up to the bound."""
         self._is_tick_due = False
         self._used_units = 0
-        self._used_by.clear()
         while self._lines and self._used_units < self._iteration_units:
             party, line = self._lines.popitem(last=False)
             # What a party's last turn exceeds its visit by is subtracted from its next visits.
@@ -90,7 +74,7 @@ class FairTurns:
                 if not turn.done():  # its stream may have been cancelled
                     turn.set_result(None)
                     room -= units
-                    self._used(party, units)
+                    self._used(units)
             if room < 0:
                 self._owed_units[party] = -room
             if line:

@@ -10,7 +10,7 @@ from accounts import loop_clock
 from chatapi.concurrency import supervise
 from chatapi.delta_stream import INBOX_BEGINNING, DeltaStream, Frame, StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.presence import Presence
-from chatapi.fair_turns import TURN_UNITS, FairTurns
+from chatapi.fair_turns import FairTurns
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta
@@ -79,8 +79,8 @@ class InboxFollower(Follower):
             # A frame is in the log before it is in the inbox.
             raise StreamLost("Redis has lost a part of the log")
         part = self._take_part()
-        units = TURN_UNITS + len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
-        if not self._turns.try_take(self._organization_id, units):
+        units = len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
+        if not self._turns.try_take(units):
             await self._turns.wait(self._organization_id, units)
         found: list[AnyDelta] = []
         for number, frame in enumerate(part):

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from chatapi.concurrency import MAX_AGE_S
 from chatapi.fair_room import NoRoom
-from chatapi.fair_turns import TURN_UNITS
 from chatapi.models import Engine
 from chatapi.tracing import NO_SPAN, Span
 from chatapi.wire.deltas import Failed
@@ -209,9 +208,8 @@ async def _stream(
             place.succeeded()
             if run.has_lost_stream:
                 return
-            units = TURN_UNITS + len(batch)
-            if not services.turns.try_take(run.organization_id, units):
-                await services.turns.wait(run.organization_id, units)
+            if not services.turns.try_take(len(batch)):
+                await services.turns.wait(run.organization_id, len(batch))
             is_light = heavy_work.is_light(run.usage, batch)
             passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
             run.publish(publisher, passing)

@@ -162,28 +162,6 @@ async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inb
     assert await turns >= 2_000 // ITERATION_UNITS
 
 
-async def test_a_lone_delta_does_not_wait_for_those_of_another_organization(inbox: Inbox) -> None:
-    served: list[list[int]] = [[]]
-
-    async def read(follower: InboxFollower, organization_id: int) -> None:
-        assert await follower.next() == texts(1, 1)
-        served[-1].append(organization_id)
-
-    followers = [(inbox.follow(identity.new_id(), org_id), org_id) for org_id in [*([1] * 1_000), 2]]
-    readers = [asyncio.create_task(read(*each)) for each in followers]
-    await asyncio.sleep(0)
-    for follower, _ in followers:
-        follower.feed(Frame(b"", 1, deltas.encode(texts(1, 1))))
-    async with asyncio.timeout(10):
-        while not all(reader.done() for reader in readers):
-            served.append([])
-            await asyncio.sleep(0)
-    first = next(each for each in served if each)
-    assert 2 in first
-    # Each of them wakes a task, which costs more than its delta.
-    assert max(map(len, served)) < 200
-
-
 async def count_turns() -> int:
     """Count the turns of another task until it is cancelled."""
     turns = 0

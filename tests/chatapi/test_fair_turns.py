@@ -60,24 +60,6 @@ async def test_a_party_with_little_to_do_does_not_wait_for_one_with_much() -> No
     await finish(flood)
 
 
-async def test_a_party_with_little_to_do_goes_before_those_that_wait() -> None:
-    turns = FairTurns(iteration_units=8, visit_units=4)
-    done: list[str] = []
-    flood = [asyncio.create_task(work(turns, "flood", 1, done)) for _ in range(50)]
-    await asyncio.sleep(0)
-    assert not turns.try_take("flood", 1)
-    # A visit's work in each iteration.
-    assert [turns.try_take("small", 2) for _ in range(3)] == [True, True, False]
-    await asyncio.sleep(0)
-    assert turns.try_take("small", 2)
-    await finish(flood)
-
-
-async def test_parties_with_little_to_do_double_the_bound_at_most() -> None:
-    turns = FairTurns(iteration_units=8, visit_units=4)
-    assert sum(turns.try_take(party, 1) for party in range(100)) == 16
-
-
 async def test_a_turn_that_is_too_large_is_owed() -> None:
     turns = FairTurns(iteration_units=8, visit_units=4)
     done: list[str] = []
