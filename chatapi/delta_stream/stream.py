@@ -32,8 +32,11 @@ log = logging.getLogger(__name__)
 
 # The most entries of a log that are read at once.
 PAGE_ENTRIES = 256
-# Entries of an inbox that are read at once: each has up to 256 KiB.
-INBOX_ENTRIES = 8
+# Entries of an inbox that are read at once: each has up to 256 KiB. While they are small, as many as have
+# about `INBOX_BYTES`, which wake a thousand streams: every worker writes its own, and a late process must
+# catch up.
+INBOX_ENTRIES, MOST_INBOX_ENTRIES = 8, 32
+INBOX_BYTES = 64 << 10
 # The position before the first entry of an inbox.
 INBOX_BEGINNING = b"0"
 
@@ -58,6 +61,7 @@ class DeltaStream:
             DedicatedConnection(redis),
             DedicatedConnection(redis),
         )
+        self._inbox_entries = INBOX_ENTRIES
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)
 
@@ -170,9 +174,12 @@ class DeltaStream:
         key = self.key("inbox", name)
         with redis_errors():
             found = await self._reading.call(
-                "XREAD", "COUNT", INBOX_ENTRIES, "BLOCK", block_ms, "STREAMS", key, after
+                "XREAD", "COUNT", self._inbox_entries, "BLOCK", block_ms, "STREAMS", key, after
             )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
+        if entries:
+            fitting = len(entries) * INBOX_BYTES // sum(len(frames) for _, (_, frames) in entries)
+            self._inbox_entries = max(INBOX_ENTRIES, min(fitting, MOST_INBOX_ENTRIES))
         return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
 
     def presence(

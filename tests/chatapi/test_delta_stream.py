@@ -430,6 +430,30 @@ async def test_what_could_not_be_published_is_missing_before_a_failure_and_nowhe
         await stream.replay(headless)
 
 
+async def test_an_inbox_is_read_in_few_steps_if_its_entries_are_small(stream: DeltaStream) -> None:
+    """Many workers write many of them while a web process is late."""
+    generation_id = identity.new_id()
+    for seq in range(1, 101):
+        await stream.publish([entry(generation_id, seq, texts(seq, seq))])
+    assert await counts_of_reads(stream) == [8, 32, 32, 28]
+
+
+async def test_few_entries_of_an_inbox_are_read_at_once_if_they_are_large(stream: DeltaStream) -> None:
+    generation_id = identity.new_id()
+    for seq in range(1, 21):
+        await stream.publish([entry(generation_id, seq, [Text("x" * 20_000)])])
+    assert await counts_of_reads(stream) == [8, 8, 4]
+
+
+async def counts_of_reads(stream: DeltaStream) -> list[int]:
+    """Read the inbox to its end; return how many entries each read found."""
+    counts, read_up_to = list[int](), b"0"
+    while entries := await stream.read_inbox("web", after=read_up_to, block_ms=1):
+        counts.append(len(entries))
+        read_up_to = entries[-1][0]
+    return counts
+
+
 @pytest.mark.parametrize("first_seq", [1, 7])
 async def test_no_log_lives_for_ever_be_it_a_zombies(
     redis: Redis, stream: DeltaStream, first_seq: int
