@@ -2,7 +2,7 @@
 
 The methods of `DeltaStream`, by the process that calls them, are all that other code knows of it:
 
-    web       keeping, keep_again, cancel, connected_workers, state, delete
+    web       keeping, keep_again, cancel, cancel_all, connected_workers, state, delete
               presence, read_inbox, tail, replay, last_seq, has_job, has_log
     worker    jobs, publish, cancellations, cancelled_among, signs_of_life
     pages     cancel, connected_workers, is_answering

@@ -40,6 +40,9 @@ INBOX_BYTES = 64 << 10
 # The position before the first entry of an inbox.
 INBOX_BEGINNING = b"0"
 
+# How many generations are cancelled with one write, which takes a millisecond.
+CANCELLED_AT_ONCE = 64
+
 # How long the responses to be stored are left to the process that has asked for them.
 STORING_MS = 2_000
 
@@ -295,12 +298,18 @@ class DeltaStream:
 
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
         """Tell the worker that runs the generation, or will, to stop it."""
-        key = self.key("cancelled", generation_id.hex)
-        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
-            # A client that asks to stop often leaves at once: that must not replace its request.
-            pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
-            pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
-            await pipe.execute()
+        await self.cancel_all([(generation_id, why)], ttl_ms=ttl_ms)
+
+    async def cancel_all(self, cancellations: Sequence[tuple[UUID, Cancellation]], *, ttl_ms: int) -> None:
+        """Tell the workers that run these generations, or will, to stop them."""
+        for start in range(0, len(cancellations), CANCELLED_AT_ONCE):
+            async with in_time(), self._redis.pipeline(transaction=False) as pipe:
+                for generation_id, why in cancellations[start : start + CANCELLED_AT_ONCE]:
+                    key = self.key("cancelled", generation_id.hex)
+                    # A client that asks to stop often leaves at once: that must not replace its request.
+                    pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
+                    pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
+                await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
         """Return those that are cancelled, for workers that the channel's message did not reach."""

@@ -99,6 +99,8 @@ class Services:
                 for stream, redis in zip(self.streams, self._redis.of_streams, strict=True)
             ]
         )
+        # Thousands of clients may leave at once: a connection for each would hold up all streams.
+        self._cancellations = ByServer([Batch(partial(self._cancel_all, stream)) for stream in self.streams])
         self.states = ByteWindows(
             shared,
             f"{settings.REDIS_KEY_PREFIX}states:",
@@ -303,9 +305,15 @@ class Services:
             log.error("%s failed", task.get_coro(), exc_info=error)
 
     async def _cancel(self, generation_id: UUID, why: Cancellation) -> None:
-        stream = self.streams.of(generation_id)
-        cancel = partial(stream.cancel, generation_id, why, ttl_ms=settings.CANCELLED_TTL_MS)
+        cancel = partial(self._cancellations.of(generation_id), (generation_id, why))
         await _retry(cancel, f"could not cancel {generation_id.hex}, which runs on")
+
+    async def _cancel_all(
+        self, stream: DeltaStream, cancellations: Sequence[tuple[UUID, Cancellation]]
+    ) -> list[None]:
+        """Cancel generations of one server of streams."""
+        await stream.cancel_all(cancellations, ttl_ms=settings.CANCELLED_TTL_MS)
+        return [None] * len(cancellations)
 
     async def _forget_stream(self, generation_id: UUID) -> None:
         drop = partial(self.streams.of(generation_id).forget, {generation_id: 0})

@@ -1,4 +1,6 @@
-"""A request that can't be queued leaves nothing behind: no hold in the books, and its prompt in no Redis."""
+"""A request that can't be queued leaves nothing behind: no hold in the books, and its prompt in no Redis.
+Requests whose clients leave at once are cancelled together.
+"""
 
 import asyncio
 import os
@@ -11,7 +13,8 @@ from pytest_django.fixtures import Settings
 from redis.exceptions import RedisError
 
 from accounts import redis_time_limit
-from chatapi.delta_stream import Job
+from chatapi import identity
+from chatapi.delta_stream import Cancellation, Job
 from chatapi.task_queue import Entry
 from chatapi.web.services import Services
 from tests.cast import Person, admit
@@ -70,3 +73,15 @@ async def test_a_redis_that_is_frozen_for_a_while(
         os.kill(pid, signal.SIGCONT)
     await asyncio.gather(*services._background)
     assert list(valkey.client.scan_iter("*job:*")) == []
+
+
+async def test_many_clients_that_leave_at_once_share_a_connection(services: Services, valkey: Valkey) -> None:
+    await services._redis.shared.ping()
+    before = valkey.client.info("stats")["total_connections_received"]
+    ids = [identity.new_id() for _ in range(300)]
+    for generation_id in ids:
+        services.abandon(generation_id)
+    await asyncio.gather(*services._background)
+    cancelled = await services.streams.cancelled_among(ids)
+    assert cancelled == dict.fromkeys(ids, Cancellation.CLIENT_LEFT)
+    assert valkey.client.info("stats")["total_connections_received"] - before <= 1
