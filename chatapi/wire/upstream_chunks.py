@@ -209,7 +209,7 @@ class ChunkReader:
         if choice.finish_reason:
             # vLLM also sends ids of tokens here, which would mean nothing to a client.
             stop_sequence = choice.stop_reason if choice.stop_reason in self._stop_sequences else None
-            reason = _finish_reason(choice.finish_reason)
+            reason = state.tool_calls.reason_for(_finish_reason(choice.finish_reason))
             is_window_full = choice.finish_reason == "model_context_window_exceeded"
             finished = Finished(reason, index, stop_sequence=stop_sequence, is_window_full=is_window_full)
             self._finish(state, finished, batch)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from chatapi.wire.deltas import ToolCall, ToolKind
+from chatapi.wire.deltas import FinishReason, ToolCall, ToolKind
 from chatapi.wire.json_guard import as_object
 from chatapi.wire.upstream_errors import INVALID_RESPONSE, UpstreamError
 
@@ -141,6 +141,14 @@ class ToolCallReader:
     def has_nameless_call(self) -> bool:
         """Whether a call's name never came: nobody can carry it out."""
         return not all(call.name for call in self._calls)
+
+    def reason_for(self, reason: FinishReason) -> FinishReason:
+        """Return the reason for which the choice ended: agents carry no calls out after a `stop`, which some
+        upstreams say even so.
+        """
+        if reason != "stop" or not self._calls:
+            return reason
+        return "function_call" if self._calls[0].kind == "function_call" else "tool_calls"
 
     def _call_of(self, fragment: Fragment) -> _Call:
         call = self._known_by_id(fragment) or (

@@ -97,6 +97,14 @@ def test_a_fragment_that_says_nothing_is_no_call(nothing: dict[str, Any]) -> Non
     ]
 
 
+def test_a_choice_that_calls_has_not_just_stopped() -> None:
+    called = chunk({"content": "a", "tool_calls": [call("{}", "f", index=0, id="c")]})
+    old = chunk({"function_call": {"name": "f", "arguments": "{}"}})
+    assert read(called, STOP)[-1] == Finished("tool_calls")
+    assert read(old, STOP)[-1] == Finished("function_call")
+    assert read(called, chunk(finish_reason="length"))[-1] == Finished("length")
+
+
 def test_an_id_made_up_for_every_fragment_starts_no_call() -> None:
     events = [tools(call("{", "f", index=0, id="r1")), tools(call("}", index=0, id="r2"))]
     assert collected(*events) == [(0, "r1", "f", "{}")]

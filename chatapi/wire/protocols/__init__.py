@@ -34,15 +34,13 @@ _FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/
 
 def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
     """Return the protocol that the path names; on a route that all protocols share, the one whose clients
-    send one of these headers, else that of the path's prefix, else chat completions.
+    send one of these headers, else chat completions.
     """
     found = _FIRST_SEGMENT.match(path)
-    prefix = path.partition("/v1/")[0].rpartition("/")[2]
     protocols = PROTOCOLS.values()
     by_path = (each for each in protocols if found and each.name.partition(".")[0] == found[1])
     by_header = (each for each in protocols if each.client_header in header_names)
-    by_prefix = (each for each in protocols if prefix and prefix in each.dialects)
-    return next(chain(by_path, by_header, by_prefix), CHAT)
+    return next(chain(by_path, by_header), CHAT)
 
 
 def error_answer(
