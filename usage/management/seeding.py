@@ -165,9 +165,9 @@ def _keys(plan: Plan) -> list[Key]:
         own = {model: pricing.discounted(price, points) for model, price in MODELS.items()}
         keys += [_key(plan, project, number * KEYS_EACH + each, own) for each in range(KEYS_EACH)]
     # They are as old as their first requests, so that pages compare with the time before.
-    rows = {Organization: {each.organization_id for each in keys}, APIKey: {each.id for each in keys}}
-    for model_class, ids in rows.items():
-        model_class.objects.filter(pk__in=ids).update(created_at=first)
+    owners = {each.organization_id for each in keys}
+    Organization.objects.filter(pk__in=owners).update(created_at=first)
+    APIKey.objects.filter(pk__in=[each.id for each in keys]).update(created_at=first)
     return keys
 
 
