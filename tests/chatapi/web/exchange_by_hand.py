@@ -22,6 +22,7 @@ class Client:
     def exchange(self, kind: str, *, is_started: bool = False) -> Exchange:
         """Return an exchange of that kind, whose request has no headers."""
         connection: Any = EventStreamConsumer()
-        connection.scope, connection.base_send = {"headers": []}, self.send
+        connection.scope = {"path": "/v1/chat/completions", "headers": []}
+        connection.base_send = self.send
         connection.is_started, connection.is_complete = is_started, False
         return Exchange(KIND[kind], connection)
