@@ -28,6 +28,8 @@ MAX_ALIASES = 100
 TIMEOUTS = ("connect_ms", "first_delta_ms", "between_deltas_ms", "total_ms")
 # The jobs and logs in Redis live longer (`delta_stream.RUN_TTL_MS`).
 MAX_TIMEOUT_MS = 24 * 3_600_000
+# How often a request that failed is sent again.
+USUAL_RETRIES, MAX_RETRIES = 3, 10
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,127}")
 # The beginnings of this server's variables, none of which may be sent to an upstream as its key.
@@ -265,6 +267,12 @@ class Deployment(models.Model):
         blank=True,
         validators=_positive,
         help_text="Requests in flight, of all workers together; empty: no limit.",
+    )
+    retries = models.PositiveSmallIntegerField(
+        default=USUAL_RETRIES,
+        db_default=USUAL_RETRIES,
+        validators=[MaxValueValidator(MAX_RETRIES)],
+        help_text=f"How often a request that failed may be sent again, 0 to {MAX_RETRIES}.",
     )
     on_disconnect = models.CharField(max_length=8, choices=OnDisconnect.choices, default=OnDisconnect.CANCEL)
     streaming = models.CharField(

@@ -39,8 +39,10 @@ from chatapi.models import (
     MAX_NAME_CHARS,
     MAX_NUMBER,
     MAX_OWNER_CHARS,
+    MAX_RETRIES,
     MAX_TIMEOUT_MS,
     TIMEOUTS,
+    USUAL_RETRIES,
     Engine,
     ModelKind,
     OnDisconnect,
@@ -57,6 +59,7 @@ from usage import pricing
 _NO_NUL = r"^[^\x00]*\Z"
 Positive = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
 Natural = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Retries = Annotated[int, Meta(ge=0, le=MAX_RETRIES)]
 Milliseconds = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=_NO_NUL)]
 ParameterName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
@@ -118,6 +121,7 @@ class Deployment(Struct, frozen=True, forbid_unknown_fields=True):
     weight: Positive = 1
     priority: Natural = 0
     max_concurrent: Positive | None = None
+    retries: Retries = USUAL_RETRIES
     on_disconnect: OnDisconnect = OnDisconnect.CANCEL
     streaming: Streaming = Streaming.ALWAYS
     timeouts: Timeouts = Timeouts()

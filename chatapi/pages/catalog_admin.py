@@ -31,7 +31,7 @@ _FIELDS = [
     "removes_api_key",
     "is_active",
     ("priority", "weight"),
-    "max_concurrent",
+    ("max_concurrent", "retries"),
     ("on_disconnect", "streaming"),
     ("connect_ms", "first_delta_ms"),
     ("between_deltas_ms", "total_ms"),

@@ -236,7 +236,7 @@ class DeploymentForm(ConstrainedForm):
         model = Deployment
         fields = [
             "model", "name", "engine", "base_url", "upstream_model", "api_key_env", "is_active",
-            "priority", "weight", "max_concurrent", "on_disconnect", "streaming",
+            "priority", "weight", "max_concurrent", "retries", "on_disconnect", "streaming",
             "extra_parameters", "allow_remote_media",
         ]  # fmt: skip
         labels = {

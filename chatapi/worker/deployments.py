@@ -7,7 +7,7 @@ import msgspec
 
 from chatapi import upstream_keys
 from chatapi.catalog import active_deployments
-from chatapi.models import Deployment, OnDisconnect
+from chatapi.models import USUAL_RETRIES, Deployment, OnDisconnect
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.engines import Target, Timeouts
 
@@ -23,6 +23,8 @@ class Route:
     allows_remote_media: bool = False
     max_concurrent: int | None = None
     """The requests of all workers that may be in flight there; None is no limit."""
+    retries: int = USUAL_RETRIES
+    """A request that has been sent again as often is not sent here once more."""
     model: str = ""
 
     @property
@@ -47,6 +49,7 @@ def load() -> dict[str, list[Route]]:
             on_disconnect=OnDisconnect(row.on_disconnect),
             allows_remote_media=row.allow_remote_media,
             max_concurrent=row.max_concurrent,
+            retries=row.retries,
             model=row.model_id,
         )
         routes.setdefault(row.model_id, []).append(route)

@@ -388,7 +388,7 @@ def test_a_name_that_is_taken_is_an_error_in_the_form(
     first, taken = (
         Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken")
     )
-    rules = {"on_disconnect": "cancel", "streaming": "always"}
+    rules = {"on_disconnect": "cancel", "streaming": "always", "retries": 3}
     form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, **rules}
     answers = [
         client_of(alice.user).post(page(alice.project), {"name": "taken"}),

@@ -61,6 +61,7 @@ def form(model: ServedModel, **changes: object) -> dict[str, object]:
         "base_url": "http://vllm:8000/v1",
         "weight": 1,
         "priority": 0,
+        "retries": 3,
     }
     return {**usual, "on_disconnect": "cancel", "streaming": "always", **changes}
 
@@ -108,6 +109,7 @@ def test_a_timeout_that_is_emptied_is_gone_and_the_others_stay(root: Client, sma
         ({"extra_parameters": "top_k api_key"}, "&#x27;api_key&#x27; is none of the engine parameters"),
         ({"weight": "0"}, "greater than or equal to 1"),
         ({"max_concurrent": "0"}, "greater than or equal to 1"),
+        ({"retries": "11"}, "less than or equal to 10"),
         (
             {"api_key_env": "sk-proj-123"},
             "must be the name of an environment variable, such as OPENAI_API_KEY; never the key itself",

@@ -14,6 +14,7 @@ from chatapi.catalog import file, loading, writing
 from chatapi.catalog.line_numbers import line_of
 from chatapi.models import (
     MAX_NUMBER,
+    MAX_RETRIES,
     MAX_TIMEOUT_MS,
     TIMEOUTS,
     Deployment,
@@ -55,6 +56,7 @@ others = st.fixed_dictionaries(
         "weight": numbers,
         "priority": st.integers(0, MAX_NUMBER),
         "max_concurrent": st.none() | numbers,
+        "retries": st.integers(0, MAX_RETRIES),
         "on_disconnect": st.sampled_from(["cancel", "drain", "continue"]),
         "streaming": st.sampled_from(["always", "without_logprobs", "never"]),
         "timeouts": st.dictionaries(st.sampled_from(TIMEOUTS), st.integers(1, MAX_TIMEOUT_MS)),

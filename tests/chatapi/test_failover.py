@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.worker.routing.retries import MAX_REPETITIONS
+from chatapi.models import USUAL_RETRIES
 from tests.chatapi.http_client import Client
 from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation, free_port, wait_for
@@ -117,7 +117,7 @@ def test_an_upstream_that_stays_down_ends_in_its_error(installation: Installatio
     name = serve(installation, "stays-down", status=500)
     answer = client.complete(name)
     assert (answer.status, answer.error["code"]) == (502, "upstream_error")
-    assert len(installation.calls(name)) == 1 + MAX_REPETITIONS
+    assert len(installation.calls(name)) == 1 + USUAL_RETRIES
 
 
 def serve(installation: Installation, name: str, **script: Any) -> str:

@@ -259,6 +259,11 @@ def test_deployments_of_the_same_host_get_names_of_their_own(load: Load) -> None
         ),
         (
             "[[models.deployments]]",
+            "[[models.deployments]]\nretries = 11",
+            "models[0].deployments[0].retries: must be a whole number <= 10",
+        ),
+        (
+            "[[models.deployments]]",
             '[[models.deployments]]\non_disconnect = "run"',
             "models[0].deployments[0].on_disconnect: must be one of cancel, drain, continue",
         ),

@@ -60,6 +60,7 @@ class Operator:
             "is_active": "on",
             "weight": 1,
             "priority": 0,
+            "retries": 3,
             "on_disconnect": "cancel",
             "streaming": "always",
         }

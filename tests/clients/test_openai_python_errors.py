@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionChunk, ChatCompletionUserMessageParam
 
-from chatapi.worker.routing.retries import MAX_REPETITIONS
+from chatapi.models import USUAL_RETRIES
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
@@ -81,7 +81,7 @@ def test_a_rate_limit_is_tried_again_as_often_as_the_client_likes(
     with pytest.raises(openai.RateLimitError) as raised:
         ask(canonical.with_options(max_retries=2), "status-429-soon")
     assert raised.value.response.request.headers["x-stainless-retry-count"] == "2"
-    assert len(installation.calls("status-429-soon")) == 3 * (1 + MAX_REPETITIONS)
+    assert len(installation.calls("status-429-soon")) == 3 * (1 + USUAL_RETRIES)
 
 
 # ---- broken off

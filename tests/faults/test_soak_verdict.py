@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.worker.routing.retries import MAX_REPETITIONS
+from chatapi.models import USUAL_RETRIES
 from tests.fake_completion import WORDS
 from tests.faults.bookkeeper import Row
 from tests.faults.soak_clients import Guest
@@ -200,7 +200,7 @@ def test_a_key_whose_request_came_to_nothing_may_be_used_again() -> None:
 
 
 def test_a_call_without_a_token_is_repeated_a_few_times() -> None:
-    assert MAX_CALLS == 1 + MAX_REPETITIONS
+    assert MAX_CALLS == 1 + USUAL_RETRIES
     assert violations(heard(), sent=(0, 0, 0, 5)) == []
     assert violations(heard(), sent=(0, 0, 0, 0, 5)) == ["5 calls of the upstream"]
 

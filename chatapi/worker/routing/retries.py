@@ -13,9 +13,8 @@ from chatapi.worker.routing.router import Router
 # Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
 SHARE = 0.2
 BURST = 10.0
-# The most attempts of a request at deployments that it has asked already.
-MAX_REPETITIONS = 3
-# The waits before these are random, up to the first value, then up to twice as much each time.
+# The waits before a deployment is asked again are random: up to the first value, and then up to twice as much
+# as before.
 BACK_OFF_S = 0.25
 # A longer `Retry-After` is left to the client, which can wait without a place in a worker.
 MAX_WAIT_S = 5.0
@@ -152,15 +151,15 @@ class AttemptPlan:
 
     def _step_to_the_same(self) -> Step | None:
         """Ask a deployment again whose failure may have passed, if its time limit has room for a wait."""
-        if self._repetitions >= MAX_REPETITIONS:
-            return None
         now = time.monotonic()
         jitter_s = random.uniform(0, BACK_OFF_S * 2**self._repetitions)  # noqa: S311  nothing secret
         waits = {key: max(0.0, each.not_before - now) for key, each in self._failures.items()}
         routes = [
             each.route
             for key, each in self._failures.items()
-            if waits[key] <= MAX_WAIT_S and now + waits[key] + jitter_s < each.not_after
+            if self._repetitions < each.route.retries
+            and waits[key] <= MAX_WAIT_S
+            and now + waits[key] + jitter_s < each.not_after
         ]
         if not routes or not self._budgets.spend(self._model):
             return None

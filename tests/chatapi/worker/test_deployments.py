@@ -65,6 +65,7 @@ def test_it_loads_what_is_active() -> None:
         weight=3,
         priority=2,
         max_concurrent=5,
+        retries=0,
         timeouts={"connect_ms": 7},
     )
     Deployment.objects.create(model=model, name="off", engine="sandbox", is_active=False)
@@ -74,7 +75,7 @@ def test_it_loads_what_is_active() -> None:
     assert loaded.keys() == {"org/served"}
     (only,) = loaded["org/served"]
     assert (only.target.name, only.weight, only.priority, only.on_disconnect) == ("one", 3, 2, "cancel")
-    assert (only.max_concurrent, only.key) == (5, "org/served one")
+    assert (only.max_concurrent, only.retries, only.key) == (5, 0, "org/served one")
     assert (only.target.upstream_model, only.target.timeouts.connect_ms, only.target.timeouts.total_ms) == (
         "org/served",
         7,

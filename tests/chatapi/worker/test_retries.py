@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from chatapi.models import MAX_RETRIES, USUAL_RETRIES
 from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
 from chatapi.worker.deployments import Route
@@ -15,9 +16,10 @@ from chatapi.worker.routing.retries import AttemptPlan, RetryBudgets, Step
 from chatapi.worker.routing.router import Router
 
 
-def route(name: str, priority: int = 0, first_delta_ms: int = 120_000) -> Route:
+def route(name: str, priority: int = 0, first_delta_ms: int = 120_000, retries: int = USUAL_RETRIES) -> Route:
     timeouts = Timeouts(first_delta_ms=first_delta_ms)
-    return Route(Target(engine="scripted", name=name, timeouts=timeouts), priority=priority)
+    target = Target(engine="scripted", name=name, timeouts=timeouts)
+    return Route(target, priority=priority, retries=retries)
 
 
 def steps(
@@ -40,13 +42,19 @@ def names(taken: list[Step]) -> list[str]:
 def test_each_deployment_is_asked_before_one_is_asked_again() -> None:
     taken = steps(route("first"), route("second", priority=1))
     assert names(taken)[:2] == ["first", "second"]
-    assert len(taken) == 2 + retries.MAX_REPETITIONS
+    assert len(taken) == 2 + USUAL_RETRIES
     assert [step.wait_s for step in taken[:2]] == [0, 0]
+
+
+def test_a_deployment_is_asked_again_as_often_as_it_allows() -> None:
+    assert names(steps(route("once", retries=0))) == ["once"]
+    taken = steps(route("once", retries=0), route("often", priority=1, retries=MAX_RETRIES - 2))
+    assert names(taken) == ["once"] + ["often"] * (MAX_RETRIES - 1)
 
 
 def test_the_waits_are_random_below_a_bound_that_doubles() -> None:
     waits = [[step.wait_s for step in steps(route("only"))[1:]] for _ in range(200)]
-    for number in range(retries.MAX_REPETITIONS):
+    for number in range(USUAL_RETRIES):
         column = sorted(each[number] for each in waits)
         bound = retries.BACK_OFF_S * 2**number
         assert 0 <= column[0] < 0.2 * bound
@@ -67,7 +75,7 @@ def test_what_will_not_pass_is_not_repeated_but_tried_elsewhere(failure: Failed)
 def test_retry_after_is_obeyed() -> None:
     busy = upstream_errors.failure_of_status(429, b"", {"retry-after": "2"})
     waits = [step.wait_s for step in steps(route("only"), failure=busy)[1:]]
-    assert len(waits) == retries.MAX_REPETITIONS
+    assert len(waits) == USUAL_RETRIES
     assert all(1.9 < wait_s < 2 + 2 * retries.BACK_OFF_S * 4 for wait_s in waits)
 
 
@@ -139,7 +147,7 @@ def make_ill(router: Router, routes: list[Route]) -> None:
 def test_the_next_model_is_asked_when_the_retries_are_exhausted() -> None:
     others = [of("b", "one"), of("c", "two")]
     plan = AttemptPlan(Router(), RetryBudgets(), "a", of("a", "one"), None, others)
-    assert asked(plan, Router()) == ["a one"] * (1 + retries.MAX_REPETITIONS) + ["b one", "c two"]
+    assert asked(plan, Router()) == ["a one"] * (1 + USUAL_RETRIES) + ["b one", "c two"]
 
 
 def test_a_model_whose_deployments_all_cool_down_is_asked_last() -> None:
