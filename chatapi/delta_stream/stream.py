@@ -175,9 +175,11 @@ class DeltaStream:
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         """Return names and frames of the inbox's entries behind `after`; wait for the first."""
         key = self.key("inbox", name)
+        # Few the next time, unless this read finds small ones: one that took too long must not be repeated.
+        count, self._inbox_entries = self._inbox_entries, INBOX_ENTRIES
         with redis_errors():
             found = await self._reading.call(
-                "XREAD", "COUNT", self._inbox_entries, "BLOCK", block_ms, "STREAMS", key, after
+                "XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after
             )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         if entries:

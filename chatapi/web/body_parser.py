@@ -150,7 +150,9 @@ class BodyParser:
     async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
             async with asyncio.timeout(self._answer_timeout_s):
-                return await self._in_thread(lambda: self._started().parse(task, pieces))
+                # Apart from the parsing, because only a child that is known here can be killed.
+                child = await self._in_thread(self._started)
+                return await self._in_thread(lambda: child.parse(task, pieces))
         except (OSError, EOFError, TimeoutError, msgspec.DecodeError) as error:
             status = await self._end_child()
             if status == -signal.SIGPROF:
@@ -161,16 +163,17 @@ class BodyParser:
             raise ParserUnavailable(repr(error)) from error
         except BaseException:
             # After a cancellation the child's answer would be taken for the next body's.
-            await asyncio.shield(self._end_child())
+            await self._end_child()
             raise
 
     async def _end_child(self) -> int | None:
         if self._child is not None:
             self._child.process.kill()
-        return await self._in_thread(self._end)
+        # Shielded, because a cancelled caller would take the call back, and leave a dead child behind.
+        return await asyncio.shield(self._in_thread(self._end))
 
-    async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+    def _in_thread(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     def _started(self) -> _Child:
         if self._child is None:

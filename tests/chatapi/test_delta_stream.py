@@ -467,6 +467,22 @@ async def test_few_entries_of_an_inbox_are_read_at_once_if_they_are_large(stream
     assert await counts_of_reads(stream) == [8, 8, 4]
 
 
+async def test_a_read_of_an_inbox_that_took_too_long_is_repeated_with_few_entries(
+    stream: DeltaStream,
+) -> None:
+    """Large entries may have come meanwhile, and many of them take even longer."""
+    generation_id = identity.new_id()
+    for seq in range(1, 9):
+        await stream.publish([entry(generation_id, seq, texts(seq, seq))])
+    [*_, (read_up_to, _)] = await stream.read_inbox("web", after=b"0", block_ms=1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await stream.read_inbox("web", after=read_up_to, block_ms=1_000)
+    for seq in range(9, 30):
+        await stream.publish([entry(generation_id, seq, [Text("x" * 20_000)])])
+    assert len(await stream.read_inbox("web", after=read_up_to, block_ms=1)) == 8
+
+
 async def counts_of_reads(stream: DeltaStream) -> list[int]:
     """Read the inbox to its end; return how many entries each read found."""
     counts, read_up_to = list[int](), b"0"

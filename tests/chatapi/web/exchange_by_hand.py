@@ -22,7 +22,6 @@ class Client:
     def exchange(self, kind: str, *, is_started: bool = False) -> Exchange:
         """Return an exchange of that kind, whose request has no headers."""
         connection: Any = EventStreamConsumer()
-        connection.scope = {"path": "/v1/chat/completions", "headers": []}
-        connection.base_send = self.send
+        connection.scope, connection.base_send = {"path": "/v1/", "headers": []}, self.send
         connection.is_started, connection.is_complete = is_started, False
         return Exchange(KIND[kind], connection)

@@ -3,12 +3,15 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from subprocess import Popen
 
 import pytest
 
 from chatapi.web.body_parser import BodyParser, ParserUnavailable
-from chatapi.wire.parsed_request import parse
+from chatapi.wire.parsed_request import ParsedRequest, parse
 from chatapi.wire.protocols.chat.request import NAME as CHAT
 from chatapi.wire.protocols.text_completions.request import NAME as TEXT
 from chatapi.wire.requests import InvalidRequest
@@ -80,15 +83,63 @@ async def test_one_that_dies_or_stands_still_is_replaced(parser: BodyParser) -> 
     assert await parser.parse([LARGE], CHAT, None) == parse(LARGE, CHAT, None)
 
 
-async def test_a_client_that_leaves_ends_the_parsing_of_its_body(parser: BodyParser) -> None:
+async def begin_endless_parsing(parser: BodyParser) -> "tuple[asyncio.Task[ParsedRequest], Popen[bytes]]":
+    """Return the task, and the child, which stands still with the beginning of the body."""
     await parser.parse([chat_body()], CHAT, None)
-    child = parser._child
-    parsing = asyncio.create_task(parser.parse([LARGE], CHAT, None))
+    assert parser._child is not None
+    child = parser._child.process
+    child.send_signal(signal.SIGSTOP)
+    pieces = in_pieces(LARGE)
+    parsing = asyncio.create_task(parser.parse(pieces, CHAT, None))
+    await until(lambda: len(pieces) < len(in_pieces(LARGE)))
+    return parsing, child
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_client_that_leaves_ends_the_parsing_of_its_body(parser: BodyParser) -> None:
+    parsing, child = await begin_endless_parsing(parser)
+    parsing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await parsing
+    assert child.returncode is not None
+    assert await parser.parse([LARGE], CHAT, None) == parse(LARGE, CHAT, None)
+
+
+async def test_a_client_that_leaves_while_the_child_starts_has_its_body_parsed_by_nobody(
+    parser: BodyParser,
+) -> None:
+    pieces = in_pieces(LARGE)
+    parsing = asyncio.create_task(parser.parse(pieces, CHAT, None))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     parsing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await parsing
-    assert child is not None
-    assert child.process.returncode is not None
+    assert pieces == in_pieces(LARGE)
+    assert await parser.parse(pieces, CHAT, None) == parse(LARGE, CHAT, None)
+
+
+async def test_a_client_that_leaves_while_the_child_ends_leaves_no_dead_one_to_the_next_body(
+    parser: BodyParser,
+) -> None:
+    parsing, child = await begin_endless_parsing(parser)
+    has_died, may_end = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        has_died.set()
+        may_end.wait(10)
+
+    parser._thread.submit(hold_up)
+    child.kill()
+    # Until the end of the child waits for its turn in the thread.
+    await until(lambda: has_died.is_set() and bool(parser._thread._work_queue.qsize()))
+    parsing.cancel()
+    asyncio.get_running_loop().call_soon(may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await parsing
     assert await parser.parse([LARGE], CHAT, None) == parse(LARGE, CHAT, None)
