@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from accounts import end_users
 from chatapi import identity
 from tests.cast import Person, admit, run
 from tests.usage.conftest import plan
@@ -334,3 +335,11 @@ def test_a_search_of_a_long_range_has_one_lower_bound(
     # The last statement reads the requests of one moment, or one request.
     bounds = [len(re.findall(rf'"{column}" >= \S+', query["sql"])) for query in queries[:-1]]
     assert bounds == [1, 1]
+
+
+@pytest.mark.parametrize("owner", ["organization_id", "project_id", "api_key_id"])
+def test_an_end_user_is_found_by_name_also_if_rows_have_its_digest(alice: Person, owner: str) -> None:
+    row = at(alice, 1, end_user=end_users.digest("carol"))
+    at(alice, 2, end_user=end_users.digest("dave"))
+    filters = RequestFilters(**{owner: getattr(row, owner)}, end_user="carol")
+    assert requests_page(filters).rows == [row]
