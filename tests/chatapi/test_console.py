@@ -39,6 +39,13 @@ def is_accepted(secret: str) -> bool:
     return True
 
 
+def test_the_menu_of_an_organization_without_projects_is_not_empty(alice: Person) -> None:
+    Project.objects.update(is_active=False)
+    html = as_role(alice, Role.VIEWER).get(url(alice, "keys")).content.decode()
+    menu = html.partition('<div class="menu">')[2].partition("</div>")[0]
+    assert "All projects" in menu
+
+
 # ---- keys
 
 
