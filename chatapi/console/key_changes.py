@@ -4,6 +4,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import keys
@@ -26,7 +27,12 @@ def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     form = RotationForm(request.POST or None, initial={"public": row.public})
     form.fields["until"].label = f"or at this time ({console.organization.time_zone})"
     if not form.is_valid():
-        context = {"title": f"Rotate {row.name}", "form": form, "key": row}
+        context = {
+            "title": f"Rotate {row.name}",
+            "form": form,
+            "key": row,
+            "has_previous": row.has_previous(timezone.now()),
+        }
         return render(request, console, "rotate_key.html", context)
     row.public = form.cleaned_data["public"]
     try:
@@ -52,6 +58,9 @@ def end_previous(request: HttpRequest, console: Console, key_id: int) -> HttpRes
 def switch(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     """Disable the key, or enable it again."""
     row = _changeable(console, key_id)
+    if row.revoked_at is not None:
+        text = "A revoked key can't be enabled or disabled."
+        return _after(request, console, row, text, is_done=False)
     is_active = request.POST.get("is_active") == "yes"
     keys.set_active(APIKey.objects.filter(pk=row.pk), is_active=is_active)
     return _after(request, console, row, f"The key {row.name} is {'enabled' if is_active else 'disabled'}.")

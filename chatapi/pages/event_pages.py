@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
+from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
@@ -20,6 +21,7 @@ from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
 from chatapi.notifications.models import Delivery, DeliveryAttempt
+from chatapi.notifications.queue import KEEP_LOG
 from usage.models import OPERATORS_KINDS, Event
 from usage.notifications import texts
 
@@ -69,7 +71,9 @@ class EventAdmin(TenantAdmin, ReadOnlyAdmin):
         if row.dispatched_at is None:
             return "not yet"
         numbers = {word: getattr(row, f"{state}_deliveries") for state, word in _STATES.items()}
-        return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or "to nobody"
+        is_kept = row.dispatched_at > timezone.now() - KEEP_LOG
+        nothing = "to nobody" if is_kept else "no longer known"
+        return ", ".join(f"{number} {word}" for word, number in numbers.items() if number) or nothing
 
     @display(description="Sent to")
     def deliveries(self, row: Event) -> str:

@@ -264,7 +264,10 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         # secret.
         form = RotationForm(request.POST or None, initial={"public": row.public})
         if not form.is_valid():
-            context = self._context(request, row, "Rotate an API key") | {"form": form}
+            context = self._context(request, row, "Rotate an API key") | {
+                "form": form,
+                "has_previous": row.has_previous(timezone.now()),
+            }
             return TemplateResponse(request, "chatapi/key_rotation.html", context)
         row.public = form.cleaned_data["public"]
         try:

@@ -39,6 +39,13 @@ def is_accepted(secret: str) -> bool:
     return True
 
 
+def test_the_menu_of_an_organization_without_projects_is_not_empty(alice: Person) -> None:
+    Project.objects.update(is_active=False)
+    html = as_role(alice, Role.VIEWER).get(url(alice, "keys")).content.decode()
+    menu = html.partition('<div class="menu">')[2].partition("</div>")[0]
+    assert "All projects" in menu
+
+
 # ---- keys
 
 
@@ -120,7 +127,7 @@ def test_the_end_of_an_old_secret_is_in_the_organizations_time_zone(alice: Perso
     assert "or at this time (Asia/Tokyo)" in text(client.get(page))
     alice.api_key.refresh_from_db()
     sent = {"public": alice.api_key.public, "overlap": "0", "until": "2099-01-02T03:04"}
-    assert client.post(page, sent).status_code == 200
+    assert "works until 2099-01-02 03:04 JST" in text(client.post(page, sent))
     alice.api_key.refresh_from_db()
     assert f"{alice.api_key.previous_expires_at:%Y-%m-%d %H:%M}" == "2099-01-01 18:04"
 
@@ -134,11 +141,23 @@ def test_a_disabled_key_works_again_when_it_is_enabled(alice: Person) -> None:
     assert is_accepted(alice.key)
 
 
-def test_a_revoked_key_cannot_be_rotated(alice: Person) -> None:
+@pytest.mark.parametrize(("left", "is_named"), [(timedelta(hours=1), True), (-timedelta(hours=1), False)])
+def test_only_an_old_secret_that_works_is_said_to_end(alice: Person, left: timedelta, is_named: bool) -> None:
+    values = {"previous_public": "old", "previous_digest": "x", "previous_expires_at": timezone.now() + left}
+    APIKey.objects.filter(pk=alice.api_key.pk).update(**values)
+    page = as_role(alice, Role.MEMBER).get(url(alice, f"keys/{alice.api_key.pk}/rotate"))
+    assert ("The secret before that one" in text(page)) == is_named
+
+
+def test_a_revoked_key_cannot_be_rotated_or_enabled(alice: Person) -> None:
     client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
+    client.post(f"{page}/switch")
     client.post(f"{page}/revoke")
     assert "Rotate" not in text(client.get(page))
     assert "A revoked key" in text(client.get(f"{page}/rotate", follow=True))
+    enabled = text(client.post(f"{page}/switch", {"is_active": "yes"}, follow=True))
+    assert "A revoked key" in enabled
+    assert "is enabled" not in enabled
 
 
 def test_only_administrators_revoke_an_admin_key(alice: Person, bob: Person) -> None:

@@ -100,6 +100,28 @@ def test_amounts_are_rounded_and_periods_have_names(alice: Person) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        (
+            EventKind.CREDIT,
+            {"balance_usd": "-0.5", "threshold_usd": "5"},
+            "-$0.50 of credit is left, less than $5.00.",
+        ),
+        (
+            EventKind.SPEND,
+            {"spent_usd": "2500000.123", "usual_usd": "1000000.5"},
+            "This day has cost $2,500,000.12 so far. The second highest of the 14 days before cost"
+            " $1,000,000.50.",
+        ),
+    ],
+)
+def test_debts_and_more_than_a_price_can_be_are_amounts_of_sentences(
+    kind: EventKind, data: dict[str, str], said: str
+) -> None:
+    assert sentence(Event(kind=kind, data=data)) == said
+
+
 def test_each_member_chooses_the_kinds_of_mail(alice: Person, settings: Settings) -> None:
     client = as_role(alice, Role.VIEWER)
     page = url(alice, "notifications")

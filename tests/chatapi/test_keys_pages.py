@@ -217,6 +217,15 @@ def test_the_old_secret_is_ended_from_the_keys_page(root: Client, alice: Person)
     assert "End old secret" not in text(root.get(page(alice.api_key)))
 
 
+@pytest.mark.parametrize(("left", "is_named"), [(timedelta(hours=1), True), (-timedelta(hours=1), False)])
+def test_only_an_old_secret_that_works_is_said_to_end(
+    root: Client, alice: Person, left: timedelta, is_named: bool
+) -> None:
+    values = {"previous_public": "old", "previous_digest": "x", "previous_expires_at": timezone.now() + left}
+    APIKey.objects.filter(pk=alice.api_key.pk).update(**values)
+    assert ("The secret before that one" in text(root.get(page(alice.api_key, "rotate")))) == is_named
+
+
 # ---- disabled, enabled, revoked
 
 

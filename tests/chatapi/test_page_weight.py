@@ -33,6 +33,8 @@ from usage.rollups import closing, refused_requests
 from usage.rollups.refused_requests import Refusal
 
 MAX_BYTES, MAX_QUERIES = 150_000, 12
+# PostgreSQL has its own clock, which a page may ask once, too; SQLite has that of this process.
+CLOCK = "SELECT clock_timestamp()"
 # Views that look up the project or the key, which other views don't: the name in a chip, and whose it is.
 MORE_QUERIES = {
     r"^usage\?.*group=.*&key=": 1,
@@ -163,10 +165,11 @@ def measure(client: Client, paths: dict[str, str]) -> list[str]:
     for name, path in paths.items():
         with CaptureQueriesContext(connection) as asked:
             response: Any = client.get(path)
+        count = len(asked) - any(each["sql"] == CLOCK for each in asked)
         is_page = not response.streaming and "text/html" in response.headers.get("content-type", "text/html")
         # A file is written into the audit log, too.
-        if len(asked) > most_queries(name) + (not is_page):
-            wrong.append(f"{name}: {len(asked)} queries")
+        if count > most_queries(name) + (not is_page):
+            wrong.append(f"{name}: {count} queries")
         if not is_page:
             continue
         if len(response.content) > MAX_BYTES:

@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from accounts import end_users
 from chatapi import identity
 from tests.cast import Person, admit, run
 from tests.usage.conftest import plan
@@ -184,6 +185,18 @@ def test_a_search_stops_after_so_many_rows_and_is_continued(
     assert walk(filters) == [row.id for row in reversed(rare)]
 
 
+@pytest.mark.parametrize("owner", [None, "organization_id", "api_key_id"])
+@pytest.mark.parametrize("searched", [2, 3, 4])
+def test_a_search_that_stops_within_a_batch_goes_on_in_it(
+    alice: Person, owner: str | None, searched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generation_list, "SEARCHED", searched)
+    rows = [at(alice, minute) for minute in (0, 1, 1, 1, 1, 1, 1, 2)]
+    filters = RequestFilters(model="small", **({owner: getattr(rows[0], owner)} if owner else {}))
+    newest_first = sorted(rows, key=lambda row: (row.admitted_at, row.id), reverse=True)
+    assert walk(filters, limit=5) == [row.id for row in newest_first]
+
+
 def test_a_full_page_of_a_search_looks_at_no_more_rows(
     alice: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,5 +332,14 @@ def test_a_search_of_a_long_range_has_one_lower_bound(
     with CaptureQueriesContext(connection) as queries:
         requests_page(RequestFilters(organization_id=owner, since=BEGIN, until=end, deployment="none"))
     column = "admitted_at" if is_of_one else "id"
-    bounds = re.findall(rf'"{column}" >= \S+', queries[-1]["sql"])
-    assert len(bounds) == 1, bounds
+    # The last statement reads the requests of one moment, or one request.
+    bounds = [len(re.findall(rf'"{column}" >= \S+', query["sql"])) for query in queries[:-1]]
+    assert bounds == [1, 1]
+
+
+@pytest.mark.parametrize("owner", ["organization_id", "project_id", "api_key_id"])
+def test_an_end_user_is_found_by_name_also_if_rows_have_its_digest(alice: Person, owner: str) -> None:
+    row = at(alice, 1, end_user=end_users.digest("carol"))
+    at(alice, 2, end_user=end_users.digest("dave"))
+    filters = RequestFilters(**{owner: getattr(row, owner)}, end_user="carol")
+    assert requests_page(filters).rows == [row]

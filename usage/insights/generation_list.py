@@ -66,20 +66,32 @@ def _page(filters: RequestFilters, after: str | None, limit: int) -> Page:
     scan = _Scan.of(resolved)
     if start is not None:
         scan = scan.after(start)
-    count = limit + 1
-    is_search = resolved.is_search
-    rows = (
-        scan.search(resolved, SEARCHED, count) if is_search else matching(scan.newest_first, resolved)[:count]
-    )
-    found = list(rows.select_related("organization", "project", "api_key"))
-    found.sort(key=scan.place_of, reverse=True)
+    if resolved.is_search:
+        found, floor = _searched(scan, resolved, limit + 1)
+    else:
+        found, floor = _with_owners(matching(scan.newest_first, resolved)[: limit + 1]), None
     if len(found) > limit:
         return Page(found[:limit], str(_Cursor.of(found[limit - 1])), None)
-    floor = scan.row_at(SEARCHED) if is_search else None
-    if floor is not None:
-        # Requests that came meanwhile have moved it: the next page has those that are beyond it.
-        found = [row for row in found if scan.place_of(row) >= scan.place_of(floor)]
     return Page(found, str(floor) if floor else None, floor.admitted_at if floor else None)
+
+
+def _searched(
+    scan: "_Scan", filters: RequestFilters, count: int
+) -> "tuple[list[Generation], _Cursor | None]":
+    """Return so many of the newest rows that match, and the place where the search stopped before."""
+    found = sorted(_with_owners(scan.search(filters, SEARCHED, count)), key=scan.place_of, reverse=True)
+    floor = scan.row_at(SEARCHED) if len(found) < count else None
+    if floor is None:
+        return found, None
+    # The search may have stopped within a batch, whose rows have one time: the others of it follow. Requests
+    # that came meanwhile have moved the place: the next page has those that are beyond it.
+    last = _with_owners(matching(scan.at(floor).newest_first, filters)[:count])
+    found = [row for row in found if scan.place_of(row) >= scan.place_of(floor) and row not in last]
+    return found + last, floor
+
+
+def _with_owners(rows: QuerySet[Generation]) -> list[Generation]:
+    return list(rows.select_related("organization", "project", "api_key"))
 
 
 def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) -> Page:
@@ -95,8 +107,7 @@ def _sorted_page(filters: RequestFilters, after: "_Place | None", limit: int) ->
     if after is not None:
         value: Any = after.value if filters.sort == "cost" else timedelta(microseconds=after.value)
         rows = rows.filter(Q(place__lt=value) | Q(place=value, id__lt=after.id))
-    rows = rows.order_by("-place", "-id").select_related("organization", "project", "api_key")
-    found: list[Any] = list(rows[: limit + 1])
+    found: list[Any] = _with_owners(rows.order_by("-place", "-id")[: limit + 1])
     cursor = str(_Place.of(found[limit - 1])) if len(found) > limit else None
     return Page(found[:limit], cursor, floor.admitted_at if floor else None)
 
@@ -258,6 +269,11 @@ class _Scan:
             return replace(self, lower=Q(id__gte=place.id))
         later = Q(admitted_at__gt=place.admitted_at) | Q(admitted_at=place.admitted_at, id__gte=place.id)
         return replace(self, lower=Q(admitted_at__gte=place.admitted_at) & later)
+
+    def at(self, place: _Cursor) -> "_Scan":
+        """Return the rows at a place of `row_at`."""
+        same = Q(id=place.id) if self.is_by_id else Q(admitted_at=place.admitted_at)
+        return replace(self, lower=same)
 
     def search(self, filters: RequestFilters, searched: int, count: int) -> QuerySet[Generation]:
         """Return the newest rows that match, in any order, of so many that are looked at at most.

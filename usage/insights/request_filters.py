@@ -9,6 +9,7 @@ from django.db import connection
 from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
+from accounts import end_users
 from usage.insights.sources import Filters
 from usage.models import Generation
 from usage.models.generations import ANY_ERROR, FAILED
@@ -105,8 +106,8 @@ def _unindexed(filters: RequestFilters) -> dict[str, Any]:
     lookups = {column: getattr(filters, name) for name, column in _UNINDEXED.items()}
     if filters.outcome == ANY_ERROR:
         lookups |= {"outcome": None, "outcome__in": FAILED}
-    if filters.organization_id is None:
-        lookups["end_user"] = filters.end_user
+    if filters.organization_id is None and filters.end_user:
+        lookups["end_user__in"] = (filters.end_user, end_users.digest(filters.end_user))
     if filters.time == "settled":
         lookups |= {"settled_at__gte": filters.since, "settled_at__lt": filters.until}
     return {column: value for column, value in lookups.items() if value is not None}

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from usage.books.outbox import SOFT_LIMIT
 from usage.formatting import money
 from usage.models import Event, EventKind
-from usage.pricing import from_usd
+from usage.pricing import NANODOLLARS
 
 Data = Mapping[str, Any]
 
@@ -60,7 +61,8 @@ def _period(data: Data) -> str:
 
 
 def _amount(usd: str) -> str:
-    return money(from_usd(usd))
+    # A debt and a large sum are no prices, so `from_usd` would refuse them.
+    return money(int(Decimal(usd) * NANODOLLARS))
 
 
 def _key(data: Data) -> str:

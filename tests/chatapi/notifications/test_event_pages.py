@@ -104,6 +104,15 @@ def test_an_event_says_that_nobody_gets_it_or_not_yet(root: Client, event: Event
     assert "Not sent yet" in page_of(root, event)
 
 
+def test_the_list_does_not_say_of_old_events_that_nobody_got_them(
+    root: Client, event: Event, now: datetime
+) -> None:
+    Event.objects.update(dispatched_at=now - timedelta(days=31))
+    listed = text(root.get(reverse("admin:usage_event_changelist")))
+    assert "to nobody" not in listed
+    assert "no longer known" in listed
+
+
 def test_an_event_for_very_many_people_has_a_small_page(
     root: Client, alice: Person, event: Event, now: datetime
 ) -> None:
