@@ -10,6 +10,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from accounts import access, keys
 from accounts.models import APIKey
 from chatapi.console.key_forms import NewKeyForm
+from chatapi.console.no_credit import NoCredit
 from chatapi.console.tenancy import Console, newest_first, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
@@ -48,6 +49,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
     if not form.is_valid():
         context: dict[str, Any] = {"title": "New API key", "form": form}
         context["may_add_project"] = console.may("accounts.add_project")
+        context["no_credit"] = NoCredit.of(console)
         return render(request, console, "new_key.html", context)
     return secret_page(request, console, form.instance, form.issue(), "API key created")
 
@@ -61,6 +63,7 @@ def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str
         "secret": secret,
         "snippets": key_snippets.snippets(row, secret, base_url(request), models),
         "has_model": bool(models),
+        "no_credit": None if row.is_test else NoCredit.of(console),
     }
     return render(request, console, "key_secret.html", context)
 
