@@ -55,6 +55,14 @@ def share(part: int, whole: int) -> str:
     return f"{percent:.2g} %" if percent < 1 else f"{percent:.3g} %"
 
 
+def rate(part: int, whole: int) -> str:
+    """Return the part in percent as a column has it, with two decimals: "2.00 %"; "<0.01 %" if that would
+    hide it.
+    """
+    text = f"{100 * part / whole if whole else 0:.2f} %"
+    return "<0.01 %" if part and text == "0.00 %" else text
+
+
 def duration(ms: float | None) -> str:
     """Return a duration such as "38 ms", "1.24 s", "2 min 5 s" or "3 h 20 min"; a dash for None."""
     if ms is None:

@@ -22,6 +22,7 @@ from requests import RequestException
 
 from accounts.audit import recorder
 from accounts.sign_in import addresses, mail, providers
+from chatapi.console.browsers import browser_of
 from chatapi.console.password_pages import AddressForm
 
 View = Callable[..., HttpResponse]
@@ -112,7 +113,9 @@ def account_page(request: HttpRequest) -> HttpResponse:
         "totp": next((each for each in factors if each.type == Authenticator.Type.TOTP), None),
         "passkeys": [each for each in factors if each.type == Authenticator.Type.WEBAUTHN],
         "codes_left": len(codes.wrap().get_unused_codes()) if codes else None,
-        "sessions": UserSession.objects.purge_and_list(person),
+        "sessions": [
+            (each, browser_of(each.user_agent)) for each in UserSession.objects.purge_and_list(person)
+        ],
     }
     return render(request, "console/account.html", context)
 

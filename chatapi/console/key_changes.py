@@ -1,4 +1,6 @@
-"""Changes of an API key: a new secret, disabling and enabling it, and revoking it for good."""
+"""Changes of an API key: its name and rights, a new secret, disabling and enabling it, and revoking it for
+good.
+"""
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
@@ -10,9 +12,26 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts import keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
+from chatapi.console.key_forms import KeyForm
 from chatapi.console.key_pages import key_of, may_change, secret_page
 from chatapi.console.tenancy import Console, page, render
 from chatapi.pages.key_forms import RotationForm
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page("accounts.change_apikey")
+def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
+    """Show the form of the key's name, rights and expiry; save it."""
+    row = _changeable(console, key_id)
+    if row.revoked_at is not None:
+        return _after(request, console, row, "A revoked key can't be changed.", is_done=False)
+    title = f"Change {row.name}"
+    form = KeyForm(request.POST or None, console, instance=row)
+    if not form.is_valid():
+        context = {"title": title, "form": form, "key": row}
+        return render(request, console, "change_key.html", context, 400 if form.errors else 200)
+    form.change()
+    return _after(request, console, row, f"The key {row.name} is changed. This holds within a second.")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

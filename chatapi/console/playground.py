@@ -11,13 +11,14 @@ from django.views.decorators.http import require_POST, require_safe
 from accounts import keys
 from accounts.audit import recorder
 from accounts.models import APIKey, KeyScope, Project
+from chatapi.console.no_credit import NoCredit
 from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import STREAMING, base_url, code_of
 from chatapi.wire.protocols.chat import CHAT
 
 KEY_LASTS = timedelta(minutes=15)
-# In the session: the id of its key for each project.
+# In the session: the id of its key for each project and kind.
 _KEYS = "playground_keys"
 # By the names of snippets.py and protocols.js.
 _PROTOCOLS = {
@@ -42,6 +43,7 @@ def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
         "protocols": _PROTOCOLS.items(),
         "dialects": _DIALECTS,
         "may_add_project": console.may("accounts.add_project"),
+        "no_credit": NoCredit.of(console),
     }
     return render(request, console, "playground.html", context)
 
@@ -68,22 +70,23 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
 @require_POST
 @page("accounts.add_apikey")
 def new_key(request: HttpRequest, console: Console) -> HttpResponse:
-    """Return a secret of the session's key for the project; the one before ends."""
+    """Return a secret of the session's key for the project, a test key if wished; the one before ends."""
     wished = request.POST.get("project", "")
     project = next((row for row in console.projects if str(row.pk) == wished), None)
     if project is None:
         raise Http404("There is no such project.")
-    known = request.session.get(_KEYS, {})
-    row, secret = _secret(project, known.get(str(project.pk)))
-    request.session[_KEYS] = known | {str(project.pk): row.pk}
+    is_test = request.POST.get("test_key") == "on"
+    known, name = request.session.get(_KEYS, {}), f"{project.pk}{' test' if is_test else ''}"
+    row, secret = _secret(project, known.get(name), is_test=is_test)
+    request.session[_KEYS] = known | {name: row.pk}
     return JsonResponse({"key": secret})
 
 
 @transaction.atomic
-def _secret(project: Project, key_id: int | None) -> tuple[APIKey, str]:
+def _secret(project: Project, key_id: int | None, *, is_test: bool) -> tuple[APIKey, str]:
     """Give the session's key a new secret and more time, or make one; return it with the secret.
 
-    One key for each session, so that the list of keys stays short and its use is seen together.
+    One key of each kind for each session, so that the list of keys stays short and its use is seen together.
     """
     expires_at = timezone.now() + KEY_LASTS
     usable = APIKey.objects.filter(pk=key_id or 0, project=project, is_active=True, revoked_at=None)
@@ -94,6 +97,7 @@ def _secret(project: Project, key_id: int | None) -> tuple[APIKey, str]:
     row = APIKey(
         project=project,
         name="playground",
+        is_test=is_test,
         scopes=[KeyScope.COMPLETIONS, KeyScope.GENERATIONS],
         expires_at=expires_at,
     )

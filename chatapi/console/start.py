@@ -1,19 +1,26 @@
 """Start: the steps from an empty organization to its first request, each ticked off once it is done."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.db.models import Exists
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.models import APIKey, Member, Organization
+from chatapi.console.no_credit import NoCredit
 from chatapi.console.offers import first_model
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import CURL, base_url, written
-from usage.books import credit
 from usage.models import BudgetLimit, Generation, HourlyUsage
-from usage.payment import configuration
+from usage.rollups import refused_requests
+from usage.rollups.refused_requests import KeyRefusals
+
+# Of the refused requests that the page shows before there is one that is not refused.
+REFUSED_WITHIN = timedelta(hours=24)
+MAX_REFUSALS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +39,11 @@ class Step:
 @page("accounts.view_organization")
 def start_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the checklist; a script follows the first request while it streams."""
-    steps = _steps(console)
+    no_credit = NoCredit.of(console)
+    steps = _steps(console, no_credit)
     done = {step.id: step.is_done for step in steps}
     model, origin = first_model(console), base_url(request)
-    balance = credit.balance(console.organization)
-    may_pay = configuration.is_on() and console.may("payment.add_payment")
+    key = "YOUR_TEST_KEY" if no_credit else "YOUR_KEY"
     context = {
         "title": "Start",
         "steps": steps,
@@ -44,20 +51,21 @@ def start_page(request: HttpRequest, console: Console) -> HttpResponse:
         "has_request": done["request"],
         "model": model,
         "may_play": console.may("accounts.add_apikey"),
-        "curl": written(CURL, origin=origin, key="YOUR_KEY", model=model or "MODEL"),
-        # Live keys are refused until there is credit.
-        "needs_credit": balance.is_required and balance.available_nanodollars <= 0,
-        "credit_url": console.url("credit") if may_pay else "",
+        "curl": written(CURL, origin=origin, key=key, model=model or "MODEL"),
+        "key_name": key,
+        "no_credit": no_credit,
+        "refusals": [] if done["request"] else _refusals(console),
         "feed": console.url("home_of") + "live/feed",
     }
     return render(request, console, "start.html", context)
 
 
-def _steps(console: Console) -> list[Step]:
+def _steps(console: Console, no_credit: NoCredit | None) -> list[Step]:
     organization = console.organization
     key, generation, settled, limit, colleague = _found(organization)
     may = console.may
     project_id = console.projects[0].pk if console.projects else ""
+    new_key_url = console.url("new_key", project=project_id) if may("accounts.add_apikey") else ""
     return [
         Step(
             "project",
@@ -72,8 +80,8 @@ def _steps(console: Console) -> list[Step]:
             "Create an API key",
             "Clients send it with each request. It is shown once.",
             key,
-            "New API key",
-            console.url("new_key", project=project_id) if may("accounts.add_apikey") else "",
+            "New test key" if no_credit else "New API key",
+            no_credit.test_key_url if no_credit else new_key_url,
         ),
         Step("request", "Send the first request", "It appears here while it streams.", generation or settled),
         Step(
@@ -93,6 +101,15 @@ def _steps(console: Console) -> list[Step]:
             console.url("invite") if may("accounts.add_member") else "",
         ),
     ]
+
+
+def _refusals(console: Console) -> list[KeyRefusals]:
+    """Return the requests that were refused lately, by key and reason, the most frequent first."""
+    if not console.may("usage.view_hourlyusage"):
+        return []
+    now = timezone.now()
+    organization_id = console.organization.pk
+    return refused_requests.by_key(now - REFUSED_WITHIN, now, MAX_REFUSALS, organization_id=organization_id)
 
 
 def _found(organization: Organization) -> tuple[bool, ...]:

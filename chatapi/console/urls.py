@@ -45,6 +45,7 @@ _of_organization = [
     path("keys", key_pages.list_page, name="keys"),
     path("keys/new", key_pages.new_page, name="new_key"),
     path("keys/<int:key_id>", key_pages.key_page, name="key"),
+    path("keys/<int:key_id>/change", key_changes.change, name="change_key"),
     path("keys/<int:key_id>/rotate", key_changes.rotate, name="rotate_key"),
     path("keys/<int:key_id>/end-previous", key_changes.end_previous, name="end_previous_key"),
     path("keys/<int:key_id>/switch", key_changes.switch, name="switch_key"),

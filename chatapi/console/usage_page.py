@@ -12,7 +12,7 @@ from chatapi.console.filters import ConsoleUsageForm, scoped
 from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
-from usage.formatting import count, duration, share
+from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
 from usage.insights.generation_list import SEARCHED, error_codes
 from usage.insights.speed import Speed, percentile, speeds
@@ -129,7 +129,7 @@ def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
     for (group_id, name), totals in sums.items():
         label = form.label(form.group_by, name)
         url = "" if group_id is None else form.narrowed_url(group_id)
-        lines.append(GroupLine(label, url, totals, share(totals.failed_requests, totals.requests)))
+        lines.append(GroupLine(label, url, totals, rate(totals.failed_requests, totals.requests)))
     return sorted(lines, key=lambda line: (not line.url, -line.totals.requests, line.label))
 
 
@@ -175,7 +175,7 @@ def _trends(buckets: Sequence[Any], columns: Sequence[Column]) -> list[Trend]:
         draw(
             "Error rate", share(whole.failed_requests, whole.requests), buckets,
             [Layer("failed", "colour-bad", [_permyriad(each.totals) for each in columns])],
-            lambda value: share(value, 10_000),
+            lambda value: rate(value, 10_000),
         ),
         draw(
             "Time to first token", _typical(firsts, duration), buckets,

@@ -74,6 +74,19 @@ def source(slug: str) -> str:
 
 
 @cache
+def descriptions() -> dict[str, str]:
+    """Return the first sentence of each guide up to a colon, as HTML without links, by slug."""
+    found = {}
+    for slug in menu():
+        paragraph = source(slug).split("\n\n", 2)[1].replace("\n", " ")
+        sentence = re.split(r"(?<=\.) |:(?: |$)", paragraph)[0].removesuffix(".") + "."
+        tokens = MARKDOWN.parseInline(sentence)[0].children or []
+        shown = [token for token in tokens if token.type not in ("link_open", "link_close")]
+        found[slug] = MARKDOWN.renderer.render(shown, MARKDOWN.options, {})
+    return found
+
+
+@cache
 def guide(slug: str) -> Guide | None:
     """Return the guide, or None if there is none of this slug."""
     if slug not in menu():

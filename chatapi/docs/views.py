@@ -34,7 +34,11 @@ def front_page(request: HttpRequest) -> HttpResponse:
 @_public
 def index(request: HttpRequest) -> HttpResponse:
     """Introduce the guides and the reference."""
-    return _page(request, "index", "Documentation", {"base_url": base_url(request)})
+    listed = [
+        (slug, title, mark_safe(guides.descriptions()[slug]))  # noqa: S308 - docs/*.md are ours
+        for slug, title in guides.menu().items()
+    ]
+    return _page(request, "index", "Documentation", {"base_url": base_url(request), "guides": listed})
 
 
 @_public

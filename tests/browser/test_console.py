@@ -147,9 +147,9 @@ def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
     rest = (
         "usage usage?start=2020-01-01&end=2020-01-02 live live?key=1 budgets budgets/new?key=1 "
         "budgets/rate-limits budgets/rate-limits/new settings settings/projects/1 "
-        "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/1/rotate "
-        "keys/new models models/sandbox models/sandbox-embedding projects/new budgets/new playground "
-        "members members/invite "
+        "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/1/change "
+        "keys/1/rotate keys/new models models/sandbox models/sandbox-embedding projects/new budgets/new "
+        "playground members members/invite "
         f"audit statements statements/{month} requests/{generation_id} requests?outcome=failed "
         "overview?start=2020-01-01&end=2020-01-02 notifications notifications?kind=key.expiring webhooks "
         "webhooks/new"

@@ -110,6 +110,41 @@ def test_no_list_loses_a_column(page: Page, installation: Installation, running:
     assert {path: cells for path, cells in lost.items() if cells} == {}
 
 
+SHORT_KEY = """
+from accounts.keys import create_key, get_or_create_project
+create_key(get_or_create_project("Donaudampfschifffahrtsgesellschaft", "Kundenservice"), name="key 199")
+"""
+# Whether a text's last two characters are in one line.
+ENDS_WHOLE = """(element) => {
+  const text = document.createTreeWalker(element, NodeFilter.SHOW_TEXT).nextNode();
+  const range = document.createRange();
+  range.setStart(text, text.length - 2);
+  range.setEnd(text, text.length);
+  return range.getClientRects().length === 1;
+}"""
+
+
+def test_a_small_laptop_breaks_no_short_text(page: Page, installation: Installation, running: str) -> None:
+    made = installation.manage("shell", "--no-imports", "-c", SHORT_KEY)
+    assert made.returncode == 0, made.stderr
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/accounts/apikey/")
+    name = page.get_by_role("link", name="key 199", exact=True)
+    assert name.evaluate("(link) => link.getClientRects().length") == 1
+    page.goto(f"{installation.url}/admin/usage/price/")
+    for date in page.locator("#result_list th.field-begins a").all():
+        assert date.evaluate("(link) => link.getClientRects().length") == 1, date.inner_text()
+    for model in ("accounts/apikey", "usage/refusedrequests"):
+        page.goto(f"{installation.url}/admin/{model}/")
+        field = page.locator("#searchbar")
+        field.fill(field.get_attribute("placeholder") or "")
+        assert field.evaluate("(field) => field.scrollWidth <= field.clientWidth"), model
+    page.goto(f"{installation.url}/admin/")
+    keys = page.locator(".panel", has=page.get_by_role("heading", name="Top keys"))
+    for link in keys.locator("tbody .who a").all():
+        assert link.evaluate(ENDS_WHOLE), link.inner_text()
+
+
 def test_what_runs_is_seen_and_stopped_on_a_phone(
     page: Page, installation: Installation, running: str
 ) -> None:

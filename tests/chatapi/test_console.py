@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.auth.models import User
@@ -10,6 +11,8 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
+from accounts import keys
+from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
@@ -164,11 +167,71 @@ def test_only_administrators_revoke_an_admin_key(alice: Person, bob: Person) -> 
     APIKey.objects.filter(pk=bob.api_key.pk).update(is_admin=True, manages_as="owner")
     path = url(alice, f"keys/{bob.api_key.pk}/revoke")
     for role in (Role.MEMBER, Role.ADMIN):
-        for change in ("rotate", "end-previous", "switch", "revoke"):
+        for change in ("change", "rotate", "end-previous", "switch", "revoke"):
             assert as_role(alice, role).post(f"{path.removesuffix('revoke')}{change}").status_code == 403
     assert is_accepted(bob.key)
     assert as_role(alice, Role.OWNER).post(path).status_code == 302
     assert APIKey.objects.get(pk=bob.api_key.pk).revoked_at is not None
+
+
+def test_a_keys_name_rights_and_expiry_change_and_the_audit_log_has_it(
+    alice: Person, small: ServedModel
+) -> None:
+    Organization.objects.update(time_zone="Asia/Tokyo")
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
+    assert f'href="{page}/change"' in client.get(page).content.decode()
+    sent = {"name": "backend", "scopes": ["models", "completions"], "allowed_models": ["small"]}
+    sent |= {"default_dialect": "bitseek", "expires_at": "2099-01-02T03:04"}
+    assert "The key backend is changed." in text(client.post(f"{page}/change", sent, follow=True))
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    assert (row.name, row.scopes, row.allowed_models) == ("backend", ["models", "completions"], ["small"])
+    assert (row.default_dialect, f"{row.expires_at:%Y-%m-%d %H:%M}") == ("bitseek", "2099-01-01 18:04")
+    assert is_accepted(alice.key)
+    entry = AuditEntry.objects.filter(action="changed", object_id=str(row.pk)).latest("pk")
+    assert set(entry.changes) == {"name", "scopes", "allowed_models", "default_dialect", "expires_at"}
+    assert entry.actor == alice.user.username
+
+
+def test_a_changed_key_keeps_what_the_form_does_not_offer(alice: Person, small: ServedModel) -> None:
+    moment = timezone.now().replace(microsecond=17) + timedelta(days=9)
+    kept = {"scopes": ["usage", "models"], "allowed_models": ["gone", "small"], "expires_at": moment}
+    APIKey.objects.filter(pk=alice.api_key.pk).update(**kept)
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}/change")
+    form = client.get(page).content.decode()
+    assert "gone (not offered now)" in form
+    assert "management – " not in form
+    keys.rotate(APIKey.objects.get(pk=alice.api_key.pk), None)
+    sent = {name: kept[name] for name in ("scopes", "allowed_models")}
+    local = timezone.localtime(moment, ZoneInfo(alice.project.organization.time_zone))
+    client.post(page, {**sent, "name": "renamed", "expires_at": f"{local:%Y-%m-%dT%H:%M}"})
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    assert {name: getattr(row, name) for name in kept} == kept
+    assert row.name == "renamed"
+    assert not is_accepted(alice.key), "the rotation holds"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": ""}, {"scopes": ["management"]}, {"allowed_models": ["others"]}, {"expires_at": "soon"}],
+    ids=str,
+)
+def test_a_wrong_change_of_a_key_names_its_field_and_changes_nothing(
+    alice: Person, small: ServedModel, wrong: dict[str, Any]
+) -> None:
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}/change")
+    before = APIKey.objects.filter(pk=alice.api_key.pk).values().get()
+    answer = client.post(page, {"name": "backend", **wrong})
+    assert answer.status_code == 400
+    assert 'class="error"' in answer.content.decode()
+    assert APIKey.objects.filter(pk=alice.api_key.pk).values().get() == before
+
+
+def test_a_revoked_key_cannot_be_changed(alice: Person) -> None:
+    client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
+    client.post(f"{page}/revoke")
+    answer = client.post(f"{page}/change", {"name": "again"}, follow=True)
+    assert "A revoked key" in text(answer)
+    assert not APIKey.objects.filter(name="again").exists()
 
 
 # ---- the playground's key

@@ -45,6 +45,7 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "keys": ("viewer", NOBODY),
     "key": ("viewer", NOBODY),
     "new_key": ("member", "member"),
+    "change_key": ("member", "member"),
     "rotate_key": ("member", "member"),
     "end_previous_key": (NOBODY, "member"),
     "switch_key": (NOBODY, "member"),
@@ -93,8 +94,8 @@ TABLE: dict[str, tuple[str | None, str | None]] = {
     "remove_domain": (NOBODY, "owner"),
 }
 OF_A_ROW = (
-    "request", "live_stop", "key", "rotate_key", "end_previous_key", "switch_key", "revoke_key", "invitation",
-    "change_role", "remove_member", "statement", "budget",
+    "request", "live_stop", "key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key",
+    "invitation", "change_role", "remove_member", "statement", "budget",
     "remove_budget", "rate_limit", "remove_rate_limit", "project_settings", "webhook",
     "rotate_webhook", "switch_webhook", "test_webhook", "remove_webhook", "replay_webhook",
     "member_password", "change_domain", "remove_domain",
@@ -168,7 +169,9 @@ class House:
             "request": str(request),
             "live_stop": str(request),
             "model": "small",
-            **dict.fromkeys(("key", "rotate_key", "end_previous_key", "switch_key", "revoke_key"), key),
+            **dict.fromkeys(
+                ("key", "change_key", "rotate_key", "end_previous_key", "switch_key", "revoke_key"), key
+            ),
             **of_member,
         }
         rows |= {"budget": budget, "remove_budget": budget, "rate_limit": rate, "remove_rate_limit": rate}

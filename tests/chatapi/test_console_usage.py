@@ -105,10 +105,10 @@ def test_it_is_filtered_by_error_and_metadata(alice: Person, query: str, request
 @pytest.mark.parametrize(
     ("query", "expected"),
     [
-        ("group=error", [("upstream timeout", 1, "100 %")]),
-        ("group=metadata", [("research", 2, "50 %"), ("sales", 1, "0 %")]),
-        ("group=model", [("small", 3, "33.3 %")]),
-        ("group=key", [("alice", 3, "33.3 %")]),
+        ("group=error", [("upstream timeout", 1, "100.00 %")]),
+        ("group=metadata", [("research", 2, "50.00 %"), ("sales", 1, "0.00 %")]),
+        ("group=model", [("small", 3, "33.33 %")]),
+        ("group=key", [("alice", 3, "33.33 %")]),
         ("", []),
     ],
 )

@@ -63,6 +63,19 @@ def test_examples_have_the_readers_base_url() -> None:
     )
 
 
+def test_the_index_describes_each_guide_by_its_first_sentence() -> None:
+    shown = page("/docs")
+    assert len(re.findall(r'<span class="line faint">[^<]', shown)) + shown.count('faint"><code>') == 19
+    for description in (
+        "Each model has prices per million tokens, in US dollars.",
+        "A statement says what an organization owes for a month.",
+        "chatapi can let organizations pay by Stripe.",
+        "A key begins with <code>ck_live_</code> or <code>ck_test_</code>.",
+        "An error has its HTTP status and OpenAI&#x27;s envelope.",
+    ):
+        assert f'<span class="line faint">{description}</span>'.replace("&#x27;", "'") in shown
+
+
 def test_a_copied_example_is_the_command_without_prompt_and_output() -> None:
     copied = re.search(r'<span id="example-[^"]+">(.*?)</span>', page("/docs/errors"), re.DOTALL)
     assert copied is not None

@@ -347,7 +347,9 @@ def test_other_sessions_are_listed_and_ended(alice: Person) -> None:
     here, elsewhere = Client(HTTP_USER_AGENT="here"), Client(HTTP_USER_AGENT="elsewhere")
     for client in (here, elsewhere):
         sign_in(client, "alice")
-    assert "elsewhere" in here.get("/console/account").content.decode()
+    assert '<span class="line faint wrap" title="elsewhere">elsewhere</span>' in (
+        here.get("/console/account").content.decode()
+    )
     here.post("/console/account/sessions/end")
     assert elsewhere.get("/console/account").status_code == 302
     assert here.get("/console/account").status_code == 200

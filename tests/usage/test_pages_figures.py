@@ -42,6 +42,15 @@ def test_a_column_has_six_decimals_the_last_of_which_may_be_unseen_zeros(
 
 
 @pytest.mark.parametrize(
+    ("part", "whole", "written"),
+    [(0, 0, "0.00 %"), (0, 7, "0.00 %"), (1, 50, "2.00 %"), (2, 94, "2.13 %"), (1, 30_000, "<0.01 %"),
+     (1, 1, "100.00 %")],
+)  # fmt: skip
+def test_a_column_of_rates_has_two_decimals(part: int, whole: int, written: str) -> None:
+    assert formatting.rate(part, whole) == written
+
+
+@pytest.mark.parametrize(
     ("number", "written"),
     [
         (0, "0"),

@@ -7,7 +7,7 @@ const CODE_WAIT_MS = 300; // After the last change of the form, before its code 
 
 const find = (id) => document.getElementById(id);
 const form = find("playground");
-const secrets = new Map(); // By project, as promises.
+const secrets = new Map(); // By project and kind, as promises.
 let stopping = null; // Of the request that runs: its AbortController.
 let codeTimer;
 let codeAsked; // The AbortController of the question for code that waits for its answer.
@@ -138,9 +138,10 @@ function showCodeSoon() {
 
 // ---- the key
 
-async function newSecret(project) {
+async function newSecret(project, isTest) {
   const sent = new FormData();
   sent.set("project", project);
+  if (isTest) sent.set("test_key", "on");
   sent.set("csrfmiddlewaretoken", form.querySelector("[name=csrfmiddlewaretoken]").value);
   const answer = await fetch(form.dataset.keyUrl, { method: "POST", body: sent });
   if (!answer.ok || answer.redirected) throw new Error("No key for this project: reload the page and sign in again.");
@@ -148,26 +149,28 @@ async function newSecret(project) {
 }
 
 // Returns a promise that both columns share: each new secret ends the one before.
-function secretOf(project) {
-  if (!secrets.has(project)) {
-    const secret = newSecret(project);
-    secrets.set(project, secret);
-    secret.catch(() => secrets.delete(project));
+function secretOf(project, isTest) {
+  const kind = `${project} ${isTest}`;
+  if (!secrets.has(kind)) {
+    const secret = newSecret(project, isTest);
+    secrets.set(kind, secret);
+    secret.catch(() => secrets.delete(kind));
   }
-  return secrets.get(project);
+  return secrets.get(kind);
 }
 
 async function ask(path, options = {}) {
   const project = find("project").value;
+  const isTest = find("test_key").checked;
   const send = async () => fetch(form.dataset.root + path.slice(1), {
     ...options,
-    headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project)}` },
+    headers: { ...options.headers, Authorization: `Bearer ${await secretOf(project, isTest)}` },
   });
-  const used = secretOf(project);
+  const used = secretOf(project, isTest);
   const answer = await send();
   if (answer.status !== 401) return answer;
   // It has expired, or another tab has a newer one. The other column may have a new one already.
-  if (secrets.get(project) === used) secrets.delete(project);
+  if (secretOf(project, isTest) === used) secrets.delete(`${project} ${isTest}`);
   return send();
 }
 
@@ -194,7 +197,8 @@ async function send() {
   const bodies = chosen.map((option) => bodyFor(protocol, option.value));
   const path = protocol.path(find("dialect").value);
   const { signal } = stopping;
-  const run = (column, index) => column.run(protocol, path, bodies[index], { price: Number(chosen[index].dataset.price), signal });
+  const priceOf = (option) => (find("test_key").checked ? 0 : Number(option.dataset.price));
+  const run = (column, index) => column.run(protocol, path, bodies[index], { price: priceOf(chosen[index]), signal });
   await Promise.all(columns.map(run));
 }
 
@@ -202,7 +206,7 @@ form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (stopping) return;
   stopping = new AbortController();
-  for (const id of ["send", "second"]) find(id).disabled = true;
+  for (const id of ["send", "second", "test_key"]) find(id).disabled = true;
   find("stop").disabled = false;
   find("stop").focus();
   let failed = null;
@@ -214,7 +218,7 @@ form?.addEventListener("submit", async (event) => {
   } finally {
     const hadFocus = document.activeElement === find("stop") || document.activeElement === document.body;
     stopping = null;
-    for (const id of ["send", "second"]) find(id).disabled = false;
+    for (const id of ["send", "second", "test_key"]) find(id).disabled = false;
     find("stop").disabled = true;
     if (hadFocus) find("send").focus();
   }

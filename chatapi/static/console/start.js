@@ -53,6 +53,9 @@ async function look() {
     announce(fresh.querySelector("h2").textContent.trim());
     shown.replaceWith(document.adoptNode(fresh));
   }
+  const refused = document.getElementById("refused");
+  const refusedNow = page.getElementById("refused");
+  if (refused && refusedNow && refused.innerHTML !== refusedNow.innerHTML) refused.replaceChildren(...refusedNow.childNodes);
   if (!document.getElementById("streaming")) feed?.close();
   document.getElementById("done-count").textContent = page.getElementById("done-count").textContent;
   if (!("isOpen" in page.getElementById("steps").dataset)) clearInterval(looking);

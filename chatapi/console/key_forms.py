@@ -1,0 +1,128 @@
+"""The forms of an API key: its name and rights, and a new one with its limits and budget."""
+
+from typing import Any
+
+from django import forms
+from django.db import transaction
+from django.forms import BoundField
+
+from accounts import keys
+from accounts.models import APIKey, KeyScope, Project, RateLimit
+from chatapi.console.offers import model_names
+from chatapi.console.tenancy import Console
+from chatapi.wire.dialects import DIALECTS
+from usage.models import BudgetLimit, Scope
+from usage.pages.budget_lines import PERIODS
+from usage.pages.forms import USDField
+
+# Only admin keys can use these, which the admin makes.
+_OF_ADMIN_KEYS = (KeyScope.USAGE, KeyScope.MANAGEMENT)
+
+
+class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """The name, rights, dialect and end of a key."""
+
+    scopes = forms.MultipleChoiceField(
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Leave empty to allow everything.",
+    )
+    allowed_models = forms.MultipleChoiceField(
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Leave empty to allow all models.",
+    )
+    default_dialect = forms.ChoiceField(
+        label="Dialect",
+        choices=[("", "the server's default"), *((name, name) for name in DIALECTS)],
+        required=False,
+        help_text="The form of the answers. The URL's prefix and the header X-ChatAPI-Dialect override it.",
+    )
+
+    class Meta:
+        model = APIKey
+        fields = ["name", "scopes", "allowed_models", "default_dialect", "expires_at"]
+        widgets = {"expires_at": forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")}
+
+    def __init__(self, data: Any, console: Console, **kwargs: Any) -> None:
+        super().__init__(data, **kwargs)
+        self.fields["expires_at"].label = f"Expires ({console.organization.time_zone})"
+        fields: Any = self.fields
+        row, known = self.instance, model_names(console)
+        # What the key has stays a choice: without it, saving could let the key do more than before.
+        fields["scopes"].choices = [
+            each
+            for each in KeyScope.choices
+            if row.is_admin or each[0] in row.scopes or each[0] not in _OF_ADMIN_KEYS
+        ]
+        fields["allowed_models"].choices = [(name, name) for name in known] + [
+            (name, f"{name} (not offered now)") for name in row.allowed_models if name not in known
+        ]
+
+    def clean_expires_at(self) -> Any:
+        """Keep the seconds of a time that stays: the field has minutes."""
+        chosen, before = self.cleaned_data["expires_at"], self.instance.expires_at
+        is_same = chosen and before and chosen == before.replace(second=0, microsecond=0)
+        return before if is_same else chosen
+
+    def change(self) -> None:
+        """Save these columns only: a rotation may have changed others since the form was opened."""
+        self.instance.save(update_fields=KeyForm.Meta.fields)
+
+
+class NewKeyForm(KeyForm):
+    """A new key of one of the organization's projects, with limits of its own."""
+
+    test_key = forms.BooleanField(
+        required=False, label="Test key", help_text="Reaches only the sandbox engine, and is free."
+    )
+    requests_per_minute = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
+    tokens_per_minute = forms.IntegerField(min_value=0, max_value=2**53, required=False)
+    budget = USDField(label="Budget in USD", widget=forms.TextInput, required=False)
+    period = forms.ChoiceField(label="Budget is for", choices=list(PERIODS.items()), required=False)
+
+    class Meta(KeyForm.Meta):
+        fields = ["project", *KeyForm.Meta.fields]
+
+    field_order = ["project", "name", "test_key"]
+    limits = ("requests_per_minute", "tokens_per_minute")
+
+    def __init__(self, data: Any, console: Console, *, is_test: bool) -> None:
+        initial = {"project": console.project, "name": "", "test_key": is_test}
+        super().__init__(data, console, initial=initial)
+        project: Any = self.fields["project"]
+        project.queryset = Project.objects.filter(pk__in=[row.pk for row in console.projects])
+        project.label_from_instance = lambda row: row.name
+        project.empty_label = None
+        own_limits = {"accounts.add_ratelimit": self.limits, "usage.add_budgetlimit": ("budget", "period")}
+        for permission, names in own_limits.items():
+            if not console.may(permission):
+                for name in names:
+                    del self.fields[name]
+
+    @property
+    def limit_fields(self) -> list[BoundField]:
+        """Return the fields of limits that the person may set."""
+        return [self[name] for name in (*self.limits, "budget", "period") if name in self.fields]
+
+    def clean(self) -> dict[str, Any]:
+        """Set the kind before the secret is made."""
+        self.instance.is_test = self.cleaned_data.get("test_key", False)
+        return self.cleaned_data
+
+    def issue(self) -> str:
+        """Save the key with its limits, all or nothing; return its secret."""
+        data = self.cleaned_data
+        with transaction.atomic():
+            secret = keys.issue(self.instance)
+            limits = {name: data[name] for name in self.limits if data.get(name) is not None}
+            if limits:
+                RateLimit.objects.create(api_key=self.instance, **limits)
+            if data.get("budget") is not None:
+                BudgetLimit.objects.create(
+                    scope=Scope.API_KEY,
+                    scope_id=self.instance.pk,
+                    period=data["period"] or next(iter(PERIODS)),
+                    limit_nanodollars=data["budget"],
+                )
+        return secret

@@ -1,0 +1,32 @@
+"""What pages say to an organization whose requests with live keys are refused because it has no credit."""
+
+from dataclasses import dataclass
+
+from chatapi.console.tenancy import Console
+from usage.books import credit
+from usage.payment import configuration
+
+
+@dataclass(frozen=True, slots=True)
+class NoCredit:
+    """How the organization gets credit, and what is free; a URL is empty if the person may not go there."""
+
+    takes_payments: bool
+    credit_url: str
+    test_key_url: str
+
+    @classmethod
+    def of(cls, console: Console) -> "NoCredit | None":
+        """Return what to say to the person; None if there is credit, or none is required."""
+        balance = credit.balance(console.organization)
+        if not balance.is_required or balance.nanodollars > 0:
+            return None
+        takes_payments = configuration.is_on()
+        may_pay = takes_payments and console.may("payment.add_payment")
+        may_make = console.may("accounts.add_apikey")
+        project_id = console.projects[0].pk if console.projects else ""
+        return cls(
+            takes_payments,
+            credit_url=console.url("credit") if may_pay else "",
+            test_key_url=console.url("new_key", project=project_id, test="on") if may_make else "",
+        )
