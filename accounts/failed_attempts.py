@@ -115,7 +115,7 @@ class FailedAttempts:
                     count.failures = total + count.new
                     count.ends_at = time.monotonic() + left_ms / 1_000
 
-    async def share_for_ever(self, redis: Redis, prefix: str) -> None:
+    async def share_forever(self, redis: Redis, prefix: str) -> None:
         """Share every second, whether Redis is available or not."""
         while True:
             await asyncio.sleep(SHARE_S)

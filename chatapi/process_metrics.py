@@ -151,7 +151,7 @@ class Snapshot(msgspec.Struct):
     """Empty in those of an older release."""
 
 
-async def publish_for_ever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:
+async def publish_forever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:
     """Write this process's numbers every `PUBLISH_S`; `active` counts what it works on."""
     name = f"{socket.gethostname()[:40]}:{os.getpid()}"
     while True:

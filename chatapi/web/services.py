@@ -26,7 +26,7 @@ from chatapi.delta_stream import NOT_STARTED, ByServer, Cancellation, DeltaStrea
 from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
-from chatapi.process_metrics import publish_for_ever
+from chatapi.process_metrics import publish_forever
 from chatapi.redis_client import DedicatedConnection
 from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import Entry, TaskQueue
@@ -160,17 +160,17 @@ class Services:
         for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
             services.in_background(supervise(loop))
         services.in_background(
-            supervise(partial(attempts.share_for_ever, services._redis.shared, settings.REDIS_KEY_PREFIX))
+            supervise(partial(attempts.share_forever, services._redis.shared, settings.REDIS_KEY_PREFIX))
         )
         services.in_background(services.parser.start())
         services.in_background(supervise(services._publish_metrics))
-        services.in_background(supervise(partial(refused_requests.write_for_ever, services.commits)))
+        services.in_background(supervise(partial(refused_requests.write_forever, services.commits)))
         cls._instance = services
         return services
 
     async def _publish_metrics(self) -> None:
         prefix = settings.REDIS_KEY_PREFIX
-        await publish_for_ever(self._redis.shared, prefix, "web", lambda: self.inboxes.open_count)
+        await publish_forever(self._redis.shared, prefix, "web", lambda: self.inboxes.open_count)
 
     async def model(self, caller: Caller, name: str) -> CatalogModel | None:
         """Return the model that is served to the caller by this name, or None. Raises `DatabaseUnavailable`.

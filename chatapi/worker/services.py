@@ -17,7 +17,7 @@ from chatapi.concurrency import Batch, CachedValue, Loop, supervise
 from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.models import Engine as EngineName
-from chatapi.process_metrics import publish_for_ever
+from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import tokens
@@ -35,7 +35,7 @@ from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
 from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.routing.router import Router
-from chatapi.worker.routing.shared_cool_downs import exchange_for_ever
+from chatapi.worker.routing.shared_cool_downs import exchange_forever
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import KEY_REVOKED, Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -133,10 +133,10 @@ class Services:
 
     async def _publish_metrics(self) -> None:
         prefix = settings.REDIS_KEY_PREFIX
-        await publish_for_ever(self._redis.shared, prefix, "worker", lambda: len(self.running))
+        await publish_forever(self._redis.shared, prefix, "worker", lambda: len(self.running))
 
     async def _exchange_health(self) -> None:
-        await exchange_for_ever(self.router, self._redis.shared, settings.REDIS_KEY_PREFIX, self.name)
+        await exchange_forever(self.router, self._redis.shared, settings.REDIS_KEY_PREFIX, self.name)
 
     def _has_free_slot(self) -> bool:
         return len(self.running) + len(self._awaited) < slot_count()

@@ -32,6 +32,8 @@ from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.rollups import closing, refused_requests
 from usage.rollups.refused_requests import Refusal
 
+# Some hundred pages, one after the other, on a machine that has other work.
+pytestmark = pytest.mark.timeout(180)
 MAX_BYTES, MAX_QUERIES = 150_000, 12
 # PostgreSQL has its own clock, which a page may ask once, too; SQLite has that of this process.
 CLOCK = "SELECT clock_timestamp()"

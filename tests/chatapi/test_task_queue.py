@@ -136,7 +136,7 @@ def test_organizations_take_turns_however_many_of_one_wait(valkey: Valkey) -> No
     assert {valkey.client.zscore(turns, queue.message(*each)) for each in (("b9", 2), ("a400", 1))} == {0}
 
 
-def test_classes_wait_for_the_ones_before_them_but_not_for_ever(valkey: Valkey) -> None:
+def test_classes_wait_for_the_ones_before_them_but_not_forever(valkey: Valkey) -> None:
     queue = TaskQueue(probe_app, "note", QUEUE)
     flex = [Entry(f"flex{number}", 1, QueueClass.FLEX) for number in range(2)]
     background = [Entry(f"background{number}", 1, QueueClass.BACKGROUND) for number in range(2)]

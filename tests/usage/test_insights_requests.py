@@ -333,7 +333,7 @@ def test_a_search_of_a_long_range_has_one_lower_bound(
         requests_page(RequestFilters(organization_id=owner, since=BEGIN, until=end, deployment="none"))
     column = "admitted_at" if is_of_one else "id"
     # The last statement reads the requests of one moment, or one request.
-    bounds = [len(re.findall(rf'"{column}" >= \S+', query["sql"])) for query in queries[:-1]]
+    bounds = [len(re.findall(rf'"{column}" >= \S+', query["sql"])) for query in queries.captured_queries[:-1]]
     assert bounds == [1, 1]
 
 

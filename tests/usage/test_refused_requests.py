@@ -196,7 +196,7 @@ async def test_a_process_that_ends_writes_its_counts() -> None:
     door: Any = Door()
     counter = RefusedRequestCounter()
     counter.count(Refusal(1, 429, "a"))
-    writing = asyncio.create_task(counter.write_for_ever(door))
+    writing = asyncio.create_task(counter.write_forever(door))
     await asyncio.sleep(0)
     writing.cancel()
     await asyncio.wait([writing])

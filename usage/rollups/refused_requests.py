@@ -86,7 +86,7 @@ class RefusedRequestCounter:
             for refusal, requests in written.items():
                 self.count(refusal, requests)
 
-    async def write_for_ever(self, commits: GroupCommit) -> None:
+    async def write_forever(self, commits: GroupCommit) -> None:
         """Write every few seconds until cancelled, and then a last time."""
         try:
             while True:

@@ -41,7 +41,7 @@ OUTCOMES = {
 AT_ONCE = 32
 
 
-async def watch_for_ever(commits: GroupCommit, redis: Redis, prefix: str) -> None:
+async def watch_forever(commits: GroupCommit, redis: Redis, prefix: str) -> None:
     """Look for events, for ever. Any number of processes may do it at the same time."""
     looks = [partial(_look, commits, find) for find in watch.LOOKS]
     looks += [partial(_look_at_deployments, commits, redis, prefix), partial(_delete_old, commits)]
@@ -84,7 +84,7 @@ def _outages(down: Collection[str], now: datetime) -> list[NewEvent]:
     return outages.changes(now, [key for _, key in keys if key in down], models)
 
 
-async def deliver_for_ever(commits: GroupCommit) -> None:
+async def deliver_forever(commits: GroupCommit) -> None:
     """Deliver what is due, for ever. Any number of processes may do it at the same time."""
     for kind, outcome in product(KINDS, OUTCOMES.values()):
         DELIVERY_ATTEMPTS.add(kind, outcome, number=0)

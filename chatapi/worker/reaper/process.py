@@ -10,13 +10,13 @@ from django.conf import settings
 
 from accounts.loop_clock import clock
 from chatapi.concurrency import supervise
-from chatapi.process_metrics import publish_for_ever
+from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.serving.liveness import alive
 from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
-from chatapi.worker.reaper.notifying import deliver_for_ever, watch_for_ever
+from chatapi.worker.reaper.notifying import deliver_forever, watch_forever
 from chatapi.worker.reaper.payments import keep_payments
 from chatapi.worker.reaper.reaper import Reaper
 from chatapi.worker.reaper.response_storage import store_responses
@@ -37,9 +37,9 @@ async def _run() -> None:
     reaping = asyncio.create_task(supervise(reaper.run))
     by_server = (collect_garbage, store_responses)
     loops = [partial(each, commits, stream) for stream in redis.streams for each in by_server]
-    loops.append(partial(publish_for_ever, redis.shared, prefix, "reaper", lambda: 0))
-    loops.append(partial(watch_for_ever, commits, redis.shared, prefix))
-    loops.append(partial(deliver_for_ever, commits))
+    loops.append(partial(publish_forever, redis.shared, prefix, "reaper", lambda: 0))
+    loops.append(partial(watch_forever, commits, redis.shared, prefix))
+    loops.append(partial(deliver_forever, commits))
     loops.append(partial(keep_house, commits))
     if configuration.is_on():
         loops.append(partial(keep_payments, commits))

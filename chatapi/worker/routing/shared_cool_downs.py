@@ -67,7 +67,7 @@ return answer
 """
 
 
-async def exchange_for_ever(router: Router, redis: Redis, prefix: str, name: str) -> None:
+async def exchange_forever(router: Router, redis: Redis, prefix: str, name: str) -> None:
     """Exchange every second, whether Redis is available or not."""
     while True:
         try:

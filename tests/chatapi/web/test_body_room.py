@@ -58,7 +58,7 @@ async def test_an_organization_that_waits_for_its_own_share_keeps_nobody_waiting
     await cancel(*alice)
 
 
-async def test_a_large_body_is_not_overtaken_for_ever() -> None:
+async def test_a_large_body_is_not_overtaken_forever() -> None:
     room = BodyRoom(LARGEST)
     running = [await room.acquire(each, LARGEST) for each in (ALICE, ALICE, BOB, BOB)]
     large = begin(room, CAROL)

@@ -43,10 +43,10 @@ def drain() -> Iterator[Drain]:
 
 def test_a_drain_refuses_new_connections(drain: Drain) -> None:
     with pytest.raises(ConnectionRefusedError):
-        connect_for_ever(drain.probe)
+        connect_forever(drain.probe)
 
 
-def connect_for_ever(probe: Probe) -> None:
+def connect_forever(probe: Probe) -> None:
     while True:
         probe.client().__exit__()
 

@@ -41,10 +41,10 @@ def test_a_client_that_never_closes_an_ended_connection_is_cut_off(probe: Probe)
         assert client.response().status == 200
         assert client.is_hung_up()
         with pytest.raises(ConnectionError):
-            send_for_ever(client)
+            send_forever(client)
 
 
-def send_for_ever(client: Client) -> None:
+def send_forever(client: Client) -> None:
     while True:
         client.send(b"x")
         time.sleep(0.05)

@@ -322,7 +322,7 @@ async def test_it_reads_gzip(engine: OpenAICompatibleEngine) -> None:
         assert await deltas_of(engine, call_of(url)) == [Started(), Text("a"), Finished("stop")]
 
 
-async def test_much_that_says_nothing_holds_nobody_up_and_is_not_read_for_ever(
+async def test_much_that_says_nothing_holds_nobody_up_and_is_not_read_forever(
     engine: OpenAICompatibleEngine,
 ) -> None:
     async with compressed(PINGS) as url, longest_turn() as longest:

@@ -21,7 +21,7 @@ def run() -> Run:
     return Run(Claimed(identity.new_id(), 1, "model", 10, 1, is_test=False, organization_id=1), "web")
 
 
-async def wait_for_ever(run: Run) -> None:
+async def wait_forever(run: Run) -> None:
     async with run.scope():
         await asyncio.Event().wait()
 
@@ -30,7 +30,7 @@ async def test_a_stop_ends_what_the_run_awaits(run: Run) -> None:
     run.begin_attempt("openai", OnDisconnect.CANCEL)
     asyncio.get_running_loop().call_soon(run.cancel, Cancellation.CLIENT_LEFT)
     with pytest.raises(TimeoutError):
-        await wait_for_ever(run)
+        await wait_forever(run)
     assert run.stopped is not None
     assert run.stopped.ending is Ending.CLIENT_LEFT
 
@@ -64,7 +64,7 @@ async def test_a_second_deployment_can_be_stopped_like_the_first(run: Run) -> No
         pass
     asyncio.get_running_loop().call_soon(run.fence_off)
     with pytest.raises(TimeoutError):
-        await wait_for_ever(run)
+        await wait_forever(run)
 
 
 @pytest.mark.parametrize(

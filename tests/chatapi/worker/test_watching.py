@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from accounts.models import APIKey
-from chatapi.worker.reaper.notifying import watch_for_ever
+from chatapi.worker.reaper.notifying import watch_forever
 from tests.cast import Person
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
@@ -42,7 +42,7 @@ async def test_a_look_that_fails_does_not_stop_the_others(redis: Redis, alice: P
         return set(Event.objects.values_list("kind", flat=True))
 
     await commits.read(prepare)
-    watching = asyncio.create_task(watch_for_ever(commits, redis, "watching:"))
+    watching = asyncio.create_task(watch_forever(commits, redis, "watching:"))
     try:
         async with asyncio.timeout(20):
             while await commits.read(kinds) != {"key.expiring"}:
