@@ -272,14 +272,19 @@ def test_no_button_is_over_an_example(page: Page, installation: Installation, si
         assert text["x"] + text["width"] <= button["x"]
 
 
+def make_key(page: Page, console_url: str, name: str) -> None:
+    """Create a key, and go on to its page."""
+    page.goto(f"{console_url}/keys/new")
+    page.get_by_label("Name").fill(name)
+    page.get_by_role("button", name="Create the key").click()
+    page.get_by_role("link", name="I have copied it").click()
+
+
 def test_a_key_is_rotated_and_disabled(
     page: Page, installation: Installation, ids: dict[str, int], used: str
 ) -> None:
     sign_in(page, installation, "tess")
-    page.goto(f"{installation.url}/console/{ids['Tests']}/keys/new")
-    page.get_by_label("Name").fill("to rotate")
-    page.get_by_role("button", name="Create the key").click()
-    page.get_by_role("link", name="I have copied it").click()
+    make_key(page, f"{installation.url}/console/{ids['Tests']}", "to rotate")
     page.get_by_role("link", name="Rotate").click()
     page.get_by_role("button", name="Make a new secret").click()
     expect(page.get_by_role("heading", name="API key rotated")).to_be_visible()
@@ -308,10 +313,7 @@ def test_a_key_is_revoked_after_a_second_press(
     page: Page, installation: Installation, ids: dict[str, int], used: str
 ) -> None:
     sign_in(page, installation, "tess")
-    page.goto(f"{installation.url}/console/{ids['Tests']}/keys/new")
-    page.get_by_label("Name").fill("short-lived")
-    page.get_by_role("button", name="Create the key").click()
-    page.get_by_role("link", name="I have copied it").click()
+    make_key(page, f"{installation.url}/console/{ids['Tests']}", "short-lived")
     page.get_by_role("button", name="Revoke").click()
     page.get_by_role("button", name="Really revoke?").click()
     expect(page.get_by_text("The key short-lived is revoked.")).to_be_visible()
