@@ -54,9 +54,13 @@ class _Child:
         with theirs:
             channel = theirs.fileno()
             malloc = {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")}
-            process = subprocess.Popen(  # noqa: S603  no input
-                _COMMAND, cwd=_ROOT, env=malloc, stdin=channel, stdout=channel, close_fds=True
-            )
+            try:
+                process = subprocess.Popen(  # noqa: S603  no input
+                    _COMMAND, cwd=_ROOT, env=malloc, stdin=channel, stdout=channel, close_fds=True
+                )
+            except OSError:
+                ours.close()
+                raise
         return cls(process, ours)
 
     def parse(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:

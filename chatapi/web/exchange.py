@@ -71,8 +71,8 @@ class Exchange:
         self.protocol = PROTOCOLS.get(kind.protocol) or protocol_of(
             connection.scope["path"], {name.decode("latin-1") for name in self.request_headers}
         )
-        """Has the form of the response: the kind's protocol, or that of the generation in the URL, which its
-        client's stands for until it is found.
+        """Has the form of the response: the kind's protocol. For a URL with a generation, it is the client's
+        until the generation is found, and then the generation's.
         """
         self.dialect: Dialect | None = None
         self.status: int | None = None

@@ -92,7 +92,7 @@ def answer_to(exchange: Exchange, generation: Generation | Admission) -> Answer:
 
 
 def begin_answer(exchange: Exchange, generation: Generation | Admission, dialect: Dialect) -> Answer:
-    """Return the same, and name the generation in the response's headers."""
+    """Return what all parts have in common, and name the generation in the response's headers."""
     answer = answer_to(exchange, generation)
     exchange.response_headers.append((b"x-generation-id", dialect.public_id(answer.id).encode()))
     return answer

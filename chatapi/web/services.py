@@ -111,12 +111,8 @@ class Services:
         self._full_stores: dict[int, CachedValue[bool]] = {}
         self.callers = CallerCache(settings.KEY_CACHE_MS)
         self._look_ups = Batch(self._look_up_all)
-        self.catalog: CachedValue[dict[str, CatalogModel]] = CachedValue(
-            lambda: self.commits.read(catalog.load)
-        )
-        self.discounts: CachedValue[dict[int, int]] = CachedValue(
-            lambda: self.commits.read(prices.current_discounts)
-        )
+        self.catalog = CachedValue(lambda: self.commits.read(catalog.load))
+        self.discounts = CachedValue(lambda: self.commits.read(prices.current_discounts))
         limits = RateLimits(shared, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.open_generations = OpenGenerations(
