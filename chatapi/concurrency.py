@@ -112,6 +112,29 @@ async def supervise(loop: Loop) -> None:
         await asyncio.sleep(RESTART_DELAY_S)
 
 
+async def repeat(
+    every_s: float,
+    subject: str,
+    *duties: Callable[[], Awaitable[object]],
+    expected: tuple[type[Exception], ...],
+) -> None:
+    """Perform the duties every `every_s`, until this call is cancelled.
+
+    A failure of an `expected` type is one line of the log. Any other one is a bug, which must not stop the
+    other duties.
+    """
+    while True:
+        for duty in duties:
+            try:
+                await duty()
+            except expected as error:
+                log.warning("%s: %r", subject, error)
+            except Exception:
+                name = getattr(duty, "func", duty).__name__  # of a partial: its function's
+                log.exception("%s: %s failed", subject, name)
+        await asyncio.sleep(every_s)
+
+
 async def retry(
     call: Callable[[], Awaitable[Result]], waits_s: Sequence[float], errors: tuple[type[Exception], ...]
 ) -> Result:

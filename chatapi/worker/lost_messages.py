@@ -10,7 +10,6 @@ commit and the enqueueing.
 If the request is lost too, the worker that claims the generation voids it with `request_lost`.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from uuid import UUID
@@ -18,6 +17,7 @@ from uuid import UUID
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from chatapi.concurrency import repeat
 from chatapi.task_queue import Entry, QueueClass, TaskQueue
 from usage.books import reports
 from usage.database.group_commit import GroupCommit
@@ -53,17 +53,15 @@ class LostMessages:
         self._missing = set[str]()
 
     async def run(self) -> None:
-        """Look every `LOOK_S` while this worker has a free slot, for ever."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                if self._has_free_slot():
-                    await self.look()
-            except (RedisError, UsageError) as error:
-                log.warning("lost messages: %r", error)
+        """Look every `LOOK_S`, for ever."""
+        await repeat(LOOK_S, "lost messages", self.look, expected=(RedisError, UsageError))
 
     async def look(self) -> None:
-        """Enqueue the lost generations again. Raises `RedisError` or `UsageError`."""
+        """Enqueue the lost generations again if this worker has a free slot. Raises `RedisError` or
+        `UsageError`.
+        """
+        if not self._has_free_slot():
+            return
         waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
         # A busy worker claims late what it has taken.
         entries = [

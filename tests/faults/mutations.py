@@ -213,7 +213,7 @@ MUTATIONS = (
     Mutation(
         "the log of a generation whose settler died is never deleted",
         "chatapi/worker/reaper/garbage_collection.py",
-        "            await delete_settled(commits, stream)\n",
+        "            await stream.forget(left_ms)\n",
         "            pass\n",
         ("tests/chatapi/test_canaries.py",),
     ),

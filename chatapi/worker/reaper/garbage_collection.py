@@ -3,11 +3,12 @@
 That happens if the process that settled the generation crashed before it published the terminal delta.
 """
 
-import asyncio
 import logging
+from functools import partial
 
 from django.conf import settings
 
+from chatapi.concurrency import repeat
 from chatapi.delta_stream import DeltaStream, StreamUnavailable
 from usage.books import reports
 from usage.database.group_commit import GroupCommit
@@ -24,12 +25,8 @@ async def collect_garbage(commits: GroupCommit, stream: DeltaStream) -> None:
 
     Any number of processes may do it at the same time.
     """
-    while True:
-        try:
-            await delete_settled(commits, stream)
-        except (UsageError, StreamUnavailable) as error:
-            log.warning("garbage collection: %r", error)
-        await asyncio.sleep(_pause_s())
+    duty = partial(delete_settled, commits, stream)
+    await repeat(_pause_s(), "garbage collection", duty, expected=(UsageError, StreamUnavailable))
 
 
 async def delete_settled(commits: GroupCommit, stream: DeltaStream) -> None:

@@ -2,12 +2,13 @@
 invariants.
 """
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
 from chatapi import response_store
+from chatapi.concurrency import repeat
 from usage.books import idempotency
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable, UsageError
@@ -27,24 +28,12 @@ DAYS_AT_ONCE = 31
 
 async def keep_house(commits: GroupCommit) -> None:
     """Do all duties every `EVERY_S`, for ever. Any number of processes may do it at the same time."""
-    while True:
-        for duty in (
-            _seal,
-            _close_days,
-            _itemize_days,
-            _issue_statements,
-            _forget_old,
-            _delete_responses,
-            _check_books,
-        ):
-            try:
-                await duty(commits)
-            except UsageError as error:
-                log.warning("housekeeping: %r", error)
-            except Exception:
-                # A bug in one duty must not stop the others.
-                log.exception("housekeeping: %s failed", duty.__name__)
-        await asyncio.sleep(EVERY_S)
+    duties = (
+        *(_seal, _close_days, _itemize_days, _issue_statements),
+        *(_forget_old, _delete_responses, _check_books),
+    )
+    bound = (partial(duty, commits) for duty in duties)
+    await repeat(EVERY_S, "housekeeping", *bound, expected=(UsageError,))
 
 
 async def _seal(commits: GroupCommit) -> None:

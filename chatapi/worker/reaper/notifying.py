@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from chatapi import catalog
+from chatapi.concurrency import repeat
 from chatapi.notifications import mail, queue, webhooks
 from chatapi.notifications.dispatch import BATCH, dispatch
 from chatapi.notifications.health import KINDS, MAIL, WEBHOOK
@@ -45,16 +46,7 @@ async def watch_forever(commits: GroupCommit, redis: Redis, prefix: str) -> None
     """Look for events, for ever. Any number of processes may do it at the same time."""
     looks = [partial(_look, commits, find) for find in watch.LOOKS]
     looks += [partial(_look_at_deployments, commits, redis, prefix), partial(_delete_old, commits)]
-    while True:
-        for look in looks:
-            try:
-                await look()
-            except (UsageError, RedisError) as error:
-                log.warning("looking for events: %r", error)
-            except Exception:
-                # A bug in one look must not stop the others.
-                log.exception("looking for events failed")
-        await asyncio.sleep(WATCH_EVERY_S)
+    await repeat(WATCH_EVERY_S, "looking for events", *looks, expected=(UsageError, RedisError))
 
 
 async def _look(commits: GroupCommit, find: watch.Find) -> None:
@@ -89,16 +81,16 @@ async def deliver_forever(commits: GroupCommit) -> None:
     for kind, outcome in product(KINDS, OUTCOMES.values()):
         DELIVERY_ATTEMPTS.add(kind, outcome, number=0)
     async with webhooks.new_session() as session:
-        while True:
-            try:
-                now = await commits.read(database_now)
-                while await commits.read(dispatch, now) == BATCH:
-                    pass
-                while await deliver(commits, session, now) == AT_ONCE:
-                    now = await commits.read(database_now)
-            except UsageError as error:
-                log.warning("events are not delivered: %r", error)
-            await asyncio.sleep(DELIVER_EVERY_S)
+        due = partial(_deliver_due, commits, session)
+        await repeat(DELIVER_EVERY_S, "events are not delivered", due, expected=(UsageError,))
+
+
+async def _deliver_due(commits: GroupCommit, session: aiohttp.ClientSession) -> None:
+    now = await commits.read(database_now)
+    while await commits.read(dispatch, now) == BATCH:
+        pass
+    while await deliver(commits, session, now) == AT_ONCE:
+        now = await commits.read(database_now)
 
 
 async def deliver(commits: GroupCommit, session: aiohttp.ClientSession, now: datetime) -> int:

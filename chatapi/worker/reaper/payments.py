@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from functools import partial
 
 from django.conf import settings
 
+from chatapi.concurrency import repeat
 from usage.database.group_commit import GroupCommit
 from usage.errors import StripeRefused, StripeUnavailable, UsageError
 from usage.payment import outbox, payments, sender, stripe_api
@@ -20,16 +22,8 @@ ORGANIZATIONS_AT_ONCE = 100
 
 async def keep_payments(commits: GroupCommit) -> None:
     """Do both for ever. Any number of processes may do it at the same time."""
-    while True:
-        for duty in (look_at_payments, report_usage):
-            try:
-                await duty(commits)
-            except UsageError as error:
-                log.warning("%s: %r", duty.__name__, error)
-            except Exception:
-                # A bug in one duty must not stop the other.
-                log.exception("%s failed", duty.__name__)
-        await asyncio.sleep(EVERY_S)
+    duties = partial(look_at_payments, commits), partial(report_usage, commits)
+    await repeat(EVERY_S, "payments", *duties, expected=(UsageError,))
 
 
 async def look_at_payments(commits: GroupCommit) -> None:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import msgspec
 from django.conf import settings
 
-from chatapi.concurrency import shield_until_done
+from chatapi.concurrency import repeat, shield_until_done
 from chatapi.delta_stream import (
     MAX_SEQ,
     NOT_STARTED,
@@ -60,13 +60,11 @@ class Reaper:
 
     async def run(self) -> None:
         """Look every `REAPER_MS`, for ever."""
-        while True:
-            try:
-                while await self.reap() == BATCH:
-                    pass
-            except UsageError as error:
-                log.warning("reaper: %r", error)
-            await asyncio.sleep(settings.REAPER_MS / 1_000)
+        await repeat(settings.REAPER_MS / 1_000, "reaper", self._reap_all, expected=(UsageError,))
+
+    async def _reap_all(self) -> None:
+        while await self.reap() == BATCH:
+            pass
 
     async def reap(self) -> int:
         """Close up to `BATCH` orphans; return their number."""

@@ -4,11 +4,12 @@ Each is on a list in Redis since its admission. So no response waits until it is
 dies, another one stores what is left on the list.
 """
 
-import asyncio
 import logging
+from functools import partial
 from uuid import UUID
 
 from chatapi import response_store
+from chatapi.concurrency import repeat
 from chatapi.delta_stream import DeltaStream, StreamLost, StreamUnavailable
 from chatapi.response_store import MAX_RESPONSE_BYTES, Content
 from chatapi.wire import deltas
@@ -27,26 +28,23 @@ PUBLISHING_MS = 5_000
 
 async def store_responses(commits: GroupCommit, stream: DeltaStream) -> None:
     """Store responses for ever. Any number of processes may do it at the same time."""
-    while True:
-        try:
-            while await store_settled(commits, stream) == BATCH:
-                pass
-        except (UsageError, StreamUnavailable) as error:
-            log.warning("responses are not stored: %r", error)
-        await asyncio.sleep(EVERY_S)
+    duty = partial(_store_settled, commits, stream)
+    await repeat(EVERY_S, "responses are not stored", duty, expected=(UsageError, StreamUnavailable))
 
 
-async def store_settled(commits: GroupCommit, stream: DeltaStream) -> int:
-    """Store those of the next `BATCH` responses that are settled; return the number of responses."""
-    ids = await stream.responses_to_store(BATCH)
-    settled_ms_ago = await commits.read(reports.settled_ms_ago, ids) if ids else {}
-    for generation_id, age_ms in settled_ms_ago.items():
-        try:
-            await _store(commits, stream, generation_id, age_ms)
-        except StreamLost as error:
-            log.error("the response %s is not stored: %s", generation_id.hex, error)
-            await stream.forget_to_store(generation_id)
-    return len(ids)
+async def _store_settled(commits: GroupCommit, stream: DeltaStream) -> None:
+    """Store those of the responses on the list that are settled."""
+    is_full = True
+    while is_full:
+        ids = await stream.responses_to_store(BATCH)
+        is_full = len(ids) == BATCH
+        settled_ms_ago = await commits.read(reports.settled_ms_ago, ids) if ids else {}
+        for generation_id, age_ms in settled_ms_ago.items():
+            try:
+                await _store(commits, stream, generation_id, age_ms)
+            except StreamLost as error:
+                log.error("the response %s is not stored: %s", generation_id.hex, error)
+                await stream.forget_to_store(generation_id)
 
 
 async def _store(commits: GroupCommit, stream: DeltaStream, generation_id: UUID, age_ms: int) -> None:
