@@ -153,20 +153,19 @@ class Services:
             raise
         finally:
             cls._starting = None
-        for loop in (services.rates.renew, services.silence.look_for_workers, services.silence.ask_books):
+        shared, prefix = services._redis.shared, settings.REDIS_KEY_PREFIX
+        for loop in (
+            services.rates.renew,
+            services.silence.look_for_workers,
+            services.silence.ask_books,
+            partial(attempts.share_forever, shared, prefix),
+            partial(publish_forever, shared, prefix, "web", lambda: services.inboxes.open_count),
+            partial(refused_requests.write_forever, services.commits),
+        ):
             services.in_background(supervise(loop))
-        services.in_background(
-            supervise(partial(attempts.share_forever, services._redis.shared, settings.REDIS_KEY_PREFIX))
-        )
         services.in_background(services.parser.start())
-        services.in_background(supervise(services._publish_metrics))
-        services.in_background(supervise(partial(refused_requests.write_forever, services.commits)))
         cls._instance = services
         return services
-
-    async def _publish_metrics(self) -> None:
-        prefix = settings.REDIS_KEY_PREFIX
-        await publish_forever(self._redis.shared, prefix, "web", lambda: self.inboxes.open_count)
 
     async def model(self, caller: Caller, name: str) -> CatalogModel | None:
         """Return the model that is served to the caller by this name, or None. Raises `DatabaseUnavailable`.

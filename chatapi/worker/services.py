@@ -97,12 +97,9 @@ class Services:
         reaper = Reaper(self.commits, self.streams)
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         lost_messages = LostMessages(
-            self.commits,
-            self._redis.broker,
-            queue,
-            has_free_slot=self._has_free_slot,
-            holds=self._holds,
+            self.commits, self._redis.broker, queue, has_free_slot=self._has_free_slot, holds=self._holds
         )
+        shared, prefix = self._redis.shared, settings.REDIS_KEY_PREFIX
         work: Sequence[Loop] = (
             *(publisher.run for publisher in self.publishers),
             *(partial(self._listen, stream) for stream in self.streams),
@@ -111,8 +108,8 @@ class Services:
             self._sweep,
             reaper.run,
             lost_messages.run,
-            self._exchange_health,
-            self._publish_metrics,
+            partial(exchange_forever, self.router, shared, prefix, self.name),
+            partial(publish_forever, shared, prefix, "worker", lambda: len(self.running)),
         )
         loops = [asyncio.create_task(supervise(loop)) for loop in work]
         self._heartbeat.start()
@@ -131,13 +128,6 @@ class Services:
             await self._redis.close()
             await self.commits.close()
 
-    async def _publish_metrics(self) -> None:
-        prefix = settings.REDIS_KEY_PREFIX
-        await publish_forever(self._redis.shared, prefix, "worker", lambda: len(self.running))
-
-    async def _exchange_health(self) -> None:
-        await exchange_forever(self.router, self._redis.shared, settings.REDIS_KEY_PREFIX, self.name)
-
     def _has_free_slot(self) -> bool:
         return len(self.running) + len(self._awaited) < slot_count()
 
@@ -151,10 +141,7 @@ class Services:
         claiming, runs = list(self._awaited), list(self.running.values())
         running = [
             ledger.Pulse(
-                id=run.id,
-                fence=run.fence,
-                completion_tokens=run.published_pieces,
-                deployment=run.deployment,
+                id=run.id, fence=run.fence, completion_tokens=run.published_pieces, deployment=run.deployment
             )
             for run in runs
         ]
@@ -221,7 +208,7 @@ class Services:
 
         Earlier ones are stored beside its job. Raises `AlreadyResolved` if its queue message came twice.
         """
-        if generation_id in self._awaited or generation_id in self.running:
+        if self._holds(generation_id):
             raise AlreadyResolved(generation_id.hex)
         cancellations = self._awaited[generation_id] = []
         try:
