@@ -60,7 +60,8 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
             if error is None or run.has_published or fallbacks.is_final(run, error.failure):
                 end = attempted
                 break
-            end = fallbacks.final_end(end, attempted, error.failure)
+            if not error.failure.is_request_fault:  # another model's refusal is not the requested one's
+                end = attempted
             if error.is_retryable:
                 plan.failed(step.route, error.failure)
             else:

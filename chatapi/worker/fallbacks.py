@@ -12,7 +12,6 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.deployments import Route
 from chatapi.worker.runs.run import Run
-from chatapi.worker.runs.run_usage import End
 from chatapi.worker.services import Services
 from usage.books import ledger
 from usage.errors import AlreadyResolved, DatabaseUnavailable
@@ -55,10 +54,3 @@ async def switch_model(
 def is_final(run: Run, failure: Failed) -> bool:
     """Return whether no other model is asked: the requested one refuses the request, or it was stopped."""
     return failure is STOPPED or (failure.is_request_fault and run.claimed.model == run.requested.model)
-
-
-def final_end(known: End, attempted: End, failure: Failed) -> End:
-    """Return the end that the client gets if no other attempt is made: the last one, but not a refusal by
-    another model, which says nothing about the requested one.
-    """
-    return known if failure.is_request_fault else attempted
