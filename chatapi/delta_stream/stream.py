@@ -79,10 +79,6 @@ class DeltaStream:
         except StreamUnavailable:
             return False
 
-    async def close(self) -> None:
-        """Close the connections, and those of all others that share this Redis client."""
-        await self._redis.aclose()
-
     # ---- the request
 
     def keeping(

@@ -103,11 +103,8 @@ class _Child:
 class BodyParser:
     """The parser of a web process, with at most one child."""
 
-    def __init__(
-        self, *, cpu_limit_s: float = CPU_LIMIT_S, answer_timeout_s: float = ANSWER_TIMEOUT_S
-    ) -> None:
+    def __init__(self, *, cpu_limit_s: float = CPU_LIMIT_S) -> None:
         self._cpu_limit_s = cpu_limit_s
-        self._answer_timeout_s = answer_timeout_s
         self._child: _Child | None = None
         self._turn = asyncio.Lock()
         # All but a kill happens in this thread: it waits for the child without the interpreter's lock, and
@@ -153,7 +150,7 @@ class BodyParser:
 
     async def _ask(self, task: Task, pieces: list[bytes]) -> tuple[Outcome, bytes, bytes]:
         try:
-            async with asyncio.timeout(self._answer_timeout_s):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 # Apart from the parsing, because only a child that is known here can be killed.
                 child = await self._in_thread(self._started)
                 return await self._in_thread(lambda: child.parse(task, pieces))

@@ -83,7 +83,8 @@ def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(
     installation: Installation,
 ) -> None:
     async def ask_again_and_again(proxy: ChaosProxy) -> None:
-        stream = DeltaStream(connect(proxy.redis_url), "resets:", ttl_ms=1_000)
+        redis = connect(proxy.redis_url)
+        stream = DeltaStream(redis, "resets:", ttl_ms=1_000)
         answers = 0
         for _ in range(40):
             with suppress(StreamUnavailable):
@@ -91,7 +92,7 @@ def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(
                 answers += 1
                 await asyncio.to_thread(proxy.reset)
         assert answers >= 10, "every reset costs at most a few attempts"
-        await stream.close()
+        await redis.aclose()
 
     with (
         ChaosProxy(embedded_valkey.socket_path(installation.folder)) as proxy,
