@@ -1,6 +1,7 @@
 """Runs the web process: the server with the ASGI application, until SIGTERM."""
 
 import socket
+from dataclasses import replace
 
 from django.conf import settings
 from django.urls import reverse
@@ -11,23 +12,10 @@ from chatapi.asgi import application
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
 from chatapi.web.probes import start_draining
-from chatapi.web.server import Lifecycle, serve
+from chatapi.web.server import serve
 from chatapi.web.server_limits import ServerLimits
 from chatapi.web.services import Services
-from chatapi.web.transport import ACCEPTS_PER_TURN, loop
-
-
-class WebLifecycle(Lifecycle):
-    """Passes the server's stages of stopping on to the application."""
-
-    def draining(self) -> None:
-        """Make /readyz fail from now on."""
-        start_draining()
-
-    def deadline(self) -> None:
-        """End the streams that still run, each with a proper last chunk."""
-        Services.end_streams()
-
+from chatapi.web.transport import loop
 
 # Web processes that share a socket accept few connections per turn of their loops: the least busy one, whose
 # turns are the shortest, takes the most. One alone takes more, so that nobody waits behind a burst.
@@ -44,6 +32,8 @@ def run(listener: socket.socket, *, is_shared: bool = False) -> int:
         lame_duck_seconds=settings.LAME_DUCK_MS / 1_000,
         drain_seconds=settings.DRAIN_MS / 1_000,
     )
+    if is_shared:
+        limits = replace(limits, accepts_per_turn=ACCEPTS_PER_TURN_SHARED)
     # It imports the views and pages: in the first request that would block the event loop for 200 ms.
     reverse("admin:index")
     tune_process()
@@ -52,9 +42,9 @@ def run(listener: socket.socket, *, is_shared: bool = False) -> int:
         serve(
             application,
             listener=listener,
-            accepts_per_turn=ACCEPTS_PER_TURN_SHARED if is_shared else ACCEPTS_PER_TURN,
             limits=limits,
-            lifecycle=WebLifecycle(),
             trusted_proxies=settings.TRUSTED_PROXIES,
+            on_draining=start_draining,
+            on_deadline=Services.end_streams,
         )
     return 0

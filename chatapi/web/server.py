@@ -29,7 +29,7 @@ from chatapi.web.client_quotas import ClientQuotas
 from chatapi.web.connection_factory import ConnectionFactory
 from chatapi.web.http_request import HTTPRequest
 from chatapi.web.server_limits import ServerLimits
-from chatapi.web.transport import ACCEPTS_PER_TURN, DaphneServer, ListeningPort, loop, reactor
+from chatapi.web.transport import DaphneServer, ListeningPort, loop, reactor
 from chatapi.web.websocket_connection import WebSocketConnection
 
 logger = logging.getLogger(__name__)
@@ -42,42 +42,35 @@ QUIET_POLL_SECONDS = 0.05
 CANCEL_SECONDS = 2.0
 
 
-class Lifecycle:
-    """Callbacks of the server for its process, called on the event loop; override those of interest."""
-
-    def listening(self, port: int) -> None:
-        """Handle the start: connections are accepted on `port`."""
-
-    def draining(self) -> None:
-        """Handle a signal to stop: /readyz must fail from now on."""
-
-    def deadline(self) -> None:
-        """End the streams that still run: `ServerLimits.farewell_seconds` are left."""
-
-
 def serve(
     application: ASGI3Application,
     *,
     listener: socket.socket,
-    accepts_per_turn: int = ACCEPTS_PER_TURN,
-    limits: ServerLimits | None = None,
-    lifecycle: Lifecycle | None = None,
-    trusted_proxies: Sequence[str] = (),
+    limits: ServerLimits,
+    trusted_proxies: Sequence[str],
+    on_draining: Callable[[], None],
+    on_deadline: Callable[[], None],
 ) -> None:
     """Serve `application` on `listener` until a signal, and close it. Call it once, from the main thread.
 
     `trusted_proxies` are IP addresses and networks whose `X-Forwarded-For` names a request's client.
+    `on_draining` is called after a signal, so that /readyz fails from then on; `on_deadline` when only
+    `ServerLimits.farewell_seconds` are left, to end the streams that still run.
     """
-    limits = limits or ServerLimits()
     quotas = ClientQuotas(limits, trusted_proxies)
-    Server(application, limits, lifecycle or Lifecycle(), quotas).run(listener, accepts_per_turn)
+    Server(application, limits, quotas, on_draining, on_deadline).run(listener)
 
 
 class Server(DaphneServer):
     """Daphne's server with our connections, listening socket and draining."""
 
     def __init__(
-        self, application: ASGI3Application, limits: ServerLimits, lifecycle: Lifecycle, quotas: ClientQuotas
+        self,
+        application: ASGI3Application,
+        limits: ServerLimits,
+        quotas: ClientQuotas,
+        on_draining: Callable[[], None],
+        on_deadline: Callable[[], None],
     ) -> None:
         super().__init__(
             application,
@@ -85,11 +78,12 @@ class Server(DaphneServer):
             server_name="",  # no banner
         )
         self._limits = limits
-        self._lifecycle = lifecycle
         self._quotas = quotas
+        self._on_draining = on_draining
+        self._on_deadline = on_deadline
         self._drain_task: asyncio.Task[None] | None = None
 
-    def run(self, listener: socket.socket, accepts_per_turn: int) -> None:
+    def run(self, listener: socket.socket) -> None:
         """Serve on `listener`, and close it, until a signal has ended the service."""
         # Twisted's errors only, without its lines about each connection.
         observer = FilteringLogObserver(
@@ -100,15 +94,13 @@ class Server(DaphneServer):
         self._port = ListeningPort._fromListeningDescriptor(
             reactor, listener.fileno(), listener.family, self.http_factory
         )
-        self._port.accepts_per_turn = accepts_per_turn
+        self._port.accepts_per_turn = self._limits.accepts_per_turn
         self._port.startListening()
-        port = listener.getsockname()[1]
         listener.close()  # the reactor has duplicated it
         reactor.callLater(1, self.application_checker)
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, self._stop_requested, signal_number)
         sweeper = loop.create_task(self._sweep_forever())
-        loop.call_soon(self._lifecycle.listening, port)
         reactor.run(installSignalHandlers=False)
         sweeper.cancel()
         loop.run_until_complete(_cancel_all_tasks())
@@ -223,7 +215,7 @@ class Server(DaphneServer):
         idle_seconds = 0.0 if is_interactive else limits.idle_grace_seconds
         try:
             self.http_factory.start_draining()
-            self._lifecycle.draining()
+            self._on_draining()
             await asyncio.sleep(lame_duck_seconds)
             # A socket that is closed with connections in its queue resets them.
             self._port.accept_rest()
@@ -231,7 +223,7 @@ class Server(DaphneServer):
             if not await self._becomes_quiet(
                 limits.drain_seconds - lame_duck_seconds - farewell_seconds, idle_seconds
             ):
-                self._lifecycle.deadline()
+                self._on_deadline()
                 await self._becomes_quiet(farewell_seconds, idle_seconds)
         finally:
             reactor.stop()

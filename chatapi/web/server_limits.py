@@ -10,6 +10,9 @@ class ServerLimits:
     max_body_bytes: int = 8 * 1024 * 1024
     """A longer request body is refused with 413 as soon as its length is known."""
 
+    accepts_per_turn: int = 64
+    """Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more."""
+
     read_seconds_per_turn: float = 0.02
     """The time in a turn of the event loop for reading sockets; the rest is read in the next turn."""
 

@@ -28,11 +28,7 @@ from twisted.internet import reactor  # noqa: E402
 _daphne_server.twisted_loop.close()  # Daphne made this loop for its reactor; nothing will run it
 DaphneServer = _daphne_server.Server
 
-__all__ = ["ACCEPTS_PER_TURN", "DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
-
-# Connections accepted in one turn of the event loop, a few milliseconds of work; Twisted takes more.
-ACCEPTS_PER_TURN = 64
-
+__all__ = ["DaphneServer", "ListeningPort", "Transport", "loop", "reactor"]
 
 # The size of a read that no application waits for; the costliest 64 KiB, Twisted's size, take 5 ms.
 FIRST_READ_BYTES = 16 * 1024
@@ -49,7 +45,7 @@ _ENDS = {7: main.CONNECTION_LOST, 8: main.CONNECTION_DONE}
 class ListeningPort(tcp.Port):
     """The listening socket, which accepts a bounded number of connections per turn."""
 
-    accepts_per_turn = ACCEPTS_PER_TURN
+    accepts_per_turn: int
 
     def doRead(self) -> None:
         self.numberAccepts = self.accepts_per_turn

@@ -11,6 +11,7 @@ import logging
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from chatapi.web.event_stream_consumer import EventStreamConsumer
@@ -252,28 +253,26 @@ class MessagesOnly(logging.StreamHandler):  # type: ignore[type-arg]
 def serve_with_daphne(limits: dict[str, Any]) -> None:
     """Serves the application on a free port with the server under test."""
     from chatapi.web.listening_socket import listen
-    from chatapi.web.server import Lifecycle, serve
+    from chatapi.web.server import serve
     from chatapi.web.server_limits import ServerLimits
+    from chatapi.web.transport import loop
 
-    class Printed(Lifecycle):
-        def listening(self, port: int) -> None:
-            print("listening", port, flush=True)
-
-        def draining(self) -> None:
-            print("draining", flush=True)
-
-        def deadline(self) -> None:
-            print("deadline", flush=True)
-            farewell.set()
+    def end_streams() -> None:
+        print("deadline", flush=True)
+        farewell.set()
 
     proxies = limits.pop("trusted_proxies", ())
     server_limits = ServerLimits(**limits)
+    listener = listen("127.0.0.1", 0, user_timeout_seconds=server_limits.user_timeout_seconds)
+    # Printed when the loop turns, and the server handles signals.
+    loop.call_soon(partial(print, "listening", listener.getsockname()[1], flush=True))
     serve(
         application,
-        listener=listen("127.0.0.1", 0, user_timeout_seconds=server_limits.user_timeout_seconds),
+        listener=listener,
         limits=server_limits,
-        lifecycle=Printed(),
         trusted_proxies=proxies,
+        on_draining=partial(print, "draining", flush=True),
+        on_deadline=end_streams,
     )
 
 
