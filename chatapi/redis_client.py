@@ -45,11 +45,16 @@ def connect(url: str, *, max_connections: int = 64) -> Redis:
     return Redis.from_pool(pool)
 
 
-def connect_from_thread(url: str) -> ThreadRedis:
+def connect_from_thread(
+    url: str, *, timeout_s: float = REPLY_TIMEOUT_S, connect_timeout_s: float = 2.0
+) -> ThreadRedis:
     """Return a blocking client, for a thread that must not depend on the event loop."""
-    retry = ThreadRetry(NoBackoff(), 0)
     return ThreadRedis.from_url(
-        url, socket_timeout=REPLY_TIMEOUT_S, socket_connect_timeout=2, retry=retry, health_check_interval=0
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=connect_timeout_s,
+        retry=ThreadRetry(NoBackoff(), 0),
+        health_check_interval=0,
     )
 
 

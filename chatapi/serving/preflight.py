@@ -198,15 +198,12 @@ def check_redis() -> None:
 def _redis_error(url: str) -> Exception | None:
     """Return why this Redis does not answer, or None; raises `CannotStart` for a URL that is wrong."""
     # Imported here, because `serve` with the embedded Valkey saves these 20 MB.
-    from redis import Redis  # noqa: PLC0415
-    from redis.backoff import NoBackoff  # noqa: PLC0415
     from redis.exceptions import RedisError  # noqa: PLC0415
-    from redis.retry import Retry  # noqa: PLC0415
 
-    # Without a retry: redis-py's own take many times the timeout.
-    options = {"socket_timeout": PATIENCE_S, "socket_connect_timeout": PATIENCE_S}
+    from chatapi.redis_client import connect_from_thread  # noqa: PLC0415
+
     try:
-        with Redis.from_url(url, **options, retry=Retry(NoBackoff(), 0)) as redis:
+        with connect_from_thread(url, timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S) as redis:
             redis.ping()
     except ValueError:
         # The error's text, like the URL, may contain a password.

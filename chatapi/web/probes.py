@@ -15,14 +15,12 @@ import msgspec
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope
 from django.conf import settings
 from django.db import connection
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from accounts.redis_urls import all_urls, stream_urls
 from chatapi import identity
 from chatapi.concurrency import CachedValue
 from chatapi.identity import MAX_STREAM_SERVERS
+from chatapi.redis_client import connect_from_thread
 
 # Status, content type, body.
 Answer = tuple[int, bytes, bytes]
@@ -115,10 +113,6 @@ def _ask_database() -> None:
 
 
 def _ask_redis(url: str) -> None:
-    options = {
-        "socket_timeout": CHECK_TIMEOUT_S,
-        "socket_connect_timeout": CHECK_TIMEOUT_S,
-        "retry": Retry(NoBackoff(), 0),
-    }
-    with Redis.from_url(url, **options) as redis:
+    limits = {"timeout_s": CHECK_TIMEOUT_S, "connect_timeout_s": CHECK_TIMEOUT_S}
+    with connect_from_thread(url, **limits) as redis:
         redis.ping()
