@@ -9,11 +9,13 @@ every span.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+
+if TYPE_CHECKING:
+    from chatapi.tracing.otlp import OTLPTracer
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 
@@ -42,17 +44,7 @@ class Span:
 NO_SPAN: Final = Span()
 
 
-class Tracer(Protocol):
-    """Records the spans of this process and exports them."""
-
-    def begin_request(
-        self, method: str, route: str, headers: Mapping[bytes, bytes], began_ns: int
-    ) -> Span: ...
-    def begin_run(self, headers: Mapping[str, str], began_ns: int) -> Span: ...
-    def close(self) -> None: ...
-
-
-_tracer: Tracer | None = None
+_tracer: "OTLPTracer | None" = None
 
 
 @contextmanager
@@ -66,15 +58,16 @@ def exporting(role: str) -> Iterator[None]:
         yield
         return
     try:
-        tracer: Tracer = import_module("chatapi.tracing.otlp").OTLPTracer(role)
+        from chatapi.tracing.otlp import OTLPTracer  # noqa: PLC0415  without a collector it is not imported
+
+        _tracer = OTLPTracer(role)
     except ValueError as error:
         raise ImproperlyConfigured(f"The traces' settings are not valid: {error}.") from None
-    _tracer = tracer
     try:
         yield
     finally:
+        _tracer.close()
         _tracer = None
-        tracer.close()
 
 
 def begin_request(method: str, route: str, headers: Mapping[bytes, bytes], took_s: float) -> Span:
