@@ -26,11 +26,9 @@ class Target:
     name: str = ""
     upstream_model: str = ""
     base_url: str = ""
-    api_key_env: str = ""
-    """The variable with the upstream's key; empty: `api_key` is the key."""
     # Left out of the representation, which may get into a log.
     api_key: str | None = field(default="", repr=False)
-    """Empty if the upstream needs none; None if it can't be decrypted."""
+    """Empty if the upstream needs none; None if this process does not have it."""
     timeouts: Timeouts = field(default_factory=Timeouts)
     extra_parameters: frozenset[str] = frozenset()
     """Request parameters outside OpenAI's reference that this deployment may receive."""

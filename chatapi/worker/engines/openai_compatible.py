@@ -6,7 +6,6 @@ be enforced and a disconnect stops the upstream, unless the deployment answers t
 """
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn, TypeVar
@@ -338,12 +337,9 @@ def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
         "Accept-Encoding": "identity",
         "User-Agent": "chatapi",
     }
-    key = target.api_key
-    if target.api_key_env:
-        key = os.environ.get(target.api_key_env, "").strip() or None
-    if key is None or not key.isprintable():  # no header can carry two lines
+    if target.api_key is None or not target.api_key.isprintable():  # no header can carry two lines
         raise UpstreamError(upstream_errors.NO_CREDENTIALS)
-    return headers | api.headers(key)
+    return headers | api.headers(target.api_key)
 
 
 def _raise_upstream_error(error: Exception) -> NoReturn:

@@ -25,14 +25,9 @@ async def answer(
     engine: OpenAICompatibleEngine, upstream: Upstream, script: Script, max_output_tokens: int = 1_000
 ) -> list[AnyDelta]:
     upstream.name_script("scripted", script)
-    target = Target("anthropic", base_url=upstream.url, upstream_model="scripted", api_key_env="FAKE_KEY")
+    target = Target("anthropic", base_url=upstream.url, upstream_model="scripted", api_key="sk-fake")
     call = Call("gen", chat(), target, max_output_tokens)
     return [delta async for batch in engine.stream(call) for delta in batch]
-
-
-@pytest.fixture(autouse=True)
-def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_KEY", "sk-fake")
 
 
 def transcript(case: str) -> str:

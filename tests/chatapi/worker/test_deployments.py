@@ -56,6 +56,17 @@ def test_a_deployment_allows_remote_media_only_when_it_says_so() -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize(("value", "key"), [("sk-fake\n", "sk-fake"), (" ", None)])
+def test_a_key_in_a_variable_has_no_white_space_around_it(
+    monkeypatch: pytest.MonkeyPatch, value: str, key: str | None
+) -> None:
+    monkeypatch.setenv("THE_KEY", value)
+    model = ServedModel.objects.create(id="served")
+    Deployment.objects.create(model=model, name="a", engine="sandbox", api_key_env="THE_KEY")
+    assert [each.target.api_key for each in deployments.load()["served"]] == [key]
+
+
+@pytest.mark.django_db
 def test_it_loads_what_is_active() -> None:
     model = ServedModel.objects.create(id="org/served")
     Deployment.objects.create(

@@ -181,12 +181,9 @@ async def test_it_keeps_retry_after(engine: OpenAICompatibleEngine, upstream: Up
     assert error.failure.retry_after_ms == 3000
 
 
-async def test_it_never_follows_a_redirect(
-    engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_KEY", "sk-fake")
+async def test_it_never_follows_a_redirect(engine: OpenAICompatibleEngine, upstream: Upstream) -> None:
     async with fake_upstream.serve() as other:
-        call = call_of(upstream.url, f"redirect={other.url}/chat/completions", api_key_env="FAKE_KEY")
+        call = call_of(upstream.url, f"redirect={other.url}/chat/completions", api_key="sk-fake")
         _, error = await failed(engine, call)
         assert (error.failure.code, other.calls) == ("upstream_invalid_response", [])
 
@@ -328,10 +325,9 @@ async def test_a_whole_answer_does_not_wait_for_ever_for_its_usage(
 
 
 async def test_it_sends_the_key_and_nothing_of_the_client(
-    engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+    engine: OpenAICompatibleEngine, upstream: Upstream
 ) -> None:
-    monkeypatch.setenv("FAKE_KEY", "sk-fake\n")
-    await deltas_of(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
+    await deltas_of(engine, call_of(upstream.url, api_key="sk-fake"))
     [received] = upstream.calls
     assert received.headers["Authorization"] == "Bearer sk-fake"
     assert set(received.headers) == {
@@ -375,13 +371,12 @@ async def test_a_deployment_is_asked_for_a_document_where_it_answers_better_so(
         assert len(choice.logprobs or ()) == (5 if b"true" in more else 0)
 
 
-@pytest.mark.parametrize("key", ["", "sk-fake\nsk-second", "sk-\udcff"])
+@pytest.mark.parametrize("key", [None, "sk-fake\nsk-second", "sk-\udcff"])
 async def test_it_asks_nobody_without_a_key_for_them(
-    engine: OpenAICompatibleEngine, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, key: str
+    engine: OpenAICompatibleEngine, upstream: Upstream, key: str | None
 ) -> None:
     """Keys that no header can contain are refused too; another deployment may be tried."""
-    monkeypatch.setenv("FAKE_KEY", key)
-    _, error = await failed(engine, call_of(upstream.url, api_key_env="FAKE_KEY"))
+    _, error = await failed(engine, call_of(upstream.url, api_key=key))
     assert (error.failure.code, error.is_retryable, upstream.calls) == (
         "upstream_credentials_missing",
         True,
