@@ -244,13 +244,13 @@ async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> 
     reported = run.usage.reported
     if reported is not None and run_usage.is_plausible(run.claimed, reported):
         is_low = await _is_low(run, request, reported)
-        return run_usage.settlement(run.claimed, request, run.usage, end, is_low=is_low)
+        return run_usage.settlement(run.claimed, run.usage, end, is_low=is_low)
     await heavy_work.count_all(run.usage)
     is_charged = end.ending is Ending.COMPLETED or run.usage.completion_tokens
     prompt_tokens = (
         await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
     )
-    return run_usage.settlement(run.claimed, request, run.usage, end, prompt_tokens)
+    return run_usage.settlement(run.claimed, run.usage, end, prompt_tokens)
 
 
 # The length of a token in most texts. Only what is longer than this for each token is counted.

@@ -184,26 +184,20 @@ class End:
 
 
 def settlement(
-    run: Claimed,
-    request: GenerationRequest | None,
-    usage: RunUsage,
-    end: End,
-    counted_prompt_tokens: int | None = None,
-    *,
-    is_low: bool = False,
+    run: Claimed, usage: RunUsage, end: End, prompt_tokens: int = 0, *, is_low: bool = False
 ) -> Settlement:
     """Return the settlement of a run.
 
     1. The upstream's usage counts if it is plausible, an explicit zero too. `is_low` notes that it is far
        below our own count.
-    2. Otherwise we count; `counted_prompt_tokens` saves counting the prompt again.
+    2. Otherwise our own count does, with that of the prompt in `prompt_tokens`.
     """
     reported = usage.reported
     if reported is not None and is_plausible(run, reported):
         source, used = UsageSource.UPSTREAM, _tokens(reported)
         note = UsageNote.LOW if is_low else UsageNote.ADDED if reported.is_added else None
     else:
-        source, used = _counted(run, request, usage, end, counted_prompt_tokens)
+        source, used = _counted(run, usage, end, prompt_tokens)
         note = UsageNote.IMPLAUSIBLE if reported is not None else None
     failure = end.failure if end.ending is Ending.FAILED else None
     message = failure.message if failure else ""
@@ -270,25 +264,22 @@ def _tokens(reported: Usage) -> Tokens:
     return Tokens(*(getattr(reported, name) for name in TOKEN_COLUMNS))
 
 
-def _counted(
-    run: Claimed,
-    request: GenerationRequest | None,
-    usage: RunUsage,
-    end: End,
-    counted_prompt_tokens: int | None,
-) -> tuple[UsageSource, Tokens]:
+def _counted(run: Claimed, usage: RunUsage, end: End, prompt_tokens: int) -> tuple[UsageSource, Tokens]:
     counted = counted_completion(usage, run.max_output_tokens * run.choices_count)
     # Nothing was delivered, so nothing is charged, the prompt neither.
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
-    reasoning = usage.reasoning_tokens
-    prompt = prompt_tokens(request) if counted_prompt_tokens is None else counted_prompt_tokens
     if run.max_prompt_tokens is not None:
         # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.
-        prompt = min(prompt, run.max_prompt_tokens)
-    return UsageSource.COUNTED, Tokens(
-        prompt, counted, None, None if reasoning is None else min(reasoning, counted)
-    )
+        prompt_tokens = min(prompt_tokens, run.max_prompt_tokens)
+    return UsageSource.COUNTED, counted_tokens(usage, prompt_tokens, counted)
+
+
+def counted_tokens(usage: RunUsage, prompt_tokens: int, completion_tokens: int) -> Tokens:
+    """Return the tokens to charge by our own count, of which reasoning is a part."""
+    reasoning = usage.reasoning_tokens
+    reasoning = None if reasoning is None else min(reasoning, completion_tokens)
+    return Tokens(prompt_tokens, completion_tokens, None, reasoning)
 
 
 def counted_completion(usage: RunUsage, cap: int) -> int:

@@ -33,9 +33,8 @@ def heard(*batch: AnyDelta) -> RunUsage:
 
 
 def settle(counted: RunUsage, end: End, cap: int = 100, choices: int = 1) -> Settlement:
-    return run_usage.settlement(
-        Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1), REQUEST, counted, end
-    )
+    claimed = Claimed(ID, 1, "m", cap, choices, is_test=False, organization_id=1)
+    return run_usage.settlement(claimed, counted, end, run_usage.prompt_tokens(REQUEST))
 
 
 def test_content_passes_and_the_end_waits_for_the_commit() -> None:
@@ -347,9 +346,8 @@ PAID = Claimed(
 
 
 def judged(usage: Usage, run: Claimed = PAID) -> tuple[UsageSource, UsageNote | None, int, int]:
-    settled = run_usage.settlement(
-        run, REQUEST, heard(Started(), Text(" the of"), Finished("stop"), usage), DONE
-    )
+    counted = heard(Started(), Text(" the of"), Finished("stop"), usage)
+    settled = run_usage.settlement(run, counted, DONE, run_usage.prompt_tokens(REQUEST))
     return (
         settled.usage_source,
         settled.usage_note,
