@@ -31,7 +31,7 @@ app.conf.update(
     **broker_settings(settings.BROKER_URL),
     broker_connection_retry_on_startup=True,
     broker_transport_options=BROKER_OPTIONS,
-    imports=["chatapi.worker.tasks"],
+    imports=["chatapi.worker.worker_process"],
     task_default_queue=f"{settings.REDIS_KEY_PREFIX}generations",
     # The lease handles lost work: late acknowledgement would start a long generation again while it runs.
     task_acks_late=False,

@@ -1,9 +1,11 @@
-"""Runs the worker process: Celery with an asyncio pool, until SIGTERM."""
+"""The worker process: Celery with an asyncio pool, its task, and what all tasks share."""
 
 import asyncio
+import logging
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import celery.apps.worker
 from celery.exceptions import SecurityWarning
@@ -11,23 +13,19 @@ from django.conf import settings
 
 from accounts.loop_clock import clock
 from chatapi import tracing
-from chatapi.celery import app
+from chatapi.celery import GENERATE_TASK, app
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.serving.liveness import alive
 from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
-from chatapi.worker import tasks
+from chatapi.worker.generate import generate
 from chatapi.worker.pool import run_worker
-from chatapi.worker.services import slot_count
+from chatapi.worker.services import Services, slot_count
+from usage.errors import AlreadyResolved, DatabaseUnavailable
 
+log = logging.getLogger(__name__)
 
-@asynccontextmanager
-async def services() -> AsyncIterator[None]:
-    """Keep the tasks' services, the liveness file and the watchdog while the pool runs."""
-    async with tasks.services(), alive("worker"):
-        tune_process()
-        clock.start(asyncio.get_running_loop())
-        with watched():
-            yield
+_services: Services | None = None
 
 
 def run() -> int:
@@ -39,3 +37,32 @@ def run() -> int:
     app.conf.chatapi_worker_services = f"{__name__}:services"
     with tracing.exporting("worker"):
         return run_worker(app, concurrency=slot_count(), drain_seconds=settings.DRAIN_MS / 1_000)
+
+
+@asynccontextmanager
+async def services() -> AsyncIterator[None]:
+    """Keep the services, the liveness file and the watchdog while the pool runs tasks."""
+    global _services
+    async with Services().lifetime() as _services, alive("worker"):
+        tune_process()
+        clock.start(asyncio.get_running_loop())
+        with watched():
+            yield
+    _services = None
+
+
+@app.task(name=GENERATE_TASK, Request="chatapi.worker.pool:BriefRequest")
+async def generate_task(generation_id: str, v: int = 1) -> None:
+    """Run one generation; `v` is the version of these arguments.
+
+    A generation that can't be claimed belongs to another worker, or is left to the reaper.
+    """
+    assert _services is not None, "the pool enters `services` first"
+    try:
+        await generate(_services, UUID(generation_id))
+    except AlreadyResolved:
+        log.info("%s was taken already", generation_id)
+    except DatabaseUnavailable as error:
+        log.warning("%s could not be claimed and is left to the reaper: %s", generation_id, error)
+    except StreamUnavailable as error:
+        log.warning("%s is left to another worker: %s", generation_id, error)

@@ -319,7 +319,8 @@ def test_without_a_collector_nothing_is_imported_and_the_upstream_gets_no_trace(
         assert "traceparent" not in installation.calls("five")[-1]["headers"]
     # redis-py imports the SDK if it is installed, for metrics of its own.
     done = installation.manage(
-        "shell", "--no-imports", "-c", "import chatapi.tracing, chatapi.web.kinds, chatapi.worker.tasks, sys;"
+        "shell", "--no-imports", "-c",
+        "import chatapi.tracing, chatapi.web.kinds, chatapi.worker.worker_process, sys;"
         "print([name for name in sys.modules"
         " if name.startswith(('opentelemetry.exporter', 'chatapi.tracing.'))])",
     )  # fmt: skip
