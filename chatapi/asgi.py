@@ -80,9 +80,8 @@ _routes = ProtocolTypeRouter(
                     [
                         re_path(r"^admin/live/feed$", LiveFeed.as_asgi()),
                         re_path(r"^console/(?P<organization_id>[0-9]{1,18})/live/feed$", LiveFeed.as_asgi()),
-                        re_path(
-                            r"", WebsocketDenier.as_asgi()
-                        ),  # a 403: without a route for it, it would be an error of ours
+                        # A 403: without a route for it, it would be an error of ours.
+                        re_path(r"", WebsocketDenier.as_asgi()),
                     ]
                 )
             )

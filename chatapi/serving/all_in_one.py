@@ -21,6 +21,7 @@ from chatapi.serving.supervisor import Program, Say, Supervisor
 
 READY_WITHIN_S = 60.0
 POLL_S = 0.05
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 STOP_MARGIN_S = 5.0
 
 
@@ -153,21 +154,22 @@ async def _until(condition: Callable[[], Coroutine[Any, Any, bool]], otherwise: 
 
 
 async def _valkey_answers() -> bool:
-    with suppress(OSError):
-        reader, writer = await asyncio.open_unix_connection(embedded_valkey.socket_path(settings.STATE_DIR))
-        writer.write(b"PING\r\n")
-        answer = await reader.readline()
-        writer.close()
-        return answer == b"+PONG\r\n"
-    return False
+    path = embedded_valkey.socket_path(settings.STATE_DIR)
+    return await _first_line(asyncio.open_unix_connection(path), "PING\r\n") == b"+PONG\r\n"
 
 
 async def _is_ready(url: str) -> bool:
     address = urlsplit(url)
+    request = f"GET /readyz HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n"
+    return b" 200 " in await _first_line(asyncio.open_connection(address.hostname, address.port), request)
+
+
+async def _first_line(opening: Coroutine[Any, Any, Connection], request: str) -> bytes:
+    """Return the first line of the answer; nothing if there is none."""
     with suppress(OSError):
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(f"GET /readyz HTTP/1.1\r\nHost: {address.netloc}\r\nConnection: close\r\n\r\n".encode())
-        status = await reader.readline()
+        reader, writer = await opening
+        writer.write(request.encode())
+        line = await reader.readline()
         writer.close()
-        return b" 200 " in status
-    return False
+        return line
+    return b""

@@ -316,32 +316,29 @@ class Services:
 
     async def expire(self, generation_id: UUID) -> bool:
         """Void a generation whose time in the queue is over; return False if a worker or reaper has it."""
-        withdrawal = ledger.Withdrawal(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         try:
-            log_end(await self.commits.write(ledger.withdraw, withdrawal))
+            await self._void(generation_id, NOT_STARTED.code or "", NOT_STARTED.message)
         except UsageError as error:
             log.warning("%s can't be voided: %r", generation_id.hex, error)
             return False
-        self.forget(generation_id)
         return True
 
     async def _withdraw(self, generation_id: UUID) -> bool:
         """Void a generation that could not be queued; return False if a worker has it, because only Redis's
         reply was lost.
         """
-        withdrawal = ledger.Withdrawal(
-            generation_id, "service_unavailable", "The request could not be queued."
-        )
         try:
-            log_end(await self.commits.write(ledger.withdraw, withdrawal))
+            await self._void(generation_id, "service_unavailable", "The request could not be queued.")
         except AlreadyResolved:
             return False
         except UsageError as error:
             log.warning("%s is left to the reaper: %r", generation_id.hex, error)
             self.give_up(generation_id)  # in case it is queued after all
-        else:
-            self.forget(generation_id)  # else its prompt would stay for a day
         return True
+
+    async def _void(self, generation_id: UUID, code: str, message: str) -> None:
+        log_end(await self.commits.write(ledger.withdraw, ledger.Withdrawal(generation_id, code, message)))
+        self.forget(generation_id)  # else its prompt would stay for a day
 
 
 async def _retry(attempt: Callable[[], Awaitable[object]], consequence: str) -> None:
