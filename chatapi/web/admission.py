@@ -39,16 +39,16 @@ from usage.models import State
 async def complete(exchange: Exchange, services: Services, request: ValidatedRequest) -> None:
     """Admit the request and respond; a request that was sent before gets the first one's answer."""
     preferences = (exchange.header(b"prefer") or "").lower().split(",")  # RFC 7240, section 2
-    is_later = "respond-async" in {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
-    is_later = is_later and request.dialect.encoder is not None  # what is fetched later is a stream
+    names = {each.partition(";")[0].partition("=")[0].strip() for each in preferences}
     background_state = request.state if request.summary.is_background else b""
-    is_later = is_later or bool(background_state)
+    # What is fetched later is a stream.
+    is_later = bool(background_state) or ("respond-async" in names and request.dialect.encoder is not None)
     exchange.id = services.inboxes.place(exchange.id)
     key = idempotency_header.of(exchange.header(b"idempotency-key"), request.summary)
     queue_class = _queue_class(request, is_later=is_later)
     admission = _admission(exchange, request, key, queue_class)
     try:
-        reservation = await _take_from_limits(exchange, services, request, admission, queue_class)
+        reservation = await _take_from_limits(exchange, services, request, admission)
         if request.room is not None:
             exchange.rooms.remove(request.room)  # `_admit` releases it, whether the client stays or not
         inbox = "" if is_later else services.inboxes.name
@@ -133,11 +133,7 @@ def _output_cap(summary: RequestSummary, model: CatalogModel) -> int:
 
 
 async def _take_from_limits(
-    exchange: Exchange,
-    services: Services,
-    request: ValidatedRequest,
-    admission: ledger.Admission,
-    queue_class: QueueClass,
+    exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission
 ) -> Reservation:
     """Take the request from the caller's rate limits.
 
@@ -145,7 +141,7 @@ async def _take_from_limits(
     before: that one needs none.
     """
     try:
-        await services.queue_age.check(request.caller.organization_id, queue_class)
+        await services.queue_age.check(request.caller.organization_id, QueueClass(admission.queue_class))
         await services.open_generations.add(request.caller.organization_id)
         more = await end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(
@@ -180,11 +176,7 @@ async def end_user_limits(services: Services, caller: Caller, end_user: str | No
 
 
 async def _admit(
-    exchange: Exchange,
-    services: Services,
-    request: ValidatedRequest,
-    admission: ledger.Admission,
-    inbox: str,
+    exchange: Exchange, services: Services, request: ValidatedRequest, admission: ledger.Admission, inbox: str
 ) -> None:
     """Admit the request, then enqueue it; without an inbox, its answer is fetched later.
 
@@ -204,8 +196,7 @@ async def _admit(
         runs_on = admission.idempotency is not None or not inbox
         job = Job(inbox, request.content, runs_on, request.is_not_kept, exchange.span.headers)
         stores_response = bool(request.caller.stores_responses_days)
-        queue_class = _queue_class(request, is_later=not inbox)
-        entry = Entry(admission.id.hex, admission.organization_id, queue_class)
+        entry = Entry(admission.id.hex, admission.organization_id, QueueClass(admission.queue_class))
         await services.enqueue(entry, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
         if not admission.is_test:
@@ -232,17 +223,16 @@ async def _take_room_for_state(services: Services, request: ValidatedRequest) ->
         return None
     caller = request.caller
     if caller.stores_responses_days and await services.has_full_store(caller.organization_id):
-        if request.summary.is_background:
-            raise errors.too_many_responses(response_store.MAX_RESPONSES, response_store.MAX_BYTES)
-        request.state, request.is_not_kept = b"", True
-        return None
-    try:
-        return await services.states.take(caller.organization_id, len(request.state))
-    except WindowFull as error:
-        if request.summary.is_background:
-            raise errors.too_much_state(services.states.max_bytes, error.retry_after_ms) from None
-        request.state, request.is_not_kept = b"", True
-        return None
+        refusal = errors.too_many_responses(response_store.MAX_RESPONSES, response_store.MAX_BYTES)
+    else:
+        try:
+            return await services.states.take(caller.organization_id, len(request.state))
+        except WindowFull as error:
+            refusal = errors.too_much_state(services.states.max_bytes, error.retry_after_ms)
+    if request.summary.is_background:
+        raise refusal
+    request.state, request.is_not_kept = b"", True
+    return None
 
 
 async def _release(

@@ -279,18 +279,16 @@ async def _find(
     row = await services.commits.read(rows.first)
     if row is None:
         return None
-    state = await services.streams.of(row.id).state(row.id)
-    if state is not None:
-        await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
-        return Stored(exchange, services, row, state)
-    # Without this an old row would be found in the database after its project has stopped storing.
-    if not caller.stores_responses_days:
+    state, batches = await services.streams.of(row.id).state(row.id), None
+    # An old row must not be found in the database after its project has stopped storing.
+    if state is None and caller.stores_responses_days:
+        content = await services.commits.read(response_store.find, caller, row.id)
+        if content is not None:
+            state, batches = content.state, content.batches
+    if state is None:
         return None
-    content = await services.commits.read(response_store.find, caller, row.id)
-    if content is None:
-        return None
-    await services.turns.take(caller.organization_id, len(content.state) // STATE_UNIT_BYTES)
-    return Stored(exchange, services, row, content.state, content.batches)
+    await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
+    return Stored(exchange, services, row, state, batches)
 
 
 def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:
