@@ -98,12 +98,9 @@ def extra_parameters_mistake(names: object) -> str | None:
     if not isinstance(names, list):
         return "must be a list of names"
     known = ENGINE_PARAMETERS | {CUSTOM_TOOLS}
-    unknown = [name for name in names if not isinstance(name, str) or name not in known]
-    return (
-        f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k"
-        if unknown
-        else None
-    )
+    if unknown := [name for name in names if not isinstance(name, str) or name not in known]:
+        return f"{unknown[0]!r} is none of the engine parameters that can be passed on, such as top_k"
+    return None
 
 
 class ModelKind(models.TextChoices):

@@ -52,14 +52,8 @@ for alias, database in DATABASES.items():
         wait_s = DATABASE_TIMEOUT_MS / 1000
         # After `reconnect_timeout` the next request tries again. Else the pool, which doubles the pause after
         # each attempt, would make the requests after a long outage wait as long as the outage was.
-        own = {
-            "pool": {
-                "min_size": 1,
-                "max_size": DATABASE_POOL_SIZE,
-                "timeout": wait_s,
-                "reconnect_timeout": wait_s,
-            }
-        }
+        pool = {"min_size": 1, "max_size": DATABASE_POOL_SIZE, "timeout": wait_s, "reconnect_timeout": wait_s}
+        own = {"pool": pool}
     else:
         parameters["default_transaction_read_only"] = "on"
         # Without a pool, which would wait for a replica that is away.

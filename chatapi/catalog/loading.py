@@ -90,9 +90,8 @@ class Plan:
             [model.id, model.is_new, [asdict(change) for change in model.changes]] for model in self.models
         ]
         # The preview page sends it back, so that what is applied is what a person has seen.
-        return hashlib.sha256(
-            json.dumps([changes, list(self.missing), self.deactivates_missing]).encode()
-        ).hexdigest()
+        text = json.dumps([changes, list(self.missing), self.deactivates_missing])
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def plan(catalog: Catalog, *, deactivate_missing: bool = False) -> Plan:
@@ -159,11 +158,9 @@ def _apply(catalog: Catalog, deactivate_missing: bool, expected_digest: str | No
 def _wait_for_others() -> None:
     """Lock out other loads until the commit, so that files don't mix; SQLite has one writer anyway."""
     if connection.vendor == "postgresql":
+        table = connection.ops.quote_name(ServedModel._meta.db_table)
         with connection.cursor() as cursor:
-            cursor.execute(
-                f"LOCK TABLE {connection.ops.quote_name(ServedModel._meta.db_table)} "
-                "IN SHARE ROW EXCLUSIVE MODE"
-            )
+            cursor.execute(f"LOCK TABLE {table} IN SHARE ROW EXCLUSIVE MODE")
 
 
 def _plan_model(
@@ -183,12 +180,8 @@ def _plan_model(
     # A file without an owner leaves it, so that one edited in the admin stays.
     changes = _assign(row, values if model.owned_by is UNSET else values | {"owned_by": model.owned_by})
     if known is None:
-        changes = [
-            Change(
-                "model created",
-                after=_listed({name: value for name, value in values.items() if value and value is not True}),
-            )
-        ]
+        given = {name: value for name, value in values.items() if value and value is not True}
+        changes = [Change("model created", after=_listed(given))]
     rows: list[ServedModel | Deployment] = [row] if changes or known is None else []
     for deployment, its_changes in _planned_deployments(row, deployments, model):
         rows.append(deployment)
@@ -220,12 +213,8 @@ def _planned_deployments(
         if deployment_row is None:
             deployment_row = Deployment(model=row, name=name)
             _assign(deployment_row, _values(deployment))
-            planned.append(
-                (
-                    deployment_row,
-                    [Change(f"deployment {name} created", after=_listed(_not_default(deployment)))],
-                )
-            )
+            created = Change(f"deployment {name} created", after=_listed(_not_default(deployment)))
+            planned.append((deployment_row, [created]))
         elif changes := _assign(deployment_row, _values(deployment), f"deployment {name} "):
             planned.append((deployment_row, changes))
     for name, deployment_row in rows.items():

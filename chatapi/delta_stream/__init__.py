@@ -25,15 +25,7 @@ reader that sees a gap reads the log. The end of a lost run has the number `MAX_
 deltas that Redis has lost.
 """
 
-from chatapi.delta_stream.entries import (
-    MAX_SEQ,
-    Batch,
-    Entry,
-    Frame,
-    LogEntry,
-    Rest,
-    Sealed,
-)
+from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
 from chatapi.delta_stream.presence import Signs

@@ -59,11 +59,7 @@ class DeltaStream:
         self._prefix = prefix
         self._ttl_ms = ttl_ms
         # A connection each: a read that waits must not hold up what is published.
-        self._publishing, self._reading, self._asking = (
-            DedicatedConnection(redis),
-            DedicatedConnection(redis),
-            DedicatedConnection(redis),
-        )
+        self._publishing, self._reading, self._asking = (DedicatedConnection(redis) for _ in range(3))
         self._inbox_entries = INBOX_ENTRIES
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)

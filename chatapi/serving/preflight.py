@@ -174,12 +174,10 @@ def _database() -> Iterator[BaseDatabaseWrapper]:
         yield probe
     except DatabaseError as error:
         reason = str(error).strip().splitlines()[0]
-        place = (
-            f"check {probe.settings_dict['NAME']}, or set DATABASE_URL"
-            if probe.vendor == "sqlite"
-            else "check DATABASE_URL"
-        )
-        raise CannotStart(f"the database can't be reached ({reason}): {place}.") from error
+        remedy = "check DATABASE_URL"
+        if probe.vendor == "sqlite":
+            remedy = f"check {probe.settings_dict['NAME']}, or set DATABASE_URL"
+        raise CannotStart(f"the database can't be reached ({reason}): {remedy}.") from error
     finally:
         probe.close()
 

@@ -79,13 +79,9 @@ class OTLPTracer:
         }
         method = method if method in _METHODS else "_OTHER"
         path = _template(route)
-        return self._begin(
-            f"{method} {path}",
-            SpanKind.SERVER,
-            {"http.request.method": method, "http.route": path},
-            _PROPAGATOR.extract(sent),
-            began_ns,
-        )
+        attributes = {"http.request.method": method, "http.route": path}
+        parent = _PROPAGATOR.extract(sent)
+        return self._begin(f"{method} {path}", SpanKind.SERVER, attributes, parent, began_ns)
 
     def begin_run(self, headers: Mapping[str, str], began_ns: int) -> Span:
         """Begin the span of a run; the headers are those of its request's span."""

@@ -130,11 +130,8 @@ class ClientQuotas:
         if window != client.window:
             client.window, client.handshakes = window, 0
         client.handshakes += 1
-        return (
-            refusals.TOO_MANY_HANDSHAKES
-            if client.handshakes > self._limits.max_handshakes_per_address
-            else None
-        )
+        is_too_often = client.handshakes > self._limits.max_handshakes_per_address
+        return refusals.TOO_MANY_HANDSHAKES if is_too_often else None
 
     def forget_handshakes(self) -> None:
         """Forget addresses with only old handshakes; the server calls this with every sweep."""

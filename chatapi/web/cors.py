@@ -63,11 +63,8 @@ class CrossOrigin:
         if scope["type"] != "http" or "/v1/" not in scope["path"]:
             return None
         origin = _header(scope, b"origin")
-        return (
-            origin
-            if origin in self._origins or (origin is not None and ANY.encode() in self._origins)
-            else None
-        )
+        is_allowed = origin in self._origins or ANY.encode() in self._origins
+        return origin if is_allowed else None
 
 
 def _header(scope: Scope, name: bytes) -> bytes | None:

@@ -187,11 +187,8 @@ class HTTPRequest(WebRequest):
 
     def basic_error(self, status: int, status_text: bytes, body: str) -> None:
         """Answer with a JSON envelope in place of Daphne's HTML page."""
-        self._answer(
-            refusals.INTERNAL_ERROR
-            if status == HTTPStatus.INTERNAL_SERVER_ERROR
-            else Refusal(status, f"{body}.")
-        )
+        is_ours = status == HTTPStatus.INTERNAL_SERVER_ERROR
+        self._answer(refusals.INTERNAL_ERROR if is_ours else Refusal(status, f"{body}."))
 
     def application_ended(self, error: BaseException | None) -> None:
         """Complete a response that the application left unfinished: with an error, or by closing."""

@@ -63,9 +63,6 @@ async def serve(kind: Kind, connection: EventStreamConsumer) -> None:
             access_log.info(
                 kind.name,
                 extra=fields(
-                    method=exchange.method,
-                    status=exchange.status,
-                    ms=exchange.took_ms,
-                    id=exchange.id.hex,
+                    method=exchange.method, status=exchange.status, ms=exchange.took_ms, id=exchange.id.hex
                 ),
             )

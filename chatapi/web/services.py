@@ -93,12 +93,8 @@ class Services:
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         # Of their own: an enqueue must not wait behind a read that blocks.
         self._messages = DedicatedConnection(self._redis.broker)
-        self._enqueue = ByServer(
-            [
-                Batch(partial(self._enqueue_all, stream, self._connection(redis)))
-                for stream, redis in zip(self.streams, self._redis.of_streams, strict=True)
-            ]
-        )
+        connected = zip(self.streams, map(self._connection, self._redis.of_streams), strict=True)
+        self._enqueue = ByServer([Batch(partial(self._enqueue_all, *each)) for each in connected])
         # Thousands of clients may leave at once: a connection for each would hold up all streams.
         self._cancellations = ByServer([Batch(partial(self._cancel_all, stream)) for stream in self.streams])
         self.states = ByteWindows(

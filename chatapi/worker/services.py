@@ -139,18 +139,9 @@ class Services:
         # `generate` adds to `running` before it removes from `_awaited`, so no generation is missed; each
         # copy is atomic under the interpreter's lock.
         claiming, runs = list(self._awaited), list(self.running.values())
-        running = [
-            ledger.Pulse(
-                id=run.id, fence=run.fence, completion_tokens=run.published_pieces, deployment=run.deployment
-            )
-            for run in runs
-        ]
+        running = [ledger.Pulse(run.id, run.fence, run.published_pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
-        claims = [
-            ledger.Pulse(id=each, fence=ledger.CLAIM_FENCE, completion_tokens=0)
-            for each in claiming
-            if each not in known
-        ]
+        claims = [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]
         return Held(running, claims)
 
     def _fence_off(self, lost: set[UUID]) -> None:

@@ -95,11 +95,8 @@ async def _check_books(commits: GroupCommit) -> None:
         return
     found = await _look(commits, begun)
     if found.differences:
-        log.error(
-            "the books are not right (run verifyledger), %s differences: %s …",
-            len(found.differences),
-            found.differences[0],
-        )
+        count, first = len(found.differences), found.differences[0]
+        log.error("the books are not right (run verifyledger), %s differences: %s …", count, first)
     await commits.write(ledger_checks.record, found)
 
 

@@ -122,11 +122,7 @@ class Run:
         """Hand a batch to the publisher, which keeps the order. An empty batch is ignored."""
         if batch:
             if isinstance(batch[0], Started):
-                own = {
-                    "context": self.context,
-                    "prompt_tokens": self.prompt_tokens,
-                    "model": self.answers_as,
-                }
+                own = {"context": self.context, "prompt_tokens": self.prompt_tokens, "model": self.answers_as}
                 batch = [msgspec.structs.replace(batch[0], **own), *batch[1:]]
             self.has_published = True
             passing = batch if self._held is None else self._held.add(batch)

@@ -244,11 +244,8 @@ def is_plausible(run: Claimed, reported: Usage) -> bool:
     fits_context = run.max_prompt_tokens is None or reported.prompt_tokens <= run.max_prompt_tokens
     # `best_of` generates more choices than it returns, and all are paid for.
     is_capped = reported.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
-    return (
-        fits_context
-        and is_capped
-        and pricing.amount(_tokens(reported), run.price) <= run.reserved_nanodollars
-    )
+    amount = pricing.amount(_tokens(reported), run.price)
+    return fits_context and is_capped and amount <= run.reserved_nanodollars
 
 
 def believable_count(reported_tokens: int) -> int:
@@ -297,11 +294,9 @@ def _finish_reason(finished: dict[int, Finished], ending: Ending, choices_count:
     """
     if ending is Ending.CLIENT_LEFT:
         return ""
-    ends = (
-        [finished[index] for index in sorted(finished)]
-        if ending is Ending.FAILED
-        else _finishes(finished, choices_count)
-    )
+    ends = _finishes(finished, choices_count)
+    if ending is Ending.FAILED:
+        ends = [finished[index] for index in sorted(finished)]
     by_index = [end.finish_reason for end in ends]
     return by_index[0] if len(set(by_index)) == 1 else ",".join(by_index)
 
