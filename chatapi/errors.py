@@ -21,14 +21,11 @@ from accounts.limits import duration
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.invalid_request import InvalidRequest
-from chatapi.wire.protocols import envelope
 from usage.errors import AlreadyAdmitted, BudgetExceeded, DatabaseUnavailable, NotPriced
 from usage.pricing import to_usd
 
 INVALID = "invalid_request_error"
 RETRY_SOON_MS = 1_000
-NO_RETRY = envelope.NO_RETRY
-headers = envelope.retry_headers
 
 
 class APIError(Exception):
@@ -104,9 +101,7 @@ def response_not_found(what: str, param: str, kept_ms: int) -> APIError:
 
 
 def previous_response_not_found(response_id: str, kept_ms: int) -> APIError:
-    """Return the 400 of OpenAI, at which clients send the whole conversation again, for such an answer that
-    was to be continued.
-    """
+    """Return OpenAI's 400 for an answer that can't be continued: clients then send the whole conversation."""
     message = _not_kept(f"Previous response with id '{response_id}'", kept_ms)
     return APIError(Failed(message, INVALID, "previous_response_not_found", "previous_response_id", 400))
 

@@ -36,7 +36,7 @@ class Room:
         self._due_at = time.monotonic() + self._hold_s
 
     def release(self) -> None:
-        """Return the room; a second call does nothing."""
+        """Give the room back; a second call does nothing."""
         if self.is_held:
             self.is_held = False
             self._owner.take_back(self)

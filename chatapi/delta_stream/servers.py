@@ -5,7 +5,6 @@ moves nothing.
 """
 
 import asyncio
-from collections import ChainMap
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 from uuid import UUID
@@ -95,7 +94,8 @@ class StreamServers(ByServer[DeltaStream]):
             own = [generation_id for generation_id in ids if self.of(generation_id) is stream]
             return await stream.cancelled_among(own) if own else {}
 
-        return dict(ChainMap(*map(dict, await self._ask(among_own))))
+        found = await self._ask(among_own)
+        return {generation_id: why for each in found for generation_id, why in each.items()}
 
     async def _ask(self, question: Callable[[DeltaStream], Awaitable[Answer]]) -> list[Answer]:
         """Return the answers of all servers that answer; raises `StreamUnavailable` if none does."""

@@ -68,7 +68,6 @@ class DeltaStream:
         return f"{self._prefix}{kind}:{name}"
 
     async def is_answering(self) -> bool:
-        """Return whether the server answers."""
         try:
             async with in_time():
                 return bool(await self._redis.ping())

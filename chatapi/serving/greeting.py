@@ -68,18 +68,15 @@ def _curl(url: str, credentials: Credentials | None) -> str:
 
 
 def _openai(url: str, credentials: Credentials | None) -> str:
+    key = repr(credentials.api_key) if credentials else f"os.environ[{_KEY_VARIABLE!r}]"
     messages = "[{'role': 'user', 'content': 'Hello!'}]"
     lines = [
         "from openai import OpenAI",
-        f"client = OpenAI(base_url='{url}/openai/v1', api_key={_python_key(credentials)})",
+        f"client = OpenAI(base_url='{url}/openai/v1', api_key={key})",
         f"completion = client.chat.completions.create(model='sandbox', messages={messages})",
         "print(completion.choices[0].message.content)",
     ]
     return "\n".join(lines if credentials else ["import os", *lines])
-
-
-def _python_key(credentials: Credentials | None) -> str:
-    return repr(credentials.api_key) if credentials else f"os.environ[{_KEY_VARIABLE!r}]"
 
 
 def _python() -> str:

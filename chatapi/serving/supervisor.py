@@ -148,7 +148,6 @@ class Supervisor:
             task.cancel()
 
     async def until_stopped(self) -> None:
-        """Wait for a signal."""
         await self._stop.wait()
 
     async def stop(self) -> int:

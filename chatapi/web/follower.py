@@ -123,12 +123,10 @@ class LogFollower(Follower):
         self._log_readers = log_readers
 
     def __enter__(self) -> Self:
-        """Begin to count."""
         self._log_readers[self._organization_id] += 1
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop counting."""
         self._log_readers[self._organization_id] -= 1
 
     async def next(self) -> list[AnyDelta]:

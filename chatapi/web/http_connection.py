@@ -96,7 +96,6 @@ class HTTPConnection(http.HTTPChannel):
             self.quota.wait_for_request()
 
     def evict(self) -> None:
-        """Close the connection, which waits for a request, to make room for another one."""
         self.quota.release()
         if self._has_had_request:
             self.loseConnection()
@@ -104,7 +103,6 @@ class HTTPConnection(http.HTTPChannel):
             self.refuse(refusals.TOO_MANY_CONNECTIONS)
 
     def cut_off(self) -> None:
-        """Abort the connection, because its client reads nothing."""
         self.transport.abortConnection()
 
     # Reading requests

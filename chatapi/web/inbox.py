@@ -59,7 +59,6 @@ class InboxFollower(Follower):
         self._arrived.append(frame)
 
     def wake(self) -> None:
-        """Let `next` return early."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

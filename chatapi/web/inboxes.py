@@ -36,7 +36,6 @@ class Inboxes(ByServer[Inbox]):
 
     @property
     def open_count(self) -> int:
-        """The number of clients that wait for deltas."""
         return sum(inbox.open_count for inbox in self)
 
     def place(self, generation_id: UUID) -> UUID:
@@ -64,7 +63,6 @@ class Inboxes(ByServer[Inbox]):
         await asyncio.gather(*self._late, *(inbox.stop() for inbox in self), return_exceptions=True)
 
     def wake_all(self) -> None:
-        """Let every follower's `next` return."""
         for inbox in self:
             inbox.wake_all()
 

@@ -16,7 +16,7 @@ from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
 from chatapi.wire.protocols import Answer, Dialect
-from chatapi.wire.protocols.envelope import STREAM_HEADERS, whole_headers
+from chatapi.wire.protocols.envelope import NO_RETRY, STREAM_HEADERS, retry_headers, whole_headers
 from chatapi.wire.protocols.protocol import Encoder, Folder
 from usage.books.ledger import Admission
 from usage.books.settlement import MAY_FARE_BETTER
@@ -68,8 +68,8 @@ async def respond_later(
     admitting: "asyncio.Task[None]",
     state: bytes,
 ) -> None:
-    """Send 202 with the URL of the stream (RFC 7240, "respond-async"); to a request in the background, which
-    has this state, what its protocol says, or the stream.
+    """Send 202 with the URL of the stream (RFC 7240, "respond-async"). A request in the background, which has
+    a `state`, gets its protocol's own answer, or the stream.
 
     Once the client has the URL or an id, its leaving does not end the generation.
     """
@@ -155,8 +155,8 @@ async def _deliver(
         # The key would only repeat this failure: no retry. A failure of this connection alone may be retried.
         if is_final and failure not in (LOST, CLOSING):
             failure = msgspec.structs.replace(failure, retry_after_ms=None)
-            if errors.NO_RETRY not in errors.headers(failure):  # SDKs do not understand it twice
-                exchange.response_headers.append(errors.NO_RETRY)
+            if NO_RETRY not in retry_headers(failure):  # SDKs do not understand it twice
+                exchange.response_headers.append(NO_RETRY)
         await exchange.send_error(failure)
     failpoint("view.after_terminal")
     return usage

@@ -56,7 +56,6 @@ class SameOrigin:
     async def __call__(
         self, scope: WebSocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
-        """Pass an allowed handshake on; refuse any other."""
         answer = self._application if _is_allowed(scope) else WebsocketDenier()
         await answer(scope, receive, send)
 

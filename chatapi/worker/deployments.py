@@ -24,7 +24,7 @@ class Route:
     max_concurrent: int | None = None
     """The requests of all workers that may be in flight there; None is no limit."""
     retries: int = USUAL_RETRIES
-    """A request that has been sent again as often is not sent here once more."""
+    """How often a request may have been sent again, here or elsewhere, before it is not sent here again."""
     model: str = ""
 
     @property

@@ -12,7 +12,6 @@ import time
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import count
 from uuid import UUID
 
 import msgspec
@@ -109,16 +108,17 @@ async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
     If the commit succeeded but its reply was lost, the next attempt is refused: the row names the claimant.
     """
     claim = ledger.Claim(generation_id, services.name, settings.LEASE_MS)
-    attempts = count()
+    attempts = 0
 
     async def attempt() -> ledger.Claimed:
-        next(attempts)
+        nonlocal attempts
+        attempts += 1
         return await services.commits.write(ledger.claim, claim)
 
     try:
         return await retry(attempt, CLAIM_RETRY_S, (DatabaseUnavailable,))
     except AlreadyResolved:
-        if next(attempts) > 1:
+        if attempts > 1:
             ours = await services.commits.read(ledger.claimed_by, services.name, generation_id)
             if ours is not None:
                 return ours

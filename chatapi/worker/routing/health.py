@@ -120,7 +120,7 @@ class Health:
         return changes
 
     def restore_changes(self, changes: Mapping[str, CoolDown | None]) -> None:
-        """Return changes that could not be shared; later ones stay."""
+        """Keep changes that could not be shared for the next time, except where there are later ones."""
         self._changes = {**changes, **self._changes}
 
     def merge(self, shared: Mapping[str, CoolDown]) -> None:

@@ -51,7 +51,6 @@ class _ReadEcho(tokens.Counter):
         self._is_echoing = bool(prompt)
 
     def add(self, text: str) -> None:
-        """Append one delta."""
         if not self._is_echoing:
             super().add(text)
         elif generated := text[self._echoed_chars(text) :]:
@@ -102,7 +101,6 @@ class _UnreadEcho(tokens.Counter):
         self._prompt_tokens = prompt_tokens
 
     def add(self, text: str) -> None:
-        """Append one delta."""
         super().add(text)
         self.echoed_pieces = min(self.echoed_pieces + 1, self._prompt_tokens)
 
