@@ -103,13 +103,7 @@ async def supervise(loop: Loop) -> None:
     A loop handles the failures that it expects. This is for bugs: they are logged, and must not leave a
     process that looks alive and does half of its work.
     """
-    while True:
-        running = loop()
-        try:
-            await running
-        except Exception:
-            log.exception("%s failed", running)
-        await asyncio.sleep(RESTART_DELAY_S)
+    await repeat(RESTART_DELAY_S, "a loop of this process", loop, expected=())
 
 
 async def repeat(
