@@ -14,9 +14,8 @@ MAX_CHARACTERS = 300
 class OneLine(logging.Filter):
     """Makes each record a line without a traceback, and lets a bounded number of lines pass in a minute."""
 
-    def __init__(self, max_lines_per_minute: int = MAX_LINES_PER_MINUTE) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._max_lines_per_minute = max_lines_per_minute
         self._lock = threading.Lock()
         self._minute_ends_at = 0.0
         self._lines = self._left_out = 0
@@ -42,7 +41,7 @@ class OneLine(logging.Filter):
         now = time.monotonic()
         if now >= self._minute_ends_at:
             self._minute_ends_at, self._lines = now + 60, 0
-        if self._lines >= self._max_lines_per_minute:
+        if self._lines >= MAX_LINES_PER_MINUTE:
             self._left_out += 1
             return None
         self._lines += 1

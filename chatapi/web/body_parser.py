@@ -103,8 +103,7 @@ class _Child:
 class BodyParser:
     """The parser of a web process, with at most one child."""
 
-    def __init__(self, *, cpu_limit_s: float = CPU_LIMIT_S) -> None:
-        self._cpu_limit_s = cpu_limit_s
+    def __init__(self) -> None:
         self._child: _Child | None = None
         self._turn = asyncio.Lock()
         # All but a kill happens in this thread: it waits for the child without the interpreter's lock, and
@@ -126,7 +125,7 @@ class BodyParser:
         The list is empty afterwards, or has the body if that refers to earlier answers. Cancelling the caller
         while its body is parsed kills the child.
         """
-        task = Task(protocol, default_model, is_ticket, is_resolved, self._cpu_limit_s)
+        task = Task(protocol, default_model, is_ticket, is_resolved, CPU_LIMIT_S)
         async with self._turn:
             outcome, content, state = await self._ask(task, pieces)
         if outcome.references:

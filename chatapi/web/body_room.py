@@ -26,20 +26,15 @@ class BodyRoom:
     """The room for the large bodies of a process."""
 
     def __init__(
-        self,
-        max_body_bytes: int,
-        *,
-        bodies: float = BODIES,
-        bodies_each: int = BODIES_EACH,
-        wait_s: float = WAIT_S,
+        self, max_body_bytes: int, *, bodies: float = BODIES, bodies_each: int = BODIES_EACH
     ) -> None:
         """`max_body_bytes` is the length of the largest body; `bodies` of them have room."""
         largest = max(max_body_bytes, LEAST_BYTES)
         self._room = FairRoom(
-            bodies * largest, bodies_each * largest, wait_s=wait_s, most_waiting_each=MOST_WAITING_EACH
+            bodies * largest, bodies_each * largest, wait_s=WAIT_S, most_waiting_each=MOST_WAITING_EACH
         )
 
     async def acquire(self, organization_id: int, n_bytes: int) -> Room:
-        """Wait for room for a body of at most `n_bytes`; raises `NoRoom` after `wait_s`."""
+        """Wait for room for a body of at most `n_bytes`; raises `NoRoom` after `WAIT_S`."""
         units = max(n_bytes, LEAST_BYTES)
         return await self._room.acquire(organization_id, units, hold_s=HOLD_S + units / LEAST_BYTES_PER_S)

@@ -50,7 +50,8 @@ def test_many_of_them_are_few_lines(admin_client: Client, written: io.StringIO) 
 def test_a_later_minute_says_how_many_were_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
     monkeypatch.setattr("chatapi.refusal_log.time.monotonic", lambda: now)
-    lines = OneLine(max_lines_per_minute=1)
+    monkeypatch.setattr("chatapi.refusal_log.MAX_LINES_PER_MINUTE", 1)
+    lines = OneLine()
 
     def record() -> logging.LogRecord:
         return logging.LogRecord("django.security.X", logging.ERROR, "", 1, "refused", None, None)

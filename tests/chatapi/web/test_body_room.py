@@ -71,8 +71,9 @@ async def test_a_large_body_is_not_overtaken_forever() -> None:
     assert await held(small) == [True]
 
 
-async def test_a_wait_ends() -> None:
-    room = BodyRoom(LARGEST, wait_s=0.05)
+async def test_a_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_room, "WAIT_S", 0.05)
+    room = BodyRoom(LARGEST)
     first = [await room.acquire(ALICE, LARGEST) for _ in range(BODIES_EACH)]
     with pytest.raises(NoRoom):
         await room.acquire(ALICE, LARGEST)
