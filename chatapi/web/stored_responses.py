@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -27,6 +28,7 @@ from chatapi.web.services import Services
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
+from chatapi.wire.protocols import Answer
 from chatapi.wire.protocols.envelope import STREAM_HEADERS
 from chatapi.wire.protocols.responses import RESPONSES, stored
 from chatapi.wire.protocols.responses.encoder import Encoder, Folder
@@ -49,23 +51,16 @@ _ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
 class Stored:
     """A stored response: its row in the books, and what was kept of its request."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        services: Services,
-        row: Generation,
-        state: bytes,
-        batches: list[bytes] | None = None,
-    ) -> None:
-        """`batches`: its deltas, if Redis has them no more."""
-        self.row = row
-        self.state = stored.read_state(state)
-        self.answer = answer_to(exchange, row)
-        self._services = services
-        self._batches = batches
+    services: Services
+    row: Generation
+    answer: Answer
+    state: stored.State
+    batches: list[bytes] | None
+    """Its deltas, if Redis has them no more."""
 
     @property
     def public_id(self) -> str:
@@ -75,8 +70,8 @@ class Stored:
         """Return the response as it is now. Raises 503 if its answer cannot be read at the moment."""
         folder = stored.queued(self.answer, self.state)
         # Redis first: what it holds may still grow.
-        is_live = self._batches is None
-        async for batch in snapshot(self._services, self.row) if is_live else self._stored_deltas():
+        is_live = self.batches is None
+        async for batch in snapshot(self.services, self.row) if is_live else self._stored_deltas():
             for delta in batch:
                 if delta in (LOST, CLOSING):  # a failure of this request, not of the response
                     raise errors.APIError(delta)
@@ -85,19 +80,19 @@ class Stored:
 
     def follow(self, authorize: Authorize) -> AsyncIterator[list[AnyDelta]]:
         """Return its deltas from the beginning, as they come; see `relay`."""
-        if self._batches is None:
-            return follow(self._services, self.row, settings.PING_MS, authorize)
+        if self.batches is None:
+            return follow(self.services, self.row, settings.PING_MS, authorize)
         return self._stored_deltas()
 
     async def _stored_deltas(self) -> AsyncIterator[list[AnyDelta]]:
         batch: list[AnyDelta] = []
-        for encoded in self._batches or ():
+        for encoded in self.batches or ():
             batch = deltas.decode(encoded)
             # Decoding a long response takes as long as streaming it, so it takes turns with the streams.
-            await self._services.turns.take(self.row.organization_id, 1 + len(batch))
+            await self.services.turns.take(self.row.organization_id, 1 + len(batch))
             yield batch
         if not (batch and isinstance(batch[-1], TERMINAL)):  # its process died before it was published
-            end = await self._services.commits.read(reports.end_of, self.row.id)
+            end = await self.services.commits.read(reports.end_of, self.row.id)
             if end is not None:
                 yield terminal_of(end)
 
@@ -288,11 +283,10 @@ async def _find(
     if state is None:
         return None
     await services.turns.take(caller.organization_id, len(state) // STATE_UNIT_BYTES)
-    return Stored(exchange, services, row, state, batches)
+    return Stored(services, row, answer_to(exchange, row), stored.read_state(state), batches)
 
 
 def _number(exchange: Exchange, name: str, default: int, least: int, most: int) -> int:
-    """Return a query parameter that is a number."""
     text = exchange.query(name)
     if text is None:
         return default

@@ -12,6 +12,7 @@ If the request is lost too, the worker that claims the generation voids it with 
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from redis.asyncio import Redis
@@ -31,26 +32,18 @@ MIN_AGE_MS = 1_000
 BATCH = 1_000
 
 
+@dataclass
 class LostMessages:
     """Looks for lost messages. Every worker runs one."""
 
-    def __init__(
-        self,
-        commits: GroupCommit,
-        broker: Redis,
-        queue: TaskQueue,
-        *,
-        has_free_slot: Callable[[], bool],
-        holds: Callable[[UUID], bool],
-    ) -> None:
-        """`holds` returns whether this worker is about to claim a generation, or runs it."""
-        self._commits = commits
-        self._broker = broker
-        self._queue = queue
-        self._has_free_slot = has_free_slot
-        self._holds = holds
-        # The generations whose messages waited nowhere at the last look.
-        self._missing = set[str]()
+    commits: GroupCommit
+    broker: Redis
+    queue: TaskQueue
+    has_free_slot: Callable[[], bool]
+    holds: Callable[[UUID], bool]
+    """Returns whether this worker is about to claim a generation, or runs it."""
+    missing: set[str] = field(default_factory=set)
+    """The generations whose messages waited nowhere at the last look."""
 
     async def run(self) -> None:
         """Look every `LOOK_S`, for ever."""
@@ -60,17 +53,17 @@ class LostMessages:
         """Enqueue the lost generations again if this worker has a free slot. Raises `RedisError` or
         `UsageError`.
         """
-        if not self._has_free_slot():
+        if not self.has_free_slot():
             return
-        waiting = await self._commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
+        waiting = await self.commits.read(reports.waiting_since, MIN_AGE_MS, BATCH)
         # A busy worker claims late what it has taken.
         entries = [
             Entry(each.hex, organization_id, QueueClass(queue_class or QueueClass.INTERACTIVE))
             for each, organization_id, queue_class in waiting
-            if not self._holds(each)
+            if not self.holds(each)
         ]
-        before, self._missing = self._missing, await self._queue.missing(self._broker, entries)
+        before, self.missing = self.missing, await self.queue.missing(self.broker, entries)
         # A second message for the same generation changes nothing, because only one claim succeeds.
-        lost = [entry for entry in entries if entry.generation_id in before & self._missing]
-        for generation_id in await self._queue.enqueue_lost(self._broker, lost):
+        lost = [entry for entry in entries if entry.generation_id in before & self.missing]
+        for generation_id in await self.queue.enqueue_lost(self.broker, lost):
             log.warning("%s is enqueued again: its message was lost", generation_id)
