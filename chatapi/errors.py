@@ -59,18 +59,15 @@ def invalid_ticket() -> APIError:
 
 
 def not_streamable() -> APIError:
-    """Return a 400 for a stream of an answer that has no such form."""
     return APIError(Failed("This answer can't be streamed.", INVALID, "not_streamable", status=400))
 
 
 def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
-    """Return a 429 for a key with too many unused tickets."""
     message = f"Too many unused tickets of your API key: their requests may have {most_bytes} bytes together."
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
 def too_many_open_generations(most: int) -> APIError:
-    """Return a 429 for an organization that has too many requests waiting and running."""
     message = f"Your organization may have at most {most} requests waiting and running at the same time."
     # Nobody knows when one will end; soon is when a fast one might.
     return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
@@ -84,13 +81,11 @@ def queue_too_old(retry_after_ms: int) -> APIError:
 
 
 def too_much_state(most_bytes: int, retry_after_ms: int) -> APIError:
-    """Return a 429 for a request in the background whose input can't be kept."""
     message = f"Your organization's stored input may have {most_bytes} bytes in each period."
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
 def too_many_responses(most: int, most_bytes: int) -> APIError:
-    """Return a 429 for a request in the background whose response can't be stored in the database."""
     message = f"Your organization may store {most} responses of {most_bytes} bytes together, and has no room."
     return APIError(_rate_limited(f"{message} Delete some, or wait until some have expired.", 60_000))
 
@@ -111,7 +106,6 @@ def _not_kept(what: str, kept_ms: int) -> str:
 
 
 def response_in_progress(response_id: str, param: str) -> APIError:
-    """Return a 400 for a reference to an answer that has not ended well."""
     message = f"Response with id '{response_id}' has not ended, or has failed: it can't be continued."
     return APIError(Failed(message, INVALID, "response_not_completed", param, 400))
 
@@ -128,7 +122,6 @@ def of_parameter(error: Exception, param: str) -> APIError:
 
 
 def model_not_found(model: str) -> APIError:
-    """Return a 404 in OpenAI's words."""
     message = f"The model '{model}' does not exist or you do not have access to it."
     message += " GET /v1/models lists the models you can use."
     return APIError(Failed(message, INVALID, "model_not_found", "model", 404))
@@ -165,7 +158,6 @@ def conflict() -> APIError:
 
 
 def stream_expired() -> APIError:
-    """Return a 410 for a generation that has ended and whose stream is not kept any more."""
     message = "This generation's stream is not kept any more. GET /v1/generations/{id} has its receipt."
     return APIError(Failed(message, INVALID, "stream_expired", status=410))
 
@@ -178,7 +170,6 @@ def unavailable(message: str) -> APIError:
 
 
 def internal_error() -> APIError:
-    """Return a 500 without details."""
     message = "The server had an error while processing your request."
     return APIError(Failed(message, "server_error", "internal_error", status=500))
 
@@ -201,14 +192,12 @@ def body_too_large(message: str = "The request body is too large.") -> APIError:
 
 
 def too_many_refused_bytes(retry_after_ms: int) -> APIError:
-    """Return a 429 for a key whose large requests were refused again and again."""
     message = "Too many large requests of your API key were refused. "
     message += f"Try again in {duration(retry_after_ms)}, or send smaller ones."
     return APIError(_rate_limited(message, retry_after_ms))
 
 
 def unsupported_media_type(allowed: str) -> APIError:
-    """Return a 415 for a body of another type."""
     message = f"Send the body with one header 'Content-Type: {allowed}'."
     return APIError(Failed(message, INVALID, "unsupported_media_type", status=415))
 

@@ -22,11 +22,9 @@ class ConsoleFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname).1s %(name)s: %(message)s%(fields_text)s")
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        """Return the local time, in ISO 8601."""
         return _time_of(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and a traceback behind it."""
         found: Mapping[str, Any] = getattr(record, "fields", {})
         record.fields_text = "".join(f" {name}={value}" for name, value in found.items())
         return super().format(record)

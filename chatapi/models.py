@@ -75,7 +75,6 @@ def api_key_env_mistake(name: str) -> str | None:
 
 
 def streaming_mistake(engine: str, streaming: str) -> str | None:
-    """Return the mistake in a deployment's streaming, or None."""
     if engine == Engine.ANTHROPIC and streaming == "never":
         return f"must be 'always' for the engine {engine!r}"
     return None

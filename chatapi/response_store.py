@@ -68,7 +68,6 @@ def find(caller: Caller, generation_id: UUID) -> Content | None:
 
 
 def delete(generation_id: UUID) -> None:
-    """Delete the stored response, if there is one."""
     StoredResponse.objects.filter(pk=generation_id).delete()
 
 
@@ -101,7 +100,6 @@ def is_full(organization_id: int) -> bool:
 
 
 def encrypt(generation_id: UUID, content: Content) -> bytes:
-    """Return the content, encrypted for this response's row."""
     return encryption.encrypt(Purpose.STORED_RESPONSES, generation_id.bytes, msgspec.msgpack.encode(content))
 
 

@@ -61,7 +61,6 @@ class ModelPlan:
 
     @property
     def verb(self) -> str:
-        """Return created, changed or unchanged."""
         return "created" if self.is_new else "changed" if self.changes else "unchanged"
 
     def __str__(self) -> str:
@@ -252,7 +251,6 @@ def _price_changes(new_price: pricing.Price | None, before: pricing.Price | None
 
 
 def _assign(row: ServedModel | Deployment, values: Mapping[str, Any], of: str = "") -> list[Change]:
-    """Set the fields, and return the changes."""
     changes = [
         Change(f"{of}{name}", _shown(getattr(row, name)), _shown(value))
         for name, value in values.items()

@@ -25,12 +25,10 @@ def socket_path(state_dir: Path) -> Path:
 
 
 def url(state_dir: Path) -> str:
-    """Return the Redis URL of this state folder's Valkey."""
     return f"unix://{quote(str(socket_path(state_dir)))}"
 
 
 def log_path(state_dir: Path) -> Path:
-    """Return the path of Valkey's own log."""
     return state_dir / "valkey.log"
 
 

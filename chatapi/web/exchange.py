@@ -92,7 +92,6 @@ class Exchange:
 
     @property
     def took_ms(self) -> int:
-        """The time since the request began."""
         return round((time.monotonic() - self.began_at) * 1_000)
 
     # ---- the request
@@ -214,7 +213,6 @@ class Exchange:
         return self._connection.send_body(data, more)
 
     async def send_json(self, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
-        """Respond with one JSON document."""
         await self.send_whole(status, body, [*JSON_HEADERS, *headers])
 
     async def send_whole(self, status: int, body: bytes, headers: Iterable[Header]) -> None:

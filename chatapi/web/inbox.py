@@ -46,7 +46,6 @@ class InboxFollower(Follower):
         self._waiter: asyncio.Future[None] | None = None
 
     def feed(self, frame: Frame) -> None:
-        """Take a frame of this generation from the inbox."""
         if not self._arrived:
             self._arrived.append(frame)
             self.wake()
@@ -150,7 +149,6 @@ class Inbox:
         return follower
 
     def leave(self, follower: InboxFollower) -> None:
-        """Stop following."""
         self._followers.pop(follower.id.hex.encode(), None)
 
     def check(self, follower: InboxFollower) -> None:

@@ -302,7 +302,6 @@ class Services:
     async def _cancel_all(
         self, stream: DeltaStream, cancellations: Sequence[tuple[UUID, Cancellation]]
     ) -> list[None]:
-        """Cancel generations of one server of streams."""
         await stream.cancel_all(cancellations, ttl_ms=settings.CANCELLED_TTL_MS)
         return [None] * len(cancellations)
 

@@ -169,7 +169,6 @@ class Services:
                 log.warning("sweep: %r", error)
 
     async def _cancel_for_dead_web(self, runs: list[Run]) -> None:
-        """Cancel the runs of web processes that are dead."""
         inboxes = {run.inbox for run in runs if run.inbox}
         try:
             found = await self.streams.signs_of_life(sorted(inboxes))
@@ -215,6 +214,5 @@ class Services:
             cancellations.append(why)
 
     async def _turn_to_stop(self, run: Run) -> None:
-        """Wait for a turn to stop this run."""
         # A thousand clients can leave at the same moment, and to settle each run takes time of the loop.
         await self._stops.take(run.organization_id, STOP_UNITS)

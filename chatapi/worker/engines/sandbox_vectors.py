@@ -46,7 +46,6 @@ class Embeddings:
         self._dimensions = inputs.dimensions or DIMENSIONS
 
     def rounds(self) -> Iterator[list[AnyDelta]]:
-        """Yield the vector of each input."""
         most_words = max(1, MAX_WORDS // len(self._prompts))
         for index, prompt in enumerate(self._prompts):
             text = without_markers(prompt_text(prompt))

@@ -73,7 +73,6 @@ class Reaper:
         return len(orphans)
 
     async def _take_over(self) -> list[Orphan]:
-        """Take over the orphans, with a new lease."""
         began = time.monotonic()
         is_prompt = False
         try:
@@ -145,7 +144,6 @@ class Reaper:
         await shield_until_done(self._end(orphan, settlement, end))
 
     async def _end(self, orphan: Orphan, settlement: Settlement, end: Entry) -> None:
-        """Settle, then publish the end."""
         charge = await self._commits.write(ledger.settle, settlement)
         failpoint("reaper.after_commit")
         log_end(charge)

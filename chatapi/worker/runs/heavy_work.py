@@ -62,7 +62,6 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 async def count(texts: Sequence[str]) -> int:
-    """Return the number of the texts' tokens."""
     if sum(map(len, texts)) <= LIGHT_CHARS:
         return _tokens(texts)
     return sum([await in_thread(_tokens, piece) for piece in _pieces(texts)])
