@@ -133,20 +133,13 @@ class RunUsage:
 
         Encodes up to 16 KiB of each choice, which takes milliseconds.
         """
-        return self._visible_tokens + self._reasoning_tokens
+        visible = _kept_tokens(self._visible, self._lost._visible if self._lost else {})
+        return visible + (self.reasoning_tokens or 0)
 
     @property
     def reasoning_tokens(self) -> int | None:
         """Our own count of the reasoning that was not lost; None if there was none."""
-        return self._reasoning_tokens or None
-
-    @property
-    def _visible_tokens(self) -> int:
-        return _kept_tokens(self._visible, self._lost._visible if self._lost else {})
-
-    @property
-    def _reasoning_tokens(self) -> int:
-        return _kept_tokens(self._reasoning, self._lost._reasoning if self._lost else {})
+        return _kept_tokens(self._reasoning, self._lost._reasoning if self._lost else {}) or None
 
 
 def _kept_tokens(counted: Mapping[int, tokens.Counter], lost: Mapping[int, tokens.Counter]) -> int:
