@@ -141,7 +141,8 @@ async def _take_from_limits(
     before: that one needs none.
     """
     try:
-        await services.queue_age.check(request.caller.organization_id, QueueClass(admission.queue_class))
+        queue_class = QueueClass(admission.queue_class or QueueClass.INTERACTIVE)
+        await services.queue_age.check(request.caller.organization_id, queue_class)
         await services.open_generations.add(request.caller.organization_id)
         more = await end_user_limits(services, request.caller, admission.end_user)
         reservation = await services.rates.take(
@@ -196,7 +197,8 @@ async def _admit(
         runs_on = admission.idempotency is not None or not inbox
         job = Job(inbox, request.content, runs_on, request.is_not_kept, exchange.span.headers)
         stores_response = bool(request.caller.stores_responses_days)
-        entry = Entry(admission.id.hex, admission.organization_id, QueueClass(admission.queue_class))
+        queue_class = QueueClass(admission.queue_class or QueueClass.INTERACTIVE)
+        entry = Entry(admission.id.hex, admission.organization_id, queue_class)
         await services.enqueue(entry, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
         if not admission.is_test:
