@@ -17,6 +17,7 @@ class BelowPrefix:
         self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        """Pass the request on."""
         if scope["type"] != "lifespan":
             path = scope["path"]
             if path == self._prefix or path.startswith(f"{self._prefix}/"):
