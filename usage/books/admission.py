@@ -89,7 +89,8 @@ class Admission:
 
 def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
     """Hold each request's upper bound on its budgets and write its row. Return its id, or the refusal."""
-    repeated = idempotency.claim(now, items)
+    keyed = {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency}
+    repeated = idempotency.claim(now, keyed)
     fresh = [item for item in items if item.id not in repeated]
     results: dict[UUID, UUID | BudgetExceeded | AlreadyAdmitted] = {}
     if fresh:
