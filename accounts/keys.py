@@ -1,6 +1,5 @@
 """Creates, rotates, disables and revokes API keys, and creates their organizations and projects."""
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,26 +24,11 @@ class _Secret(NamedTuple):
     digest: str
 
 
-def create_key(
-    project: Project,
-    *,
-    name: str = "default",
-    is_test: bool = False,
-    is_admin: bool = False,
-    scopes: Iterable[str] = (),
-    allowed_models: Iterable[str] = (),
-) -> tuple[APIKey, str]:
+def create_key(project: Project, **columns: Any) -> tuple[APIKey, str]:
     """Return a new key of the project and its secret, which cannot be read again. Raises
     `ValidationError`.
     """
-    row = APIKey(
-        project=project,
-        name=name,
-        is_test=is_test,
-        is_admin=is_admin,
-        scopes=list(scopes),
-        allowed_models=list(allowed_models),
-    )
+    row = APIKey(project=project, **columns)
     return row, issue(row)
 
 
