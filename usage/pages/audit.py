@@ -10,7 +10,8 @@ from django import forms
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.contrib.auth.decorators import permission_required
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.forms import BoundField
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -105,10 +106,9 @@ class AuditFilterForm(forms.Form):
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
     """Show a page of the entries that the URL asks for."""
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
     form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
     if not form.is_valid():

@@ -10,7 +10,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, QueryDict
@@ -59,17 +59,12 @@ class Effect:
     after: str
 
 
-def _may_book(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-
-
 # ---- the pages
 
 
 @require_http_methods(["GET", "POST"])
+@permission_required(PERMISSION, raise_exception=True)
 def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
-    _may_book(request)
     charges = LedgerEntry.objects.filter(kind__in=CHARGED)
     seen = access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
     entry = get_object_or_404(seen, pk=entry_id)
@@ -82,17 +77,18 @@ def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "POST"])
+@permission_required(PERMISSION, raise_exception=True)
 def grant_page(request: HttpRequest) -> HttpResponse:
     return _credit_page(request, "Grant credit", "granted credit", credit.grant)
 
 
 @require_http_methods(["GET", "POST"])
+@permission_required(PERMISSION, raise_exception=True)
 def refund_page(request: HttpRequest) -> HttpResponse:
     return _credit_page(request, "Refund credit", "refunded credit", credit.refund)
 
 
 def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[..., Booking]) -> HttpResponse:
-    _may_book(request)
     form = CreditForm(request.POST or None, initial={"organization": request.GET.get("organization")})
     organizations = access.seen_by(request.user, Organization.objects.all())
     form.fields["organization"].queryset = organizations  # type: ignore[attr-defined]

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -51,9 +51,9 @@ class BudgetFilterForm(forms.Form):
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
     """Show a page of the budgets that have a limit, the fullest first."""
-    _check_permission(request)
     form = BudgetFilterForm(request)
     context: dict[str, Any] = {"title": "Budgets", "clear_url": page_url("budgets", {})}
     if not form.is_valid():
@@ -83,9 +83,9 @@ def list_page(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
     """Show one budget beside its limit, with the projects, keys and models that spent it."""
-    _check_permission(request)
     rows = access.where_may(request.user, PERMISSION, BudgetLimit.objects.filter(pk=limit_id))
     limit = with_subject(rows).first()
     if limit is None:
@@ -121,11 +121,6 @@ def _chips(field: RowField, query: dict[str, Any]) -> list[Chip]:
     if "organization" in texts:
         texts["organization"] = field.row(texts["organization"]) or texts["organization"]
     return [Chip(f"{name}: {text}", page_url("budgets", query | {name: ""})) for name, text in texts.items()]
-
-
-def _check_permission(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
 
 
 def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 
 from asgiref.sync import sync_to_async
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.auth.decorators import permission_required
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
@@ -34,7 +35,6 @@ from usage.exports.exporting import without_formula
 from usage.insights import Filters, Range, RequestFilters
 from usage.models import Generation, State
 from usage.models.generations import ANY_ERROR
-from usage.pages import request_list
 from usage.pages.overview_form import OverviewForm
 from usage.pages.requests_form import RequestsForm
 from usage.pages.tenant_scope import scoped_form
@@ -83,9 +83,9 @@ class Table:
 
 
 @require_GET
+@permission_required("usage.view_generation", raise_exception=True)
 def requests(request: HttpRequest, file_format: str) -> HttpResponseBase:
     """Export all requests that the URL asks for, newest first."""
-    request_list.check_permission(request)
     form = scoped_form(RequestsForm, request)
     if not form.is_valid():
         return _mistake(form.mistake)
@@ -97,10 +97,9 @@ def requests(request: HttpRequest, file_format: str) -> HttpResponseBase:
 
 
 @require_GET
+@permission_required("usage.view_hourlyusage", raise_exception=True)
 def overview(request: HttpRequest, file_format: str) -> HttpResponseBase:
     """Export what the Overview's chart shows: sums by hour or day, and by group."""
-    if not request.user.has_perm("usage.view_hourlyusage"):
-        raise PermissionDenied
     return sums(request, scoped_form(OverviewForm, request), file_format)
 
 

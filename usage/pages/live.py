@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -186,10 +186,9 @@ def running_of(organizations: Collection[int] | None) -> list[RunningGeneration]
 
 @require_safe
 @never_cache
+@permission_required(PERMISSION, raise_exception=True)
 def page(request: HttpRequest) -> HttpResponse:
     """Show the table. A script keeps it up to date; without a script the page reloads itself."""
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
     running = running_of(access.organizations_of(request.user))
     chosen = LiveFilters.of(request.GET)
     shown = chosen.matching(running)

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -26,17 +26,13 @@ from usage.pages.requests_waterfall import waterfall
 from usage.pages.tenant_scope import scoped_form
 from usage.rollups import retention_horizon
 
-
-def check_permission(request: HttpRequest) -> None:
-    """Raise `PermissionDenied` for people who may not see requests."""
-    if not request.user.has_perm("usage.view_generation"):
-        raise PermissionDenied
+PERMISSION = "usage.view_generation"
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Iterable[str]) -> HttpResponse:
     """Show a page of the requests that the URL asks for; redirect from an id to its receipt."""
-    check_permission(request)
     form, after = scoped_form(RequestsForm, request), request.GET.get("after", "")
     context: dict[str, Any] = {"title": "Requests", "clear_url": page_url("requests", {})}
     try:
@@ -74,9 +70,9 @@ def dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | N
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
     """Show one request: its cost, its time and its end."""
-    check_permission(request)
     found = generation_id_in(generation_id)
     rows = Generation.objects.select_related("organization", "project", "api_key")
     row = access.seen_by(request.user, rows).filter(pk=found).first() if found else None

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 from django import forms
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.contrib.auth.decorators import permission_required
+from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -62,9 +63,9 @@ class StatementFilterForm(forms.Form):
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
     """Show a page of the statements that the URL asks for, newest month first, and links to previews."""
-    _check_permission(request)
     form = StatementFilterForm(request)
     context: dict[str, Any] = {"title": "Statements", "clear_url": page_url("statements", {})}
     if not form.is_valid():
@@ -93,6 +94,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def statement_page(request: HttpRequest, organization_id: int, period: str) -> HttpResponse:
     """Show a statement, or the preview of a month that is not closed."""
     found = _read(request, organization_id, period)
@@ -107,6 +109,7 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def statement_file(request: HttpRequest, organization_id: int, period: str, file_format: str) -> HttpResponse:
     """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
     return download(request, _read(request, organization_id, period), file_format)
@@ -153,14 +156,8 @@ def download(request: HttpRequest, found: Reading, file_format: str) -> HttpResp
 # ---- for the admin alone
 
 
-def _check_permission(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-
-
 def _read(request: HttpRequest, organization_id: int, period: str) -> Reading:
     """Return the statement; raises `Http404`, the same for another organization and for an unknown one."""
-    _check_permission(request)
     organizations = access.where_may(request.user, PERMISSION, Organization.objects.all())
     organization = organizations.filter(pk=organization_id).first()
     if organization is None:
