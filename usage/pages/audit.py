@@ -16,12 +16,12 @@ from django.db.models import QuerySet
 from django.forms import BoundField
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access, memberships
 from accounts.audit.models import AuditEntry
+from accounts.pages.admin_site import admin_page
 from usage.formatting import usd
 from usage.models import Generation, LedgerEntry
 from usage.pages.filters import MAX_OPTIONS, Chip, is_id, offer, page_url, text_field, words
@@ -112,7 +112,8 @@ def list_page(request: HttpRequest) -> HttpResponse:
     form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
     if not form.is_valid():
-        return _answer(request, context | {"mistake": f"Before: {form.errors['before'][0]}"}, status=400)
+        mistake = f"Before: {form.errors['before'][0]}"
+        return admin_page(request, "usage/audit.html", context | {"mistake": mistake}, status=400)
     form.offer_choices(request.user)
     query, before = form.query, form.cleaned_data["before"]
     page = form.page_of(access.seen_by(request.user, AuditEntry.objects.all()))
@@ -129,7 +130,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
         "older_url": page_url("audit", query | {"before": page[PAGE - 1].pk}) if len(page) > PAGE else "",
         "newest_url": page_url("audit", query) if before else "",
     }
-    return _answer(request, context)
+    return admin_page(request, "usage/audit.html", context)
 
 
 @require_safe
@@ -200,9 +201,3 @@ def _text(value: Any, is_money: bool) -> str:
             return ", ".join(str(each) for each in value) or "–"
         case _:
             return str(value)
-
-
-def _answer(request: HttpRequest, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(
-        request, "usage/audit.html", admin.site.each_context(request) | context, status=status
-    )

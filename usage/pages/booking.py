@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.auth.decorators import permission_required
 from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
@@ -23,6 +22,7 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.audit.changes import Changes
 from accounts.models import Organization
+from accounts.pages.admin_site import admin_page
 from usage.books import corrections, credit
 from usage.books.credit import Booking
 from usage.errors import NotBooked
@@ -168,7 +168,7 @@ def _page(
         except NotBooked as error:
             form.add_error(None, str(error))
     context["form"] = form
-    return TemplateResponse(request, "usage/booking.html", admin.site.each_context(request) | context)
+    return admin_page(request, "usage/booking.html", context)
 
 
 def _booked(request: HttpRequest, action: BookingAction) -> HttpResponse:

@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from django import forms
-from django.contrib import admin
 from django.contrib.auth.decorators import permission_required
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.models import Organization
+from accounts.pages.admin_site import admin_page
 from usage.insights.limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
@@ -59,7 +58,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         name, texts = next(iter(form.errors.items()))
         context["mistake"] = f"{name.title()}: {texts[0]}"
-        return _answer(request, "usage/budgets.html", context, status=400)
+        return admin_page(request, "usage/budgets.html", context, status=400)
     data = form.cleaned_data
     number = data["page"] or 1
     rows = form.matching(access.seen_by(request.user, BudgetLimit.objects.all()))
@@ -79,7 +78,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
         "newest_url": page_url("budgets", query) if number > 1 else "",
         "is_cut": len(found) > PAGE and number == _MAX_PAGES,
     }
-    return _answer(request, "usage/budgets.html", context)
+    return admin_page(request, "usage/budgets.html", context)
 
 
 @require_safe
@@ -109,7 +108,7 @@ def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
         else "",
         "minutes_left_out": over.start.minute and 60 - over.start.minute,
     }
-    return _answer(request, "usage/budget.html", context)
+    return admin_page(request, "usage/budget.html", context)
 
 
 def _requests_url(parameters: Mapping[str, object]) -> str:
@@ -121,7 +120,3 @@ def _chips(field: RowField, query: dict[str, Any]) -> list[Chip]:
     if "organization" in texts:
         texts["organization"] = field.row(texts["organization"]) or texts["organization"]
     return [Chip(f"{name}: {text}", page_url("budgets", query | {name: ""})) for name, text in texts.items()]
-
-
-def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

@@ -5,15 +5,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from django.contrib import admin
 from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
+from accounts.pages.admin_site import admin_page
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
 from usage.formatting import count, duration, money
@@ -202,4 +201,4 @@ def page(request: HttpRequest) -> HttpResponse:
         "filters": offered(running, chosen, lambda each: f"{each.organization} / {each.project}"),
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
-    return TemplateResponse(request, "usage/live.html", admin.site.each_context(request) | context)
+    return admin_page(request, "usage/live.html", context)

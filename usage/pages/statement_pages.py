@@ -4,18 +4,17 @@ from datetime import date
 from typing import Any, cast
 
 from django import forms
-from django.contrib import admin
 from django.contrib.auth.decorators import permission_required
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.audit import recorder
 from accounts.models import Organization
+from accounts.pages.admin_site import admin_page
 from usage.database.clock import database_now
 from usage.formatting import time_span
 from usage.models import Statement
@@ -71,7 +70,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
     if not form.is_valid():
         name, messages = next(iter(form.errors.items()))
         mistake = f"{name.title()}: {messages[0]}"
-        return _answer(request, "usage/statements.html", context | {"mistake": mistake}, status=400)
+        return admin_page(request, "usage/statements.html", context | {"mistake": mistake}, status=400)
     data = form.cleaned_data
     organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
     field: Any = form.fields["organization"]
@@ -90,7 +89,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
         "older_url": page_url("statements", query | {"after": after}) if after else "",
         "newest_url": page_url("statements", query) if data["after"] else "",
     }
-    return _answer(request, "usage/statements.html", context)
+    return admin_page(request, "usage/statements.html", context)
 
 
 @require_safe
@@ -105,7 +104,7 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
     if found.document.credit_notes:
         query = f"?kind__exact=correction&organization__id__exact={organization_id}"
         context["corrections_url"] = reverse("admin:usage_ledgerentry_changelist") + query
-    return _answer(request, "usage/statement.html", context)
+    return admin_page(request, "usage/statement.html", context)
 
 
 @require_safe
@@ -194,7 +193,3 @@ def _previews(
         organizations = organizations.filter(pk=organization_id)
     months = reading.open_months(database_now())
     return [(each, month) for each in organizations[:MAX_PREVIEWS] for month in months]
-
-
-def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)
