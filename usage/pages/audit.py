@@ -24,7 +24,7 @@ from accounts.audit.models import AuditEntry
 from accounts.pages.admin_site import admin_page
 from usage.formatting import usd
 from usage.models import Generation, LedgerEntry
-from usage.pages.filters import MAX_OPTIONS, Chip, is_id, offer, page_url, text_field, words
+from usage.pages.filters import MAX_OPTIONS, Chip, first_mistake, is_id, offer, page_url, text_field, words
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"
@@ -112,8 +112,8 @@ def list_page(request: HttpRequest) -> HttpResponse:
     form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
     if not form.is_valid():
-        mistake = f"Before: {form.errors['before'][0]}"
-        return admin_page(request, "usage/audit.html", context | {"mistake": mistake}, status=400)
+        context["mistake"] = first_mistake(form)
+        return admin_page(request, "usage/audit.html", context, status=400)
     form.offer_choices(request.user)
     query, before = form.query, form.cleaned_data["before"]
     page = form.page_of(access.seen_by(request.user, AuditEntry.objects.all()))

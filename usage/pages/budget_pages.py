@@ -1,7 +1,7 @@
 """Budgets beside their limits, the fullest first, and the page of each with what spent it."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from django import forms
 from django.contrib.auth.decorators import permission_required
@@ -11,12 +11,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from accounts.models import Organization
 from accounts.pages.admin_site import admin_page
 from usage.insights.limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
-from usage.pages.filters import Chip, RowField, choice_field, page_url
+from usage.pages.filters import OrganizationFilterForm, choice_field, first_mistake, page_url
 
 PERMISSION = "usage.view_budgetlimit"
 PAGE = 50
@@ -30,16 +29,11 @@ _KINDS: Mapping[str, tuple[Scope, ...]] = {
 }
 
 
-class BudgetFilterForm(forms.Form):
+class BudgetFilterForm(OrganizationFilterForm):
     """The GET form of the list."""
 
-    organization = RowField(Organization, "organization")
     kind = choice_field("Of", {name: name for name in _KINDS})
     page = forms.IntegerField(required=False, min_value=1, max_value=_MAX_PAGES, widget=forms.HiddenInput)
-
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET, auto_id=False)
-        cast(RowField, self.fields["organization"]).person = request.user
 
     def matching(self, rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
         """Return those of the limits that the form asks for."""
@@ -56,21 +50,18 @@ def list_page(request: HttpRequest) -> HttpResponse:
     form = BudgetFilterForm(request)
     context: dict[str, Any] = {"title": "Budgets", "clear_url": page_url("budgets", {})}
     if not form.is_valid():
-        name, texts = next(iter(form.errors.items()))
-        context["mistake"] = f"{name.title()}: {texts[0]}"
+        context["mistake"] = first_mistake(form)
         return admin_page(request, "usage/budgets.html", context, status=400)
     data = form.cleaned_data
     number = data["page"] or 1
     rows = form.matching(access.seen_by(request.user, BudgetLimit.objects.all()))
     found = fullest(rows, (number - 1) * PAGE, PAGE + 1)
-    field = cast(RowField, form.fields["organization"])
-    organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
-    form.initial["organization"] = field.offer(organizations, data["organization"])
+    form.offer_organizations()
     query = {"organization": data["organization"], "kind": data["kind"]}
     more = page_url("budgets", query | {"page": number + 1})
     context |= {
         "filters": [form["organization"], form["kind"]],
-        "chips": _chips(field, query),
+        "chips": form.chips("budgets", query),
         "lines": [Line.of(use) for use in found[:PAGE]],
         "may_add": request.user.has_perm("usage.add_budgetlimit"),
         "add_query": f"?organization={data['organization']}" if data["organization"] else "",
@@ -113,10 +104,3 @@ def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
 
 def _requests_url(parameters: Mapping[str, object]) -> str:
     return page_url("requests", parameters)
-
-
-def _chips(field: RowField, query: dict[str, Any]) -> list[Chip]:
-    texts = {name: value for name, value in query.items() if value}
-    if "organization" in texts:
-        texts["organization"] = field.row(texts["organization"]) or texts["organization"]
-    return [Chip(f"{name}: {text}", page_url("budgets", query | {name: ""})) for name, text in texts.items()]

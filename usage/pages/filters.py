@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -188,6 +188,45 @@ class RowField(forms.Field):
             return ""
         # A text field shows the name, which `to_python` reads again; a list needs the id.
         return options[str(chosen)] if is_long else str(chosen)
+
+
+def first_mistake(form: forms.Form) -> str:
+    """Return what is wrong with the first parameter of the URL that is wrong."""
+    name, texts = next(iter(form.errors.items()))
+    return f"{name.title()}: {texts[0]}"
+
+
+class OrganizationFilterForm(forms.Form):
+    """The GET form of a list of what belongs to organizations."""
+
+    organization = RowField(Organization, "organization")
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request.GET, auto_id=False)
+        self._field.person = request.user
+
+    @property
+    def _field(self) -> RowField:
+        return cast(RowField, self.fields["organization"])
+
+    def offer_organizations(self) -> QuerySet[Organization]:
+        """Offer the organizations that the person sees, and return them."""
+        rows = access.seen_by(self._field.person, Organization.objects.order_by("name"))
+        shown = self._field.offer(rows, self.cleaned_data["organization"])
+        self.data = {**self.data, "organization": shown}
+        return rows
+
+    def chips(self, page: str, query: Mapping[str, object]) -> list[Chip]:
+        """Return the parameters of the page that are set, an organization by its name."""
+        chosen = self.cleaned_data["organization"]
+        shown = (
+            dict(query) if chosen is None else {**query, "organization": self._field.row(chosen) or chosen}
+        )
+        return [
+            Chip(f"{name}: {value}", page_url(page, {**query, name: ""}))
+            for name, value in shown.items()
+            if value not in (None, "")
+        ]
 
 
 class UsageFilterForm(forms.Form):

@@ -3,7 +3,6 @@
 from datetime import date
 from typing import Any, cast
 
-from django import forms
 from django.contrib.auth.decorators import permission_required
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
@@ -18,7 +17,7 @@ from accounts.pages.admin_site import admin_page
 from usage.database.clock import database_now
 from usage.formatting import time_span
 from usage.models import Statement
-from usage.pages.filters import Chip, RowField, is_id, page_url, text_field
+from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, page_url, text_field
 from usage.statements import reading, sections
 from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month
@@ -30,16 +29,11 @@ PAGE = 50
 MAX_PREVIEWS = 20
 
 
-class StatementFilterForm(forms.Form):
+class StatementFilterForm(OrganizationFilterForm):
     """The GET form of the list; `after` is the statement behind which the page begins."""
 
-    organization = RowField(Organization, "organization")
     month = text_field("Month", placeholder="2026-10")
     after = text_field("After")
-
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET, auto_id=False)
-        cast(RowField, self.fields["organization"]).person = request.user
 
     def clean_month(self) -> Month | None:
         """Raise `ValidationError` if it is no month."""
@@ -68,13 +62,10 @@ def list_page(request: HttpRequest) -> HttpResponse:
     form = StatementFilterForm(request)
     context: dict[str, Any] = {"title": "Statements", "clear_url": page_url("statements", {})}
     if not form.is_valid():
-        name, messages = next(iter(form.errors.items()))
-        mistake = f"{name.title()}: {messages[0]}"
-        return admin_page(request, "usage/statements.html", context | {"mistake": mistake}, status=400)
+        context["mistake"] = first_mistake(form)
+        return admin_page(request, "usage/statements.html", context, status=400)
     data = form.cleaned_data
-    organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
-    field: Any = form.fields["organization"]
-    form.initial["organization"] = field.offer(organizations, data["organization"])
+    organizations = form.offer_organizations()
     rows = _matching(access.seen_by(request.user, Statement.objects.all()), data)
     # One more than is shown says whether there is an older page.
     page = list(rows.select_related("organization").defer("content")[: PAGE + 1])
@@ -83,7 +74,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
     after = last and f"{Month.of(last.month)}_{last.organization_id}"
     context |= {
         "filters": [form["organization"], form["month"]] if organizations[1:].exists() else [form["month"]],
-        "chips": _chips(form, query),
+        "chips": form.chips("statements", query),
         "rows": [(row, Month.of(row.month)) for row in page[:PAGE]],
         "previews": [] if data["month"] or data["after"] else _previews(organizations, data["organization"]),
         "older_url": page_url("statements", query | {"after": after}) if after else "",
@@ -173,16 +164,6 @@ def _matching(rows: QuerySet[Statement], data: dict[str, Any]) -> QuerySet[State
         month, organization_id = data["after"]
         rows = rows.filter(Q(month__lt=month) | Q(month=month, organization__gt=organization_id))
     return rows.order_by("-month", "organization")
-
-
-def _chips(form: StatementFilterForm, query: dict[str, Any]) -> list[Chip]:
-    field = cast(RowField, form.fields["organization"])
-    texts = {name: value for name, value in query.items() if value is not None}
-    if "organization" in texts:
-        texts["organization"] = field.row(texts["organization"]) or texts["organization"]
-    return [
-        Chip(f"{name}: {text}", page_url("statements", query | {name: ""})) for name, text in texts.items()
-    ]
 
 
 def _previews(
