@@ -25,7 +25,7 @@ from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
 from usage.models.budget_keys import LimitKey
 from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
-from usage.pages.amount_columns import amounts
+from usage.pages.columns import amounts, time_column
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
 from usage.payment import outbox
@@ -306,6 +306,7 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     list_select_related = ["organization"]
     ordering = ["organization__name", "-effective_from"]
     show_full_result_count = False
+    begins = time_column("From", "effective_from", ordering="effective_from")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Start now unless the URL says otherwise."""
@@ -323,10 +324,6 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
         return False
-
-    @display(description="From (UTC)", ordering="effective_from")
-    def begins(self, row: Discount) -> str | None:
-        return moment(row.effective_from)
 
     @display(description="Discount", ordering="basis_points")
     def percent(self, row: Discount) -> str:

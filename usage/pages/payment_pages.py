@@ -21,6 +21,7 @@ from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
 from usage.models import LedgerEntry
+from usage.pages.columns import time_column
 from usage.payment import configuration, payments
 from usage.payment.models import Payment, State
 from usage.payment.payments import NANODOLLARS_PER_CENT
@@ -85,6 +86,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
         "receipt", "at_stripe", "session_id", "payment_intent", "asked",
     ]  # fmt: skip
     readonly_fields = [name for name in fields if name not in ("organization", "requested_by")]
+    begun = time_column("Begun", "created_at", ordering="created_at")
     operators_fields = ("at_stripe", "session_id", "payment_intent", "asked")
 
     class Media:
@@ -135,10 +137,6 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
             }
         response: HttpResponse = super().render_change_form(request, context, add=add, **kwargs)
         return response
-
-    @display(description="Begun (UTC)", ordering="created_at")
-    def begun(self, row: Payment) -> str | None:
-        return moment(row.created_at)
 
     @display(description="Amount", ordering="amount_cents")
     def amount(self, row: Payment) -> str:
