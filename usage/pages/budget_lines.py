@@ -13,7 +13,7 @@ from usage.insights import GroupBy, Range
 from usage.insights.limit_list import LimitUse, filters_of
 from usage.models import Period, Scope
 from usage.pages.filters import parameters_of
-from usage.pages.gauges import Fullness, fullness
+from usage.pages.gauges import Fullness, bar_parts, fullness
 from usage.pages.overview_cards import Spender
 from usage.rollups import closed_days
 
@@ -58,7 +58,7 @@ class Line:
     def of(cls, use: LimitUse, above: str = "") -> "Line":
         """Return the line; `above` is the beginning of the name that the page has said already."""
         limit, most = use.limit, use.limit.limit_nanodollars
-        posted, held = _parts(use.posted_nanodollars, use.pending_nanodollars, most)
+        posted, held = bar_parts(use.posted_nanodollars, use.pending_nanodollars, most)
         used = use.posted_nanodollars + use.pending_nanodollars
         resets_on = use.key.resets_on
         return cls(
@@ -116,11 +116,3 @@ def spent_by(
 def _spender(row: insights.Row, organization: Organization, use: LimitUse, url: str) -> Spender:
     share = min(max(100 * row.totals.amount_nanodollars / max(use.posted_nanodollars, 1), 0), 100)
     return Spender(row.label.removeprefix(f"{organization} / "), url, row.totals, f"{share:.2f}%")
-
-
-def _parts(posted: int, held: int, limit: int | None) -> tuple[str, str]:
-    """Return the lengths of the bar's two parts in percent."""
-    if not limit:
-        return "0%", "0%"
-    spent = min(max(posted / limit, 0), 1)
-    return f"{100 * spent:.2f}%", f"{100 * min(held / limit, 1 - spent):.2f}%"

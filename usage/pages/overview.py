@@ -20,7 +20,7 @@ from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
 from usage.pages.filters import page_url, parameters_of
-from usage.pages.gauges import Fullness, fullness
+from usage.pages.gauges import Fullness, bar_parts, fullness
 from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
@@ -73,16 +73,11 @@ def page(
 
 
 def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
-    with closed_days.read_once(form.over.before.start, form.over.end):
-        return _sums(form, user)
-
-
-def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
-    # The newest requests of two times can't be compared: there may be more of them in one of the times.
     tables = spenders_of(form)
-    sums = insights.overview_sums(
-        form.chart, [group for _, group in tables], can_compare=not form.is_of_requests
-    )
+    groups = [group for _, group in tables]
+    with closed_days.read_once(form.over.before.start, form.over.end):
+        # The newest requests of two times can't be compared: there may be more of them in one of the times.
+        sums = insights.overview_sums(form.chart, groups, can_compare=not form.is_of_requests)
     form.offer_choices()
     limited_to = access.organizations_of(user)
     health = insights.health() if access.is_operator(user) else None
@@ -147,11 +142,8 @@ class Meter:
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":
-        limit = use.limit_nanodollars
-        posted = min(use.posted_nanodollars / limit, 1)
-        held = min(use.pending_nanodollars / limit, 1 - posted)
-        full = fullness(use.posted_nanodollars + use.pending_nanodollars, limit)
-        return cls(use, f"{100 * posted:.2f}%", f"{100 * held:.2f}%", full)
+        posted, held, limit = use.posted_nanodollars, use.pending_nanodollars, use.limit_nanodollars
+        return cls(use, *bar_parts(posted, held, limit), fullness(posted + held, limit))
 
 
 # ---- the chart
