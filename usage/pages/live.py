@@ -47,26 +47,20 @@ class LiveRow:
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
         """Return the generation's row."""
-        rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
-        state = "waiting" if running.is_queued else "running"
-        who = f"{running.organization} / {running.project}"
-        held = money(running.reserved_nanodollars)
-        # Its id is a UUIDv7, which begins with its creation time.
-        began_ms = running.id.int >> 80
         return cls(
-            running.public_id,
-            began_ms,
-            who,
-            running.project_id,
-            running.project,
-            running.api_key_id,
-            running.key,
-            running.model,
-            state,
-            running.completion_tokens,
-            rate,
-            held,
-            running.cost_nanodollars,
+            id=running.public_id,
+            began_ms=running.id.int >> 80,  # a UUIDv7 begins with its creation time
+            who=f"{running.organization} / {running.project}",
+            project_id=running.project_id,
+            project=running.project,
+            key_id=running.api_key_id,
+            key=running.key,
+            model=running.model,
+            state="waiting" if running.is_queued else "running",
+            tokens=running.completion_tokens,
+            rate="–" if running.is_queued else f"{running.tokens_per_second:.1f}",
+            held=money(running.reserved_nanodollars),
+            cost_nanodollars=running.cost_nanodollars,
         )
 
 
@@ -78,11 +72,8 @@ def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> 
     """Return the open generations of these organizations, or of all; rows that look the same stay the same
     objects.
     """
-    rows = sorted(
-        (LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id
-    )
     found = {}
-    for row in rows:
+    for row in map(LiveRow.of, running_of(organizations)):
         known = before.get(row.id)
         # A rate alone is not worth sending: it falls between two heartbeats.
         if known is not None and (row.state, row.tokens) == (known[0].state, known[0].tokens):
