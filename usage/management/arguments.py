@@ -86,37 +86,18 @@ def usd(text: str) -> int:
 
 def add_period(parser: CommandParser) -> None:
     """Add `--from` and `--to`, a period whose end is not included."""
-    parser.add_argument(
-        "--from",
-        dest="since",
-        required=True,
-        type=moment,
-        metavar="TIME",
-        help="start of the period; a date means its start in UTC",
-    )
-    parser.add_argument(
-        "--to",
-        dest="until",
-        required=True,
-        type=moment,
-        metavar="TIME",
-        help="end of the period, not included",
-    )
+    start, end = "start of the period; a date means its start in UTC", "end of the period, not included"
+    _add_ends(parser, start, end, type=moment, metavar="TIME")
 
 
 def add_days(parser: CommandParser) -> None:
     """Add `--from` and `--to` as days in UTC; the last one is not included."""
-    parser.add_argument(
-        "--from", dest="since", required=True, type=day, metavar="DAY", help="first day, in UTC"
-    )
-    parser.add_argument(
-        "--to",
-        dest="until",
-        required=True,
-        type=day,
-        metavar="DAY",
-        help="day after the last one",
-    )
+    _add_ends(parser, "first day, in UTC", "day after the last one", type=day, metavar="DAY")
+
+
+def _add_ends(parser: CommandParser, start: str, end: str, **options: Any) -> None:
+    parser.add_argument("--from", dest="since", required=True, help=start, **options)
+    parser.add_argument("--to", dest="until", required=True, help=end, **options)
 
 
 def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
@@ -132,13 +113,8 @@ def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
 
 def add_by(parser: CommandParser, purpose: str) -> None:
     """Add `--by`, the name of the person who calls the command."""
-    parser.add_argument(
-        "--by",
-        default=NOBODY,
-        type=text(150),
-        metavar="NAME",
-        help=f"{purpose} (default: {NOBODY})",
-    )
+    named = f"{purpose} (default: {NOBODY})"
+    parser.add_argument("--by", default=NOBODY, type=text(150), metavar="NAME", help=named)
 
 
 def add_booking(parser: CommandParser) -> None:
