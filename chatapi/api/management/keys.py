@@ -16,8 +16,8 @@ from accounts.models import APIKey, Project, ServiceAccount
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
-from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more
+from chatapi.api.views import caller_of, respond
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.insights.keys import newest_requests
 
@@ -44,7 +44,7 @@ class ProjectKeys(ManagementRoute):
         usable = Q(pk__in=access.usable_keys().values("pk"))
         if query.owner_project_access != "any":
             rows = rows.filter(usable if query.owner_project_access == "active" else ~usable)
-        return reply(page_of_rows(rows, query, _shown))
+        return respond(page_of_rows(rows, query, _shown))
 
 
 class ProjectKey(ManagementRoute):
@@ -68,7 +68,7 @@ class ProjectKey(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str, api_key_id: str) -> Response:
-        return reply(_shown([self._key(request, project_id, api_key_id)])[0])
+        return respond(_shown([self._key(request, project_id, api_key_id)])[0])
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, api_key_id: str) -> Response:
@@ -83,13 +83,13 @@ class ProjectKey(ManagementRoute):
         row.scopes = row.scopes if sent.scopes is None else list(dict.fromkeys(sent.scopes))
         row.full_clean()
         row.save(update_fields=["expires_at", "scopes"])
-        return reply(_shown([row])[0])
+        return respond(_shown([row])[0])
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, api_key_id: str) -> Response:
         row = self._key(request, project_id, api_key_id)
         keys.revoke(APIKey.objects.filter(pk=row.pk))
-        return reply(objects.Deleted(object="organization.project.api_key.deleted", id=str(row.pk)))
+        return respond(objects.Deleted(object="organization.project.api_key.deleted", id=str(row.pk)))
 
     def _key(self, request: Request, project_id: str, api_key_id: str) -> APIKey:
         rows = _project_keys(self.project(request, project_id))
@@ -121,7 +121,7 @@ class ServiceAccounts(ManagementRoute):
     def get(self, request: Request, project_id: str) -> Response:
         """Return a page, the oldest first."""
         rows = ServiceAccount.objects.filter(project=self.project(request, project_id))
-        return reply(page_of_rows(rows, self.query(request), lambda rows: [_account(row) for row in rows]))
+        return respond(page_of_rows(rows, self.query(request), lambda rows: [_account(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
@@ -138,7 +138,7 @@ class ServiceAccounts(ManagementRoute):
         if not sent.create_service_account_only:
             row = APIKey(project=project, service_account=account, name=sent.name)
             key = _issue(row, sent.expires_in_seconds)
-        return reply(objects.NewServiceAccount(**_account_members(account), api_key=key))
+        return respond(objects.NewServiceAccount(**_account_members(account), api_key=key))
 
 
 class OneServiceAccount(ManagementRoute):
@@ -169,7 +169,7 @@ class OneServiceAccount(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        return reply(_account(_find_account(self, request, project_id, service_account_id)))
+        return respond(_account(_find_account(self, request, project_id, service_account_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
@@ -177,7 +177,7 @@ class OneServiceAccount(ManagementRoute):
         row.name = row.name if sent.name is None else sent.name
         row.full_clean()
         row.save()
-        return reply(_account(row))
+        return respond(_account(row))
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, service_account_id: str) -> Response:
@@ -186,7 +186,7 @@ class OneServiceAccount(ManagementRoute):
         deleted_id = str(row.pk)
         keys.revoke(APIKey.objects.filter(service_account=row))
         row.delete()
-        return reply(objects.Deleted(object="organization.project.service_account.deleted", id=deleted_id))
+        return respond(objects.Deleted(object="organization.project.service_account.deleted", id=deleted_id))
 
 
 class ServiceAccountKeys(ManagementRoute):
@@ -211,7 +211,7 @@ class ServiceAccountKeys(ManagementRoute):
         refuse_more(account.api_keys.filter(revoked_at=None), "keys of a service account")
         scopes = list(dict.fromkeys(sent.scopes))
         row = APIKey(project=account.project, service_account=account, name=sent.name, scopes=scopes)
-        return reply(_issue(row, sent.expires_in_seconds))
+        return respond(_issue(row, sent.expires_in_seconds))
 
 
 class AdminKeys(ManagementRoute):
@@ -242,7 +242,7 @@ class AdminKeys(ManagementRoute):
         query = self.query(request)
         rows = access.managed_by(caller_of(request), _admin_keys())
         page = page_of_rows(rows, query, _shown_admin, newest_first=query.order == "desc")
-        return reply(page)
+        return respond(page)
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
@@ -259,7 +259,7 @@ class AdminKeys(ManagementRoute):
             expires_at=expiry(sent.expires_in_seconds),
         )
         secret = keys.issue(row)
-        return reply(_admin_key(row, None, value=secret))
+        return respond(_admin_key(row, None, value=secret))
 
 
 class AdminKey(ManagementRoute):
@@ -273,7 +273,7 @@ class AdminKey(ManagementRoute):
 
     def get(self, request: Request, key_id: str) -> Response:
         row = find(caller_of(request), _admin_keys(), key_id, "key")
-        return reply(_shown_admin([row])[0])
+        return respond(_shown_admin([row])[0])
 
     @transaction.atomic
     def delete(self, request: Request, key_id: str) -> Response:
@@ -281,7 +281,7 @@ class AdminKey(ManagementRoute):
         row = find(caller_of(request), _admin_keys(), key_id, "key")
         access.require_role(caller_of(request), row.manages_as)
         keys.revoke(APIKey.objects.filter(pk=row.pk))
-        return reply(objects.Deleted(object="organization.admin_api_key.deleted", id=str(row.pk)))
+        return respond(objects.Deleted(object="organization.admin_api_key.deleted", id=str(row.pk)))
 
 
 routes: list[type[ManagementRoute]] = [

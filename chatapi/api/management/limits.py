@@ -19,8 +19,8 @@ from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, page_of_items
 from chatapi.api.management.requests import NANODOLLARS_PER_CENT
-from chatapi.api.management.route import ManagementRoute, refuse, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, refuse
+from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Period, Scope
@@ -59,7 +59,7 @@ class RateLimits(ManagementRoute):
         rows = _rows(self.project(request, project_id))
         models = ServedModel.objects.values_list("pk", flat=True)
         found = [_rate_limit(model, rows.get(model)) for model in sorted({"", *models, *rows})]
-        return reply(page_of_items(found, self.query(request)))
+        return respond(page_of_items(found, self.query(request)))
 
 
 class OneRateLimit(ManagementRoute):
@@ -95,7 +95,7 @@ class OneRateLimit(ManagementRoute):
             row.save()
         elif row.pk is not None:
             row.delete()
-        return reply(_rate_limit(model, row))
+        return respond(_rate_limit(model, row))
 
 
 class ProjectSpendLimit(ManagementRoute):
@@ -129,7 +129,7 @@ class ProjectSpendLimit(ManagementRoute):
         """Return the limit, or a 404 without one."""
         project = self.project(request, project_id)
         limit = _budget_limit(Scope.PROJECT, project.pk)
-        return reply(self._shown(project, limit))
+        return respond(self._shown(project, limit))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
@@ -140,7 +140,7 @@ class ProjectSpendLimit(ManagementRoute):
         row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
         row.full_clean()
         row.save()
-        return reply(self._shown(project, row))
+        return respond(self._shown(project, row))
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str) -> Response:
@@ -152,7 +152,7 @@ class ProjectSpendLimit(ManagementRoute):
         else:
             row.limit_nanodollars = None
             row.save()
-        return reply(objects.Deleted(object="project.spend_limit.deleted"))
+        return respond(objects.Deleted(object="project.spend_limit.deleted"))
 
     def _shown(self, project: Project, row: BudgetLimit) -> objects.ProjectSpendLimit:
         return objects.ProjectSpendLimit(**_limit_members(row, project.organization))
@@ -189,7 +189,7 @@ class OrganizationSpendLimit(ManagementRoute):
         """Return the limit, or a 404 without one."""
         owner = Organization.objects.get(pk=caller_of(request).organization_id)
         row = _budget_limit(Scope.ORGANIZATION, owner.pk)
-        return reply(objects.OrganizationSpendLimit(**_limit_members(row, owner)))
+        return respond(objects.OrganizationSpendLimit(**_limit_members(row, owner)))
 
     def post(self, request: Request) -> Response:
         raise PermissionDenied("Only the operator of this service changes an organization's spend limit.")

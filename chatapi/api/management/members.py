@@ -21,8 +21,8 @@ from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
-from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
+from chatapi.api.views import caller_of, respond
 
 _READER = "reader"
 
@@ -46,7 +46,7 @@ class Users(ManagementRoute):
         query, rows = self.query(request), _accepted(request)
         if query.emails is not None:
             rows = rows.filter(user__email__in=query.emails)
-        return reply(page_of_rows(rows, query, lambda rows: [_user(row) for row in rows]))
+        return respond(page_of_rows(rows, query, lambda rows: [_user(row) for row in rows]))
 
 
 class User(ManagementRoute):
@@ -72,7 +72,7 @@ class User(ManagementRoute):
     }
 
     def get(self, request: Request, user_id: str) -> Response:
-        return reply(_user(_find(request, user_id)))
+        return respond(_user(_find(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, user_id: str) -> Response:
@@ -85,7 +85,7 @@ class User(ManagementRoute):
                 memberships.change_role(member, role)
             except ValidationError as error:
                 refuse(error.messages[0], "role")
-        return reply(_user(member))
+        return respond(_user(member))
 
     @transaction.atomic
     def delete(self, request: Request, user_id: str) -> Response:
@@ -93,7 +93,7 @@ class User(ManagementRoute):
         member = _find(request, user_id)
         access.require_role(caller_of(request), member.role)
         memberships.remove(member)
-        return reply(objects.Deleted(object="organization.user.deleted", id=user_id))
+        return respond(objects.Deleted(object="organization.user.deleted", id=user_id))
 
 
 class ProjectUsers(ManagementRoute):
@@ -124,7 +124,7 @@ class ProjectUsers(ManagementRoute):
         """Return a page, the oldest member first."""
         self.project(request, project_id)
         rows = _accepted(request)
-        return reply(
+        return respond(
             page_of_rows(rows, self.query(request), lambda rows: [_project_user(row) for row in rows])
         )
 
@@ -139,7 +139,7 @@ class ProjectUsers(ManagementRoute):
         member = _accepted(request).filter(named).first()
         if member is None:
             raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
-        return reply(_with_role(member, sent.role))
+        return respond(_with_role(member, sent.role))
 
 
 class ProjectUser(ManagementRoute):
@@ -172,14 +172,14 @@ class ProjectUser(ManagementRoute):
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         self.project(request, project_id)
-        return reply(_project_user(_find(request, user_id)))
+        return respond(_project_user(_find(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member, who has this role already."""
         self.project(request, project_id)
         member = _find(request, user_id)
-        return reply(_with_role(member, self.body(request).role))
+        return respond(_with_role(member, self.body(request).role))
 
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Refuse: a smaller right than to the whole organization does not exist."""
@@ -217,7 +217,7 @@ class Invites(ManagementRoute):
     def get(self, request: Request) -> Response:
         """Return a page, the oldest first."""
         rows = memberships.pending(_members(request))
-        return reply(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
+        return respond(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
@@ -231,7 +231,7 @@ class Invites(ManagementRoute):
         person = memberships.person_with_email(owner.pk, sent.email)
         member = Member(organization=owner, user=person, role=role)
         memberships.join(member)
-        return reply(_invite(member, url=invitations.path(caller, person)))
+        return respond(_invite(member, url=invitations.path(caller, person)))
 
 
 class Invite(ManagementRoute):
@@ -251,7 +251,7 @@ class Invite(ManagementRoute):
 
     def get(self, request: Request, invite_id: str) -> Response:
         """Return the invitation, accepted or not."""
-        return reply(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
+        return respond(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
 
     @transaction.atomic
     def delete(self, request: Request, invite_id: str) -> Response:
@@ -259,7 +259,7 @@ class Invite(ManagementRoute):
         member = find(caller_of(request), _MEMBERS, invite_id, "invite")
         access.require_role(caller_of(request), member.role)
         memberships.withdraw(member)
-        return reply(objects.Deleted(object="organization.invite.deleted", id=invite_id))
+        return respond(objects.Deleted(object="organization.invite.deleted", id=invite_id))
 
 
 routes: list[type[ManagementRoute]] = [Users, User, ProjectUsers, ProjectUser, Invites, Invite]

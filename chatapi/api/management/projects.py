@@ -13,8 +13,8 @@ from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, page_of_rows
-from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
+from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
 from chatapi.wire.invalid_request import InvalidRequest
 
@@ -47,7 +47,7 @@ class Projects(ManagementRoute):
         rows = access.managed_by(caller_of(request), Project.objects.all())
         if not query.include_archived:
             rows = rows.filter(is_active=True)
-        return reply(page_of_rows(rows, query, lambda rows: [project(row) for row in rows]))
+        return respond(page_of_rows(rows, query, lambda rows: [project(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
@@ -57,7 +57,7 @@ class Projects(ManagementRoute):
         refuse_more(owner.projects.all(), "projects")
         row = Project(organization=owner, name=self.body(request).name)
         _save_named(row)
-        return reply(project(row))
+        return respond(project(row))
 
 
 class OneProject(ManagementRoute):
@@ -76,14 +76,14 @@ class OneProject(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        return reply(project(self.project(request, project_id)))
+        return respond(project(self.project(request, project_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
         row = self.project(request, project_id)
         row.name = self.body(request).name
         _save_named(row)
-        return reply(project(row))
+        return respond(project(row))
 
 
 class ProjectArchive(ManagementRoute):
@@ -110,7 +110,7 @@ class ProjectArchive(ManagementRoute):
         if row.is_active:
             row.is_active = False
             row.save()
-        return reply(project(row))
+        return respond(project(row))
 
 
 class ProjectModelPermissions(ManagementRoute):
@@ -141,7 +141,7 @@ class ProjectModelPermissions(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        return reply(_permissions(self.project(request, project_id)))
+        return respond(_permissions(self.project(request, project_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
@@ -153,7 +153,7 @@ class ProjectModelPermissions(ManagementRoute):
             refuse(f"there is no model {unknown[0]!r}.", "model_ids")
         row.models_mode, row.listed_models = sent.mode, wanted
         row.save()
-        return reply(_permissions(row))
+        return respond(_permissions(row))
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str) -> Response:
@@ -163,7 +163,7 @@ class ProjectModelPermissions(ManagementRoute):
             raise errors.object_not_found("list of models", "project_id")
         row.models_mode, row.listed_models = ModelsMode.ALL, []
         row.save()
-        return reply(objects.Deleted(object="project.model_permissions.deleted"))
+        return respond(objects.Deleted(object="project.model_permissions.deleted"))
 
 
 routes: list[type[ManagementRoute]] = [Projects, OneProject, ProjectArchive, ProjectModelPermissions]

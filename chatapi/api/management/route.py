@@ -1,7 +1,6 @@
 """The base of the management API's routes: who may call them, what they read, and the rows that they find."""
 
 import re
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -14,7 +13,6 @@ from django.utils import timezone
 from msgspec import Struct
 from msgspec.inspect import ListType, type_info
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts import access
 from accounts.authentication import Caller
@@ -130,10 +128,6 @@ def refuse_more(rows: QuerySet[Any], noun: str) -> None:
 def expiry(expires_in_seconds: int | None) -> datetime | None:
     """Return the time that is that many seconds from now; None if the client has sent none."""
     return None if expires_in_seconds is None else timezone.now() + timedelta(seconds=expires_in_seconds)
-
-
-def reply(resource: Struct | Mapping[str, Any]) -> Response:
-    return Response(msgspec.to_builtins(resource))
 
 
 def _is_list(type_: Any) -> bool:
