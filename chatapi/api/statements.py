@@ -13,9 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import access
+from accounts.models import KeyScope
 from chatapi import errors
-from chatapi.api.organization import AdminKeyRoute
-from chatapi.api.views import caller_of, respond
+from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.clock import database_now
 from usage.models import Statement
@@ -52,8 +52,11 @@ class StatementPage(Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-class Statements(AdminKeyRoute):
+class Statements(ClientRoute):
     """`GET /v1/organization/statements`: those of closed months."""
+
+    required_scope = KeyScope.USAGE
+    needs_admin_key = True
 
     def get(self, request: Request) -> Response:
         """Return a page, newest first."""
@@ -70,8 +73,11 @@ class Statements(AdminKeyRoute):
         return respond(page)
 
 
-class StatementOfMonth(AdminKeyRoute):
+class StatementOfMonth(ClientRoute):
     """`GET /v1/organization/statements/{period}`: one statement as JSON, CSV or PDF."""
+
+    required_scope = KeyScope.USAGE
+    needs_admin_key = True
 
     def get(self, request: Request, period: str) -> HttpResponse:
         """Return the statement, or the preview of a month that is not closed; raises a 404."""
