@@ -38,7 +38,6 @@ class ProjectKeys(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, the oldest first."""
         query = self.query(request)
         rows = _project_keys(self.project(request, project_id))
         usable = Q(pk__in=access.usable_keys().values("pk"))
@@ -48,8 +47,6 @@ class ProjectKeys(ManagementRoute):
 
 
 class ProjectKey(ManagementRoute):
-    """One key of a project."""
-
     path = "projects/<str:project_id>/api_keys/<str:api_key_id>"
     operations = {
         "GET": Operation(
@@ -97,8 +94,6 @@ class ProjectKey(ManagementRoute):
 
 
 class ServiceAccounts(ManagementRoute):
-    """The service accounts of a project."""
-
     path = "projects/<str:project_id>/service_accounts"
     operations = {
         "GET": Operation(
@@ -119,13 +114,11 @@ class ServiceAccounts(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, the oldest first."""
         rows = ServiceAccount.objects.filter(project=self.project(request, project_id))
         return respond(page_of_rows(rows, self.query(request), lambda rows: [_account(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Create the account, and a key unless none is wanted."""
         project, sent = self.project(request, project_id), self.body(request)
         if sent.create_service_account_only and sent.expires_in_seconds is not None:
             message = "Invalid value for 'expires_in_seconds': there is no key to expire."
@@ -142,8 +135,6 @@ class ServiceAccounts(ManagementRoute):
 
 
 class OneServiceAccount(ManagementRoute):
-    """One service account."""
-
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>"
     operations = {
         "GET": Operation(
@@ -181,7 +172,6 @@ class OneServiceAccount(ManagementRoute):
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        """Revoke the account's keys and delete the account."""
         row = _find_account(self, request, project_id, service_account_id)
         deleted_id = str(row.pk)
         keys.revoke(APIKey.objects.filter(service_account=row))
@@ -206,7 +196,6 @@ class ServiceAccountKeys(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        """Create the key."""
         account, sent = _find_account(self, request, project_id, service_account_id), self.body(request)
         refuse_more(account.api_keys.filter(revoked_at=None), "keys of a service account")
         scopes = list(dict.fromkeys(sent.scopes))
@@ -263,8 +252,6 @@ class AdminKeys(ManagementRoute):
 
 
 class AdminKey(ManagementRoute):
-    """One admin key."""
-
     path = "admin_api_keys/<str:key_id>"
     operations = {
         "GET": Operation("retrieveAdminKey", "Show an admin key", "accounts.view_apikey", objects.AdminKey),

@@ -40,8 +40,6 @@ _PREFIX = "rl-"
 
 
 class RateLimits(ManagementRoute):
-    """The rate limits of a project: one for each model, and one for all models together."""
-
     path = "projects/<str:project_id>/rate_limits"
     operations = {
         "GET": Operation(
@@ -55,7 +53,6 @@ class RateLimits(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, by model."""
         rows = _rows(self.project(request, project_id))
         models = ServedModel.objects.values_list("pk", flat=True)
         found = [_rate_limit(model, rows.get(model)) for model in sorted({"", *models, *rows})]
@@ -63,8 +60,6 @@ class RateLimits(ManagementRoute):
 
 
 class OneRateLimit(ManagementRoute):
-    """The rate limit of a project for one model, or for all models together."""
-
     # A model's name may contain slashes.
     path = "projects/<str:project_id>/rate_limits/<path:rate_limit_id>"
     operations = {
@@ -99,8 +94,6 @@ class OneRateLimit(ManagementRoute):
 
 
 class ProjectSpendLimit(ManagementRoute):
-    """The monthly budget of a project."""
-
     path = "projects/<str:project_id>/spend_limit"
     operations = {
         "GET": Operation(
@@ -126,14 +119,12 @@ class ProjectSpendLimit(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return the limit, or a 404 without one."""
         project = self.project(request, project_id)
         limit = _budget_limit(Scope.PROJECT, project.pk)
         return respond(self._shown(project, limit))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Save the limit."""
         project, sent = self.project(request, project_id), self.body(request)
         columns = _monthly(Scope.PROJECT, project.pk)._asdict()
         row = BudgetLimit.objects.filter(**columns).first() or BudgetLimit(**columns)
@@ -186,7 +177,6 @@ class OrganizationSpendLimit(ManagementRoute):
     }
 
     def get(self, request: Request) -> Response:
-        """Return the limit, or a 404 without one."""
         owner = Organization.objects.get(pk=caller_of(request).organization_id)
         row = _budget_limit(Scope.ORGANIZATION, owner.pk)
         return respond(objects.OrganizationSpendLimit(**_limit_members(row, owner)))

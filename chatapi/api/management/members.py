@@ -42,7 +42,6 @@ class Users(ManagementRoute):
     }
 
     def get(self, request: Request) -> Response:
-        """Return a page, the oldest member first."""
         query, rows = self.query(request), _accepted(request)
         if query.emails is not None:
             rows = rows.filter(user__email__in=query.emails)
@@ -50,8 +49,6 @@ class Users(ManagementRoute):
 
 
 class User(ManagementRoute):
-    """One member."""
-
     path = "users/<str:user_id>"
     operations = {
         "GET": Operation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
@@ -97,8 +94,6 @@ class User(ManagementRoute):
 
 
 class ProjectUsers(ManagementRoute):
-    """The members as a project has them: all of the organization's."""
-
     path = "projects/<str:project_id>/users"
     operations = {
         "GET": Operation(
@@ -121,7 +116,6 @@ class ProjectUsers(ManagementRoute):
     }
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, the oldest member first."""
         self.project(request, project_id)
         rows = _accepted(request)
         return respond(
@@ -143,8 +137,6 @@ class ProjectUsers(ManagementRoute):
 
 
 class ProjectUser(ManagementRoute):
-    """One member as a project has them."""
-
     path = "projects/<str:project_id>/users/<str:user_id>"
     operations = {
         "GET": Operation(
@@ -215,7 +207,6 @@ class Invites(ManagementRoute):
     }
 
     def get(self, request: Request) -> Response:
-        """Return a page, the oldest first."""
         rows = memberships.pending(_members(request))
         return respond(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
 
@@ -250,7 +241,6 @@ class Invite(ManagementRoute):
     }
 
     def get(self, request: Request, invite_id: str) -> Response:
-        """Return the invitation, accepted or not."""
         return respond(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
 
     @transaction.atomic

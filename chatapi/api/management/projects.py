@@ -20,8 +20,6 @@ from chatapi.wire.invalid_request import InvalidRequest
 
 
 class Projects(ManagementRoute):
-    """The projects of the organization."""
-
     path = "projects"
     operations = {
         "GET": Operation(
@@ -42,7 +40,6 @@ class Projects(ManagementRoute):
     }
 
     def get(self, request: Request) -> Response:
-        """Return a page, the oldest first."""
         query = self.query(request)
         rows = access.managed_by(caller_of(request), Project.objects.all())
         if not query.include_archived:
@@ -51,7 +48,6 @@ class Projects(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
-        """Create a project."""
         # The organization's lock lets no second request pass the checks of the number and the name.
         owner = Organization.objects.select_for_update().get(pk=caller_of(request).organization_id)
         refuse_more(owner.projects.all(), "projects")
@@ -61,8 +57,6 @@ class Projects(ManagementRoute):
 
 
 class OneProject(ManagementRoute):
-    """One project."""
-
     path = "projects/<str:project_id>"
     operations = {
         "GET": Operation("retrieveProject", "Show a project", "accounts.view_project", objects.Project),
@@ -87,8 +81,6 @@ class OneProject(ManagementRoute):
 
 
 class ProjectArchive(ManagementRoute):
-    """The end of a project."""
-
     path = "projects/<str:project_id>/archive"
     operations = {
         "POST": Operation(
@@ -114,8 +106,6 @@ class ProjectArchive(ManagementRoute):
 
 
 class ProjectModelPermissions(ManagementRoute):
-    """The models that a project can use."""
-
     path = "projects/<str:project_id>/model_permissions"
     operations = {
         "GET": Operation(
@@ -157,7 +147,6 @@ class ProjectModelPermissions(ManagementRoute):
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str) -> Response:
-        """Remove the list."""
         row = self.project(request, project_id)
         if row.models_mode == ModelsMode.ALL:
             raise errors.object_not_found("list of models", "project_id")
