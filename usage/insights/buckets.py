@@ -15,7 +15,6 @@ from django.db.models.expressions import Combinable
 
 from usage.database.clock import TruncUTC, Width
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.models import SPENT, DailyEndUserUsage, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 from usage.rollups.closed_days import Spans
@@ -89,7 +88,6 @@ class Bucket:
 
 
 @report
-@time_limit()
 def buckets(query: BucketQuery) -> list[Bucket]:
     """Return every bucket from the start to the end, or to the one that `MAX_ENTRIES` do not cover.
 

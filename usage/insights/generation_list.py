@@ -51,11 +51,10 @@ class Page:
 def requests_page(filters: RequestFilters, after: str | None = None, limit: int = 50) -> Page:
     """Return requests with their organization, project and key; raises `ValueError` for an invalid cursor."""
     # One that is looked up by its id may have come a moment ago.
-    read = report(_page) if filters.id is None else _page
+    read = report(_page) if filters.id is None else time_limit()(_page)
     return read(filters, after, max(1, min(limit, MAX_LIMIT)))
 
 
-@time_limit()
 def _page(filters: RequestFilters, after: str | None, limit: int) -> Page:
     if filters.sort != "newest":
         return _sorted_page(filters, _Place.parse(after) if after else None, limit)
@@ -130,7 +129,6 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
 
 
 @report
-@time_limit()
 def error_codes(newest: NewestRequests) -> list[tuple[str, int]]:
     """Return the error codes of those that failed, with their numbers, the most first."""
     rows = newest.rows.filter(outcome__in=FAILED).order_by()

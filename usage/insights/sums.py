@@ -11,7 +11,6 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.insights import request_sums
 from usage.insights.generation_list import NewestRequests
 from usage.insights.labels import Labels, labels_of
@@ -115,7 +114,6 @@ _Buckets = dict[tuple[int, Any], Totals]
 
 
 @report
-@time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
     """Return the sums of the whole range."""
     (found,) = sums_of([SumsSpec(over, None, filters or Filters())])
@@ -123,7 +121,6 @@ def totals(over: Range, filters: Filters | None = None) -> Totals:
 
 
 @report
-@time_limit()
 def sums_of(specs: Sequence[SumsSpec]) -> list[Sums]:
     """Return the sums of each spec, in one statement; of end users, those of the most expensive."""
     found: list[Sums] = [{} for _ in specs]
@@ -138,7 +135,6 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
 
 
 @report
-@time_limit()
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
     """Return the `n` groups that spent most, the most expensive first, then the one with more requests."""
     found = by_amount(sums_by_group(over, group_by, filters))[:n]
@@ -156,7 +152,6 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
 
 
 @report
-@time_limit()
 def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Point], list[Totals]]:
     """Return the chart's points, as `series` does, and the totals of other specs."""
     ranking = [] if chart.group_by is None else [chart]
@@ -168,7 +163,6 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Poi
 
 
 @report
-@time_limit()
 def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals]]:
     """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
     by error and of the newest requests don't add up to.

@@ -30,7 +30,6 @@ from accounts.audit import recorder
 from usage import insights
 from usage.books import receipts
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.exports.exporting import without_formula
 from usage.insights import Filters, Range, RequestFilters
 from usage.models import Generation, State
@@ -237,7 +236,6 @@ def windows(rows: "QuerySet[Any]", size: int = WINDOW) -> Iterator[list[Any]]:
 
 
 @report
-@time_limit()
 def _window(table: "QuerySet[Any]", rows: "QuerySet[Any]", size: int) -> tuple[list[Any], Any]:
     """Return the rows in the first window of the table, and its last key unless it ends there."""
     floor = table.values_list("pk", flat=True)[size - 1 : size].first()
