@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from usage import insights
+from usage.database.clock import hour_of
 from usage.insights import GroupBy, Range
 from usage.insights.limit_list import LimitUse, filters_of
 from usage.models import Period, Scope
@@ -78,8 +79,8 @@ def period_of(use: LimitUse, organization: Organization) -> Range:
     """Return the budget's current period up to the end of this hour."""
     start = datetime.combine(use.key.period_start, time(), ZoneInfo(organization.time_zone))
     if use.key.resets_on is None:
-        start = organization.created_at.replace(minute=0, second=0, microsecond=0)
-    end = timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        start = hour_of(organization.created_at)
+    end = hour_of(timezone.now()) + timedelta(hours=1)
     # "hour": the sums of a total may be of more days than a chart may have.
     return Range(start.astimezone(UTC), end.astimezone(UTC), "hour")
 

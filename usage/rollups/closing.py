@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import Min, OuterRef, Subquery
 
 from accounts.models import Organization
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.database.snapshot import snapshot
 from usage.database.sql import db_value, execute
 from usage.models import (
@@ -66,7 +66,7 @@ def busy_hours(day: date) -> list[datetime]:
     entries = LedgerEntry.objects.filter(created_at__lt=midnight(day + DAY)).order_by("created_at", "id")
     times, hours, since = entries.values_list("created_at", flat=True), list[datetime](), midnight(day)
     while found := times.filter(created_at__gte=since).first():
-        hours.append(found.replace(minute=0, second=0, microsecond=0))
+        hours.append(hour_of(found))
         since = hours[-1] + HOUR
     return hours
 

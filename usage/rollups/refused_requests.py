@@ -19,12 +19,12 @@ from typing import NamedTuple
 from django.db.models import Q, Sum
 
 from accounts.errors import KeyRefusal, NotAuthenticated, TooManyFailedAttempts
+from usage.database.clock import hour_of
 from usage.database.group_commit import GroupCommit
 from usage.database.replica import report
 from usage.database.sql import db_value, execute, insert, rows_of_values
 from usage.errors import DatabaseUnavailable
 from usage.models import RefusedKeys, RefusedRequests
-from usage.rollups import hour_of
 
 WRITE_EVERY_S = 5.0
 # Distinct refusals that a process holds in memory; requests beyond them count per key under `OTHER`.

@@ -7,7 +7,7 @@ from operator import add
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncMonth
 
-from usage.database.clock import TruncUTC
+from usage.database.clock import TruncUTC, hour_of
 from usage.models import (
     SPENT,
     Budget,
@@ -26,7 +26,7 @@ from usage.models import (
 )
 from usage.models.budget_keys import BudgetOwners
 from usage.models.generations import FAILED
-from usage.rollups import Group, closed_days, hour_of
+from usage.rollups import Group, closed_days
 from usage.verification.invariants import Difference
 
 _GROUP = (*BudgetOwners._fields, "budget_day")
