@@ -25,6 +25,7 @@ from usage.models import (
     DailyUsage,
     Dimension,
     HourlyUsage,
+    ItemizedDay,
     Kind,
     LedgerEntry,
 )
@@ -56,9 +57,7 @@ def close_next() -> date | None:
 
 def next_day() -> date | None:
     """Return the oldest day that is over and not closed, None when there is none."""
-    first_open = (database_now() - GRACE).date()
-    _reopen_since(first_open)
-    return _first_not_closed(first_open)
+    return _first_not_closed(first_open_day(ClosedDay))
 
 
 def busy_hours(day: date) -> list[datetime]:
@@ -100,13 +99,17 @@ def close(day: date, first_tokens: FirstTokens) -> None:
             _write_first_tokens(day, first_tokens)
 
 
-def _reopen_since(first_open: date) -> None:
-    """Open the days that were closed before their end, because the database's clock was fast for a while."""
-    too_early = ClosedDay.objects.filter(day__gte=first_open)
+def first_open_day(table: type[ClosedDay | ItemizedDay]) -> date:
+    """Return the first day that is not over, and forget those that the table has from then on: they were
+    written because the database's clock was fast for a while.
+    """
+    first_open = (database_now() - GRACE).date()
+    too_early = table._default_manager.filter(day__gte=first_open)
     # Read first: a DELETE waits for SQLite's writers even if there is nothing to delete.
     if days := [str(row) for row in too_early]:
-        log.warning("closed too early, by a clock that was fast, and open again: %s", ", ".join(days))
+        log.warning("%s: written too early, by a clock that was fast: %s", table.__name__, ", ".join(days))
         too_early.delete()
+    return first_open
 
 
 def _first_not_closed(first_open: date) -> date | None:
