@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
@@ -19,20 +19,12 @@ from usage.models import SPENT, DailyEndUserUsage, DailyUsage, HourlyUsage, Kind
 from usage.rollups import closed_days
 from usage.rollups.closed_days import Spans
 
-WIDTHS: dict[Width, timedelta] = {
-    "minute": timedelta(minutes=1),
-    "hour": timedelta(hours=1),
-    "day": timedelta(days=1),
-}
+WIDTHS: dict[Width, timedelta] = {name: timedelta(**{f"{name}s": 1}) for name in get_args(Width)}
 # Ledger entries that one answer by the minute adds up at most.
 MAX_ENTRIES = 30_000
 TOKENS_AND_MONEY = (
-    "prompt_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "completion_tokens",
-    "amount_nanodollars",
-)
+    "prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "amount_nanodollars",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +143,8 @@ def _readable_end(query: BucketQuery) -> datetime:
         # a whole one.
         day = rows.values_list("day", flat=True)[MAX_ENTRIES:].first()
         return query.end if day is None else max(closed_days.midnight(day), query.start + WIDTHS["day"])
-    beyond = (
-        _entries(query, query.end)
-        .order_by("created_at")
-        .values_list("created_at", flat=True)[MAX_ENTRIES:]
-        .first()
-    )
+    times = _entries(query, query.end).order_by("created_at").values_list("created_at", flat=True)
+    beyond = times[MAX_ENTRIES:].first()
     if beyond is None:
         return query.end
     return max(beyond.replace(second=0, microsecond=0), query.start + WIDTHS["minute"])

@@ -49,7 +49,16 @@ class BudgetScopeFilter(ScopeFilter):
         return found  # type: ignore[no-any-return]
 
 
-def _scope(row: Budget | BudgetLimit) -> str:
+def _owner_column(title: str) -> Any:
+    @display(description=title, ordering="scope_id")
+    def column(_: Any, row: Any) -> str:
+        return row.subject_name or f"{row.scope} {row.scope_id}"
+
+    return column
+
+
+@display(description="Scope", ordering="scope")
+def _kind(_: Any, row: Budget | BudgetLimit) -> str:
     return Scope(row.scope).label.lower().replace("api key", "key")
 
 
@@ -60,6 +69,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
+    subject, kind = _owner_column("Applies to"), _kind
     limit = amounts("Limit", attrgetter("limit_nanodollars"), "limit_nanodollars", "none")[0]
     soft_limit = amounts(
         "Soft limit", attrgetter("soft_limit_nanodollars"), "soft_limit_nanodollars", "none"
@@ -82,17 +92,11 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
         if obj is not None:
-            return [
-                (
-                    None,
-                    {"fields": ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]},
-                )
-            ]
+            fields = ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]
+            return [(None, {"fields": fields})]
+        owners = self.shown_to(request, ["organization", "project", "api_key"])
         return [
-            (
-                "Who (choose one)",
-                {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
-            ),
+            ("Who (choose one)", {"fields": owners}),
             ("End users", {"fields": ["each_end_user", "end_user"], "description": END_USERS}),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
@@ -112,14 +116,6 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     def is_operators(self, row: BudgetLimit) -> bool:
         return row.is_of_organization
 
-    @display(description="Applies to", ordering="scope_id")
-    def subject(self, row: Any) -> str:
-        return row.subject_name or f"{row.scope} {row.scope_id}"
-
-    @display(description="Scope", ordering="scope")
-    def kind(self, row: BudgetLimit) -> str:
-        return _scope(row)
-
 
 @admin.register(Budget)
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
@@ -133,21 +129,12 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         "pending_nanodollars", "pending_usd", "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
     list_display = [
-        "subject",
-        "kind",
-        "period",
-        "period_start",
-        "posted",
-        "pending",
-        "limit",
-        "soft_limit_reached",
-    ]
+        "subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached",
+    ]  # fmt: skip
     list_filter = [
-        ("scope", BudgetScopeFilter),
-        "period",
-        "period_start",
-        ("soft_limit_reached_at", IsSetFilter),
-    ]
+        ("scope", BudgetScopeFilter), "period", "period_start", ("soft_limit_reached_at", IsSetFilter),
+    ]  # fmt: skip
+    subject, kind = _owner_column("Budget of"), _kind
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
     show_full_result_count = False
@@ -179,14 +166,6 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
             "subject": self.subject(row),
             "period_start": row.period_start.isoformat(),
         }
-
-    @display(description="Budget of", ordering="scope_id")
-    def subject(self, row: Any) -> str:
-        return row.subject_name or f"{row.scope} {row.scope_id}"
-
-    @display(description="Scope", ordering="scope")
-    def kind(self, row: Budget) -> str:
-        return _scope(row)
 
     @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at")
     def soft_limit_reached(self, row: Budget) -> str:
@@ -266,13 +245,9 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
         ever = Budget.objects.filter(**CREDIT_BUDGET, scope_id=OuterRef("organization_id"))
-        spent, held = (
-            Subquery(ever.values("posted_nanodollars")),
-            Subquery(ever.values("pending_nanodollars")),
-        )
-        rows: QuerySet[Credit] = (
-            super().get_queryset(request).annotate(spent_nanodollars=spent, held_nanodollars=held)
-        )
+        names = {"spent_nanodollars": "posted_nanodollars", "held_nanodollars": "pending_nanodollars"}
+        amounts = {name: Subquery(ever.values(column)) for name, column in names.items()}
+        rows: QuerySet[Credit] = super().get_queryset(request).annotate(**amounts)
         return rows
 
     def has_book_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
