@@ -8,7 +8,6 @@ import msgspec
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import IntegrityError, connection
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
 from django.utils import timezone
 from msgspec import Struct
 from msgspec.inspect import ListType, type_info
@@ -34,15 +33,19 @@ class ManagementRoute(ClientRoute):
     http_method_names = ["get", "head", "post", "delete"]
     required_scope = KeyScope.MANAGEMENT
     operations: ClassVar[Operations]
+    operation: Operation
+    """The one that the request's method names."""
     path: ClassVar[str]
     """The path behind `/v1/organization/`, in Django's words."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods, then keys without the scope, the role or its permission."""
-        if self._operation(request) is None:
+        operation = self.operations.get("GET" if request.method == "HEAD" else str(request.method))
+        if operation is None:
             self.http_method_not_allowed(request)
         super().initial(request, *args, **kwargs)
-        access.require(caller_of(request), self.operation(request).permission)
+        access.require(caller_of(request), operation.permission)
+        self.operation = operation
 
     def handle_exception(self, exc: Exception) -> Any:
         """Answer 400 to values that a row can't have, and 409 to a change that another one has overtaken."""
@@ -52,19 +55,9 @@ class ManagementRoute(ClientRoute):
             exc = errors.conflict()
         return super().handle_exception(exc)
 
-    def operation(self, request: Request) -> Operation:
-        """Return the operation that the request's method names."""
-        found = self._operation(request)
-        assert found is not None, "`initial` refuses other methods"
-        return found
-
-    def _operation(self, request: Request | HttpRequest) -> Operation | None:
-        method = str(request.method)
-        return self.operations.get("GET" if method == "HEAD" else method)
-
     def body(self, request: Request) -> Any:
         """Return the body as the operation's type. Raises `InvalidRequest`, for an unknown member too."""
-        body_type = self.operation(request).body
+        body_type = self.operation.body
         assert body_type is not None, "the operation takes a body"
         if request.content_type.partition(";")[0].strip().lower() != "application/json":
             raise errors.unsupported_media_type("application/json")
@@ -78,7 +71,7 @@ class ManagementRoute(ClientRoute):
         """Return the query as the operation's type. Lists are repeated, as `ids[]=1&ids[]=2` or without the
         brackets. Raises `InvalidRequest`, for an unknown parameter too.
         """
-        query_type = self.operation(request).query
+        query_type = self.operation.query
         assert query_type is not None, "the operation takes a query"
         fields = {field.encode_name: field for field in msgspec.structs.fields(query_type)}
         sent: dict[str, Any] = {}
