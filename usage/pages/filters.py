@@ -35,6 +35,8 @@ MAX_ID = 2**63 - 1
 # Attributes of a field that a browser neither completes nor corrects.
 NO_HELP = {"autocomplete": "off", "spellcheck": "false"}
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+# The names of parameters that differ from those of columns.
+_PARAMETERS = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
 _SHOWN_KEY = re.compile(r"(.+) \(ck_(?:live|test)_(\w+)…\)")
 
 
@@ -54,8 +56,7 @@ def page_url(name: str, query: Mapping[str, object]) -> str:
 
 def parameters_of(filters: Filters) -> dict[str, object]:
     """Return the parameters with which the forms have these filters."""
-    names = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
-    return {names.get(column, column): value for column, value in filters.by_column().items()}
+    return {_PARAMETERS.get(column, column): value for column, value in filters.by_column().items()}
 
 
 def words(name: object) -> str:
@@ -344,19 +345,14 @@ class UsageFilterForm(forms.Form):
     @property
     def filters(self) -> Filters:
         """Return the filters of a valid form, without its time."""
-        return Filters(**self._columns())
+        return Filters(**self._columns("model", "outcome", "error", "metadata"))
 
-    def _columns(self) -> dict[str, Any]:
-        data = self.cleaned_data
-        return {
-            "organization_id": data["organization"],
-            "project_id": data["project"],
-            "api_key_id": data["key"],
-            "model": data["model"] or None,
-            "outcome": data["outcome"] or None,
-            "error": data["error"] or None,
-            "metadata": data["metadata"],
+    def _columns(self, *names: str) -> dict[str, Any]:
+        """Return the values of the owners and of these parameters by column; None if they are not set."""
+        found = {
+            column: self.cleaned_data[_PARAMETERS.get(column, column)] for column in (*_PARAMETERS, *names)
         }
+        return {column: None if value == "" else value for column, value in found.items()}
 
     def chips(self) -> list[Chip]:
         """Return the filters that are set and can be removed."""

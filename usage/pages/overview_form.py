@@ -15,14 +15,7 @@ from usage import formatting, insights
 from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, Totals, request_sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
-from usage.pages.filters import (
-    NO_HELP,
-    TIME,
-    Chip,
-    UsageFilterForm,
-    choice_field,
-    words,
-)
+from usage.pages.filters import NO_HELP, TIME, Chip, UsageFilterForm, choice_field, words
 from usage.pages.range_links import Choice
 
 # The parameters of the list of ledger entries for those of our filters that it has.
@@ -154,8 +147,7 @@ class OverviewForm(UsageFilterForm):
             return False
         if self.is_by_end_user:
             return True
-        field: Any = self.fields["project"]
-        project = field.row(data["project"])
+        project = self._row("project")
         return bool(project and project.counts_end_users and self._can_rank(project.pk))
 
     @property
@@ -177,18 +169,21 @@ class OverviewForm(UsageFilterForm):
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
         filters = self._without_owners_of_key(super().filters)
-        if filters.project_id is not None and filters.organization_id is None:
-            field: Any = self.fields["project"]
-            if (project := field.row(filters.project_id)) is not None:
-                filters = replace(filters, organization_id=project.organization_id)
+        is_alone = filters.project_id is not None and filters.organization_id is None
+        if is_alone and (project := self._row("project")) is not None:
+            filters = replace(filters, organization_id=project.organization_id)
         return insights.newest_settled(self.over, filters)
+
+    def _row(self, name: str) -> Any:
+        """Return the row that this field of a valid form names; None if there is none."""
+        field: Any = self.fields[name]
+        return field.row(self.cleaned_data[name])
 
     def _without_owners_of_key(self, filters: Filters) -> Filters:
         """Return the filters without the project and the organization of the key: less is looked up then."""
         if filters.api_key_id is None:
             return filters
-        field: Any = self.fields["key"]
-        key = field.row(filters.api_key_id)
+        key = self._row("key")
         if key is None or filters.project_id not in (None, key.project_id):
             return filters
         is_own = filters.organization_id in (None, key.project.organization_id)

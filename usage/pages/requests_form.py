@@ -78,18 +78,15 @@ class RequestsForm(UsageFilterForm):
     def filters(self) -> RequestFilters:
         data = self.cleaned_data
         return RequestFilters(
-            **self._columns(),
+            **self._columns(
+                "model", "outcome", "error", "metadata", "endpoint", "dialect", "deployment", "end_user", "id"
+            ),
             time=data["time"] or "admitted",
-            endpoint=data["endpoint"] or None,
-            dialect=data["dialect"] or None,
             usage_source=data["source"] or None,
-            deployment=data["deployment"] or None,
             since=self.over.start if self.over else None,
             until=self.over.end if self.over else None,
             min_nanodollars=data["min"],
             max_nanodollars=data["max"],
-            id=data["id"],
-            end_user=data["end_user"] or None,
             sort=data["sort"] or "newest",
         )
 
