@@ -164,17 +164,9 @@ class RateLimits:
                 wait_ms = max(wait_ms, RUNNING_RETRY_MS)
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
         charges = tuple(
-            Charge(
-                limit.counts,
-                want["key"],
-                want["limit"],
-                want["window"],
-                mark.decode(),
-                want["amount"],
-                limit.model,
-            )
-            for limit, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
-            if want["is_reserved"]
+            Charge(own.counts, has["key"], own.most, has["window"], mark.decode(), has["amount"], own.model)
+            for own, has, (_, _, mark) in zip(rates, wanted, states, strict=True)
+            if has["is_reserved"]
         )
         return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
 
