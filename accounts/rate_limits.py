@@ -164,9 +164,11 @@ class RateLimits:
                 wait_ms = max(wait_ms, RUNNING_RETRY_MS)
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
         charges = tuple(
-            Charge(own.counts, has["key"], own.most, has["window"], mark.decode(), has["amount"], own.model)
-            for own, has, (_, _, mark) in zip(rates, wanted, states, strict=True)
-            if has["is_reserved"]
+            Charge(
+                own.counts, want["key"], own.most, want["window"], mark.decode(), want["amount"], own.model
+            )
+            for own, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
+            if want["is_reserved"]
         )
         return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
 

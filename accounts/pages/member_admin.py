@@ -52,10 +52,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         help_text="Existing users are added at once; new users get an invitation link.",
     )
     email = forms.EmailField(
-        label="E-mail address",
-        required=False,
-        widget=UnfoldAdminEmailInputWidget,
-        help_text="For new users.",
+        label="E-mail address", required=False, widget=UnfoldAdminEmailInputWidget, help_text="For new users."
     )
 
     class Meta:

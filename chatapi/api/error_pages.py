@@ -96,6 +96,5 @@ def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
     template = "console/error.html" if is_console_page(request.path_info) else "chatapi/error.html"
     # Without the request: a context processor may need the part of it that failed.
     return HttpResponse(
-        render_to_string(template, {"status": status, "title": title, "sentence": sentence}),
-        status=status,
+        render_to_string(template, {"status": status, "title": title, "sentence": sentence}), status=status
     )

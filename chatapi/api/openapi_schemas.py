@@ -139,12 +139,7 @@ _MESSAGE: dict[str, Schema] = {
     "reasoning_content": _TEXT,
     "tool_calls": _array({"type": "object"}) | {"description": "As in OpenAI's API reference."},
 }
-_COMPLETION: dict[str, Schema] = {
-    "id": _TEXT,
-    "created": _COUNT,
-    "model": _TEXT,
-    "system_fingerprint": _TEXT,
-}
+_COMPLETION: dict[str, Schema] = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "system_fingerprint": _TEXT}
 _CHOICE = _object(
     "One answer.",
     "index message logprobs finish_reason",

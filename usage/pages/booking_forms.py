@@ -48,10 +48,7 @@ class CorrectionForm(BookingForm):
 
     DIRECTIONS = (("back", "Refund"), ("more", "Extra charge"))
     direction = forms.ChoiceField(
-        label="Correction",
-        choices=DIRECTIONS,
-        initial="back",
-        widget=forms.RadioSelect,
+        label="Correction", choices=DIRECTIONS, initial="back", widget=forms.RadioSelect
     )
     field_order = ["direction", "amount", "reason", "token"]
 

@@ -5,11 +5,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from unfold.widgets import (
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from accounts import end_users
 from accounts.models import APIKey, EndUser, Organization, Project
@@ -109,10 +105,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     project = _row_field(Project, "project", "Project")
     api_key = _row_field(APIKey, "api_key", "API key")
     each_end_user = forms.BooleanField(
-        required=False,
-        label="For each end user",
-        widget=UnfoldBooleanSwitchWidget,
-        help_text=EACH,
+        required=False, label="For each end user", widget=UnfoldBooleanSwitchWidget, help_text=EACH
     )
     end_user = end_user_field()
     period = forms.ChoiceField(
@@ -167,10 +160,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return (_EACH[scope] if is_each else scope), scope_id
 
 
-_EACH = {
-    Scope.ORGANIZATION: Scope.ORGANIZATION_END_USERS,
-    Scope.PROJECT: Scope.PROJECT_END_USERS,
-}
+_EACH = {Scope.ORGANIZATION: Scope.ORGANIZATION_END_USERS, Scope.PROJECT: Scope.PROJECT_END_USERS}
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

@@ -44,10 +44,7 @@ _OUTCOME_COLOURS: dict[str, str] = {
 
 @require_safe
 def page(
-    request: HttpRequest,
-    *,
-    recent_deployments: Callable[[], Any],
-    model_kinds: Mapping[str, str],
+    request: HttpRequest, *, recent_deployments: Callable[[], Any], model_kinds: Mapping[str, str]
 ) -> HttpResponse:
     """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
     site, user = admin.site, request.user

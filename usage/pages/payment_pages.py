@@ -145,12 +145,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
     @display(
         description="State",
         ordering="state",
-        label={
-            State.PAID: "success",
-            State.OPEN: "info",
-            State.EXPIRED: "warning",
-            State.REFUSED: "danger",
-        },
+        label={State.PAID: "success", State.OPEN: "info", State.EXPIRED: "warning", State.REFUSED: "danger"},
     )
     def state_badge(self, row: Payment) -> tuple[str, str]:
         return row.state, row.get_state_display().lower()

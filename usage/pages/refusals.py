@@ -42,6 +42,5 @@ def list_url(row: KeyRefusals, since: datetime) -> str:
     hour = hour_of(since.astimezone(UTC))
     times = {"hour__gte": f"{hour:%Y-%m-%d %H:%M:%S}+00:00"}
     return page_url(
-        "usage_refusedrequests_changelist",
-        {"api_key__id__exact": row.api_key_id, "code": row.code, **times},
+        "usage_refusedrequests_changelist", {"api_key__id__exact": row.api_key_id, "code": row.code, **times}
     )

@@ -50,8 +50,7 @@ class RequestsForm(UsageFilterForm):
     page = "requests"
 
     id = GenerationIdField(
-        required=False,
-        widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP),
+        required=False, widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP)
     )
     time = choice_field("Date means", {"admitted": "started", "settled": "finished"}, blank=None)
     endpoint = name_field()

@@ -138,10 +138,7 @@ class OneServiceAccount(ManagementRoute):
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>"
     operations = {
         "GET": Operation(
-            "retrieveServiceAccount",
-            "Show a service account",
-            "accounts.view_apikey",
-            objects.ServiceAccount,
+            "retrieveServiceAccount", "Show a service account", "accounts.view_apikey", objects.ServiceAccount
         ),
         "POST": Operation(
             "modifyServiceAccount",
