@@ -53,9 +53,7 @@ class UserAdmin(ListPage, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: logs name people, and an organization could lose its last owner. They can be made
-        inactive.
-        """
+        """Return False: logs name people, and the last owner must stay. They can be made inactive."""
         return False
 
 
@@ -137,9 +135,7 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     actions_detail = ["invite", "grant_credit"]
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
-        """Return none for a new organization, whose form has its first project, and leave out rows that are
-        too many for a form: the organization's page leads to their list.
-        """
+        """Return none for a new organization, and none with more rows than a form shows."""
         if obj is None:
             return []
         rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}

@@ -25,17 +25,13 @@ class _Secret(NamedTuple):
 
 
 def create_key(project: Project, **columns: Any) -> tuple[APIKey, str]:
-    """Return a new key of the project and its secret, which cannot be read again. Raises
-    `ValidationError`.
-    """
+    """Return a new key and its secret, which can't be read again. Raises `ValidationError`."""
     row = APIKey(project=project, **columns)
     return row, issue(row)
 
 
 def issue(row: APIKey) -> str:
-    """Give an unsaved key its secret, save it and return the secret, which cannot be read again. Raises
-    `ValidationError`.
-    """
+    """Save a new key, and return its secret, which can't be read again. Raises `ValidationError`."""
     secret = _new_secret(is_test=row.is_test)
     row.public, row.digest = secret.public, secret.digest
     row.full_clean()
@@ -95,9 +91,7 @@ def status(row: APIKey, now: datetime) -> str:
 
 
 def get_or_create_project(organization: str, project: str) -> Project:
-    """Return the project by names, and create it and its organization if missing. Raises
-    `ValidationError`.
-    """
+    """Return the project; make it and its organization if they are missing. Raises `ValidationError`."""
     with transaction.atomic():
         owner = Organization.objects.filter(name=organization).first() or _saved(
             Organization(name=organization)

@@ -20,9 +20,7 @@ def list_allows(mode: str, listed: Collection[str], model: str) -> bool:
 
 
 def validate_model_names(names: object) -> None:
-    """Raise `ValidationError` unless it is a list of names. The models need not exist: that changes from day
-    to day.
-    """
+    """Raise `ValidationError` unless it is a list of names. The models need not exist yet."""
     if not isinstance(names, list) or not all(
         isinstance(name, str) and 0 < len(name) <= 128 for name in names
     ):

@@ -42,9 +42,7 @@ _acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", de
 
 @contextmanager
 def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
-    """Record what happens inside. `who` is called only when there is something to record; None
-    means nobody.
-    """
+    """Record what happens inside; `who` is called if there is something to record. None is nobody."""
     token = _acting.set(who)
     try:
         yield

@@ -12,9 +12,7 @@ from accounts.models.organizations import Project, Role, ServiceAccount, identif
 
 
 class KeyScope(models.TextChoices):
-    """What a key can be restricted to. A key without scopes may do everything; every key may ask
-    who it is.
-    """
+    """What a key can be restricted to; without scopes it may do everything."""
 
     COMPLETIONS = (
         "completions",

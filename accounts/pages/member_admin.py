@@ -169,9 +169,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         )
 
     def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return whether the person may change the member in each of their organizations, and no password is
-        set.
-        """
+        """Return whether the person may change the member everywhere, and no password is set."""
         member = self.get_object(request, object_id)
         return member is not None and invitations.may_send(request.user, member.user)
 

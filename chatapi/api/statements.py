@@ -1,6 +1,4 @@
-"""`/v1/organization/statements`: the organization's statements, and a preview of the current month, for admin
-keys.
-"""
+"""`/v1/organization/statements`: statements, and a preview of the current month, for admin keys."""
 
 from base64 import b64encode
 from datetime import UTC, datetime

@@ -111,9 +111,7 @@ class Models(ClientRoute):
     required_scope = KeyScope.MODELS
 
     def get(self, request: Request) -> Response:
-        """Return the models that are active, have an active deployment and a price, and are the key's; each
-        alias is an entry of its own.
-        """
+        """Return the models that are served and priced and the key's; each alias is an entry too."""
         served = _served(caller_of(request))
         # One query for all names: aliases share rows.
         rows = ServedModel.objects.in_bulk(set(served.values()))

@@ -47,9 +47,7 @@ class Bill:
     names_models: bool
     """False if it has only sums of all models."""
     missing: frozenset[tuple[date, str, str]] = frozenset()
-    """Amounts that the bill lacks for a day and model, though it has them elsewhere: a cost without a
-    quantity.
-    """
+    """Amounts that the bill lacks for a day and model only: a cost without a quantity."""
 
 
 def read(path: Path) -> Bill:

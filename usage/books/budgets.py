@@ -68,9 +68,7 @@ def hold(amounts: Mapping[str, int]) -> bool:
 
 
 def _release(amounts: Mapping[str, int]) -> None:
-    """Take back what was held a moment ago. A savepoint would cost every request that fits two more
-    statements.
-    """
+    """Take back what was held a moment ago, without the two statements of a savepoint."""
     if amounts:
         values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
         execute(

@@ -28,9 +28,7 @@ class Idempotency:
 
 
 def claim(now: datetime, keyed: Mapping[UUID, tuple[int, Idempotency]]) -> dict[UUID, AlreadyAdmitted]:
-    """Claim keys, each of an API key for a generation. Return the generations whose key already stands for
-    another one.
-    """
+    """Claim keys for generations. Return the generations whose key stands for another one already."""
     if not keyed:
         return {}
     columns = ("api_key_id", "digest", "request_digest", "generation_id", "created_at")

@@ -40,9 +40,7 @@ MAX_LOGGED_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One deployment that was asked. The error code is empty if the deployment did not fail, however the
-    attempt ended.
-    """
+    """One deployment that was asked; without an error code it did not fail, however the attempt ended."""
 
     deployment: str
     error_code: str

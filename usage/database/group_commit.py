@@ -183,9 +183,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
 
 
 def _close_if_dead() -> None:
-    """Close a connection that has died while it was idle, and those of its pool, which may have died with it,
-    so that the call makes a new one.
-    """
+    """Close a connection that has died while it was idle, and its pool's, which may have died too."""
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
     is_idle = now - getattr(_last_use, "at", now) > IDLE_S
     _last_use.at = now

@@ -134,9 +134,7 @@ def _days_of_end_users(query: BucketQuery, end: datetime) -> QuerySet[DailyEndUs
 
 
 def _readable_end(query: BucketQuery) -> datetime:
-    """Return the full minute up to which entries are read, for end users the full day; at least one after the
-    start.
-    """
+    """Return the full minute, of end users the full day, up to which entries are read."""
     if query.is_by_end_user:
         rows = _fitting(_days_of_end_users(query, query.end), query).order_by("day")
         # The day of the first entry too many: it is left out as a whole, because half a day would look like

@@ -124,9 +124,7 @@ class BudgetOwners(NamedTuple):
         return cls._make(_owner_columns(row))
 
     def budget_ids(self, day: date) -> tuple[str, ...]:
-        """Return the nine budgets in which a request that is admitted on that day counts, and the three of
-        its end user, if the project counts them.
-        """
+        """Return the nine budgets in which a request of that day counts, or twelve with its end user's."""
         own = (
             *_of(Scope.ORGANIZATION, self.organization_id, day),
             *_of(Scope.PROJECT, self.project_id, day),

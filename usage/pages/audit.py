@@ -1,6 +1,4 @@
-"""The audit log's page: who did what and when, with each value before and after; newest first, in keyset
-pages.
-"""
+"""The audit log's page: who did what and when, with each value before and after; newest first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,9 +88,7 @@ class AuditFilterForm(forms.Form):
         return list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
 
     def offer_choices(self, user: access.Person) -> None:
-        """Offer people who may have acted, and the kinds of rows that pages change; and what the URL asks
-        for.
-        """
+        """Offer people who may have acted, kinds of rows that pages change, and what is chosen."""
         known = memberships.known_to(user).filter(is_active=True).order_by("username")
         people = {name: name for name in known.values_list("username", flat=True)[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]

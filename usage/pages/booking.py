@@ -172,9 +172,7 @@ def _page(
 
 
 def _booked(request: HttpRequest, action: BookingAction) -> HttpResponse:
-    """Book it and record it in the audit log; a form that is sent again books nothing and leads to the same
-    page.
-    """
+    """Book and record it; a form that is sent again books nothing and leads to the same page."""
     with transaction.atomic():
         booking = action.book()
         if booking.is_new:

@@ -1,6 +1,4 @@
-"""The GET form that filters pages about usage: it parses a URL, reports mistakes, offers choices, makes
-links.
-"""
+"""The GET forms of pages about usage: they parse URLs, report mistakes, offer choices, make links."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -129,9 +129,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         ]
 
     def clean(self) -> dict[str, Any]:
-        """Raise `ValidationError` unless exactly one of the three is limited, and has no limit of this period
-        yet.
-        """
+        """Raise `ValidationError` unless exactly one of the three is limited, and not yet."""
         data = self.cleaned_data
         check_some_limit(data)
         scopes = {
@@ -148,9 +146,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return data
 
     def _of_end_users(self, scope: Scope, scope_id: int) -> tuple[Scope, int]:
-        """Return the scope of the end users that are meant, or the chosen one; raise `ValidationError` for
-        end users that are not counted.
-        """
+        """Return the end users that are meant, or the chosen owner; raises `ValidationError`."""
         data = self.cleaned_data
         is_each = data.get("each_end_user")
         if person := named_end_user(data.get("project"), data.get("end_user"), is_each=is_each):

@@ -69,9 +69,7 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """Return the open generations of these organizations, or of all; rows that look the same stay the same
-    objects.
-    """
+    """Return the open generations of these organizations or of all; equal rows stay the same objects."""
     found = {}
     for row in map(LiveRow.of, running_of(organizations)):
         known = before.get(row.id)

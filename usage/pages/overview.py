@@ -129,9 +129,7 @@ class Meter:
 
     @property
     def spent_url(self) -> str:
-        """Return the URL of the requests in it: those admitted in its period, in its organization's time
-        zone.
-        """
+        """Return the URL of its requests: those of its period, in its organization's time zone."""
         key, last_day, time_zone = self.use.key, self.use.last_day, self.use.time_zone
         period = {"start": key.period_start, "end": last_day, "time_zone": time_zone} if last_day else {}
         filters = filters_of(key)
@@ -147,9 +145,7 @@ class Meter:
 
 
 def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int) -> Chart:
-    """Return the chart of these points, which are the form's. If its hours or days are more than it may have
-    columns, each column has several.
-    """
+    """Return the form's chart; of more hours or days than it has columns, each column has several."""
     starts = form.over.starts()
     step = -(-len(starts) // most_columns)
     edges = starts[::step]

@@ -51,9 +51,7 @@ class Spender:
 
 
 def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
-    """Return spend, requests, tokens and, unless they are of one end user, error rate and time to first
-    token.
-    """
+    """Return spend, requests, tokens and, unless they are one end user's, errors and speed."""
     url, now, before = form.rows_url(), sums.now, sums.before
     is_about_end_user = form.filters.end_user is not None
     spend = Card(

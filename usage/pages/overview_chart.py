@@ -117,9 +117,7 @@ def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
-    """Return the groups with their colours, largest first; groups beyond `COLOURS_COUNT` are one grey group
-    at the end.
-    """
+    """Return the groups with their colours, largest first; those without a colour are one, at the end."""
     ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
     coloured = [(each.colour or f"colour-{at}", each) for at, each in enumerate(ordered[:COLOURS_COUNT])]
     if rest := [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)]:

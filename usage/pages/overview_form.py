@@ -206,9 +206,7 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def has_partial_groups(self) -> bool:
-        """Return whether the groups are not all of the sums: no rollup has them, and by error requests
-        without one have none.
-        """
+        """Return whether the groups don't add up to all requests, because no rollup has them."""
         return self.group_by in ("error", "metadata")
 
     @property
@@ -248,9 +246,7 @@ class OverviewForm(UsageFilterForm):
         return group
 
     def offer_choices(self) -> None:
-        """Show dates, the grouping, of end users the project and a search, and to people of several
-        organizations which one; hide the rest.
-        """
+        """Show dates and what the person can choose here, and hide the other fields."""
         # The field's end is included, the range's is not.
         last_day = self.over.end - timedelta(microseconds=1)
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}

@@ -171,9 +171,7 @@ def of_key(api_key_id: int, now: datetime) -> RefusedOfKey:
 
 @report
 def key_refusals(since: date) -> list[tuple[date, str, int]]:
-    """Return the requests without a valid key from this UTC day on: day, reason and number, the newest day
-    first.
-    """
+    """Return day, reason and number of the requests without a valid key since then, newest first."""
     rows = RefusedKeys.objects.filter(day__gte=since).order_by("-day", "-requests", "reason")
     return list(rows.values_list("day", "reason", "requests"))
 
@@ -186,9 +184,7 @@ def key_refusal_totals() -> dict[str, int]:
 
 @report
 def of_hours(start: datetime, end: datetime, **owners: int) -> list[tuple[int, str, int]]:
-    """Return the refused requests of the hours between, of these owners, by status and code, the most
-    first.
-    """
+    """Return status, code and number of these owners' refused requests between, the most first."""
     rows = RefusedRequests.objects.filter(hour__gte=start, hour__lt=end)
     totals = rows.filter(**owners).order_by().values_list("status", "code").annotate(total=Sum("requests"))
     return list(totals.order_by("-total", "code"))

@@ -190,9 +190,7 @@ def _lines(entry: _Entry, tokens: Tokens, price: Price, listed: Price) -> Iterat
 
 
 def _list_price(history: History, entry: _Entry, admitted_at: datetime, price: Price) -> Price:
-    """Return the price before the organization's discount; the request's own price if the rows don't explain
-    it by a discount.
-    """
+    """Return the price before the discount; the request's own if no discount explains it."""
     points = history.discount_at(admitted_at, entry.organization_id)
     listed = history.listed_at(entry.model, admitted_at) if points else None
     return listed if listed is not None and pricing.discounted(listed, points) == price else price

@@ -36,9 +36,7 @@ def projects(organization_id: int) -> dict[int, str]:
 
 
 def discounts(known: Sequence[tuple[datetime, int]], month: Month) -> list[tuple[datetime, int]]:
-    """Return those of an organization's discounts that began in the month, and the one in effect when it
-    began, in basis points.
-    """
+    """Return the discounts, in basis points, of the month: when it began, and begun in it."""
     earlier = [row for row in known if row[0] <= month.start][-1:]
     began = (row for row in known if month.start < row[0] < month.end)
     return [*(row for row in earlier if row[1]), *began]

@@ -131,9 +131,7 @@ def end_users_months_are_their_days(since: datetime | None) -> Iterator[Differen
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
-    """Check I2 and I13: closed days (that began since then) are the sums of their hours, by group and
-    dimension.
-    """
+    """Check I2 and I13: closed days (begun since then) are the sums of their hours."""
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
     days = _by_group(DailyUsage.objects.filter(day__in=closed), _BY_DAY)
     for group, *sums in _unequal(_hours_by_day(set(closed.values_list("day", flat=True))), days):
