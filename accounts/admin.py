@@ -93,19 +93,11 @@ class MemberInline(TenantAdmin, TabularInline):
     fields = readonly_fields = ["user", "role", "created_at"]
     show_change_link = True
     hide_title = True
+    nobody_may = ("add", "change", "delete")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
         return rows
-
-    def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 class ProjectInline(TenantAdmin, TabularInline):
@@ -129,10 +121,10 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     list_display = ["page_link", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
     list_filter = ["is_active"]
     search_fields = ["name"]
-    show_full_result_count = False
     inlines = [ProjectInline, MemberInline]
     ordering = ["name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
+    nobody_may = ("delete",)  # the ledger names it; it can be made inactive
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
         """Return none for a new organization, and none with more rows than a form shows."""
@@ -190,10 +182,6 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     @action(description="Grant credit", permissions=["grant"], icon="payments", url_path="grant-credit")
     def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: the ledger names it. It can be made inactive."""
-        return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         """Return the organizations with their counts, in one query."""

@@ -68,7 +68,6 @@ class Records:
     """
 
     paginator = InfinitePaginator
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 40
     list_select_related = ["organization", "project", "api_key"]

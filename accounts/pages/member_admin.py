@@ -121,7 +121,6 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     search_fields = ["user__username", "user__email", "organization__name"]
     ordering = ["organization__name", "user__username"]
     autocomplete_fields = ["organization"]
-    show_full_result_count = False
     actions_detail = ["invitation"]
 
     def get_form(

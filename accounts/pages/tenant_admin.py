@@ -90,6 +90,9 @@ class TenantAdmin(ListPage):
     opts: Any
     operators_fields: tuple[str, ...] = ()
     """Fields for operators: other people don't see them, and can't set them."""
+    nobody_may: tuple[str, ...] = ()
+    """Acts that nobody may do here, of "add", "change" and "delete"."""
+    show_full_result_count = False
 
     # ---- who may do what
 
@@ -112,6 +115,8 @@ class TenantAdmin(ListPage):
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
         """Return whether the role allows it in the row's organization; Django decides without a row."""
+        if act in self.nobody_may:
+            return False
         if obj is None:
             return True
         row = self.row_of(request, obj)

@@ -76,7 +76,6 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     )[0]
     list_filter = [("scope", ScopeFilter), "period"]
     ordering = ["scope", "scope_id", "period"]
-    show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
         return with_subject(super().get_queryset(request))
@@ -137,7 +136,6 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     subject, kind = _owner_column("Budget of"), _kind
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
-    show_full_result_count = False
     posted, exact_posted = amounts("Spent", attrgetter("posted_nanodollars"), "posted_nanodollars")
     pending, exact_pending = amounts("Reserved", attrgetter("pending_nanodollars"), "pending_nanodollars")
     limit, exact_limit = amounts("Limit", attrgetter("limit_nanodollars"), without="no limit")
@@ -197,6 +195,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     form = CreditForm
     nothing_yet = "No prepaid credit yet."
+    nobody_may = ("add", "delete")  # the first grant makes the row
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
     list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
@@ -211,7 +210,6 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
-    show_full_result_count = False
 
     def get_form(
         self, request: HttpRequest, obj: Credit | None = None, change: bool = False, **kwargs: Any
@@ -224,13 +222,6 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         return [name for name in self.get_fields(request, obj) if name != "is_required"]
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: the first grant makes the row."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Credit | None = None) -> bool:
-        return False
 
     def save_model(self, request: HttpRequest, obj: Credit, form: Any, change: bool) -> None:
         """Save only the rule: the amounts may have changed since the page was read."""
@@ -275,12 +266,12 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
     nothing_yet = "No discounts: every organization pays the full price."
+    nobody_may = ("change", "delete")
     list_display = ["organization", "begins", "percent"]
     autocomplete_fields = ["organization"]
     list_filter = ["organization"]
     list_select_related = ["organization"]
     ordering = ["organization__name", "-effective_from"]
-    show_full_result_count = False
     begins = time_column("From", "effective_from", ordering="effective_from")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
@@ -293,12 +284,6 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
         return list(self.list_display) if obj else []
-
-    def has_change_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
-        return False
 
     @display(description="Discount", ordering="basis_points")
     def percent(self, row: Discount) -> str:

@@ -79,7 +79,6 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
     search_help_text = "Search by organization, payer, or an id: of the payment, or Stripe's (pi_…, cs_…)."
     ordering = ["-created_at", "-pk"]
     paginator = InfinitePaginator
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     fields = [
         "begun", "id", "organization", "amount", "state", "in_ledger", "returned", "requested_by",
