@@ -61,7 +61,10 @@ class Statements(ClientRoute):
         sent = _sent(request, {"limit", "after"})
         rows = access.managed_by(caller_of(request), Statement.objects.all())
         if "after" in sent:
-            rows = rows.filter(month__lt=_month(sent["after"], "after").first_day)
+            month = Month.parse(sent["after"])
+            if month is None:
+                raise InvalidRequest("Invalid value for 'after': expected a month such as 2026-11.", "after")
+            rows = rows.filter(month__lt=month.first_day)
         limit = _limit(sent)
         found = list(rows.order_by("-month").defer("content")[: limit + 1])
         sealed_id = reading.last_sealed_id()
@@ -126,13 +129,6 @@ def _sent(request: Request, known: set[str]) -> dict[str, str]:
             raise InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
         sent[name] = values[0]
     return sent
-
-
-def _month(text: str, name: str) -> Month:
-    month = Month.parse(text)
-    if month is None:
-        raise InvalidRequest(f"Invalid value for '{name}': expected a month such as 2026-11.", name)
-    return month
 
 
 def _limit(sent: dict[str, str]) -> int:

@@ -225,10 +225,11 @@ def _read(
             }
             rows = source.rows.order_by().annotate(**columns)
             queries.append(rows.values_list(*columns).annotate(**source.sums))
-    return [
-        (number, start, _group_id(specs[number].group_by, name), Totals.of(sums))
-        for number, start, name, *sums in rows_of(queries)
-    ]
+    found = []
+    for number, start, name, *sums in rows_of(queries):
+        is_number = name is not None and specs[number].group_by in NUMERIC_GROUPS
+        found.append((number, start, int(name) if is_number else name, Totals.of(sums)))
+    return found
 
 
 def _sums_by_bucket(specs: Sequence[SumsSpec], named: list[Any]) -> list[_Buckets]:
@@ -273,7 +274,3 @@ def _group(group_by: GroupBy | None, source: Source, named: Sequence[Any]) -> Co
     chosen = [each for each in named if each is not None]
     members = list(map(str, chosen)) if source.is_text else chosen
     return Case(When(**{f"{source.group}__in": members}, then=member), default=None)
-
-
-def _group_id(group_by: GroupBy | None, name: str | None) -> Any:
-    return int(name) if name is not None and group_by in NUMERIC_GROUPS else name

@@ -118,15 +118,9 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     class Meta:
         model = BudgetLimit
         fields = [
-            "organization",
-            "project",
-            "api_key",
-            "each_end_user",
-            "end_user",
-            "period",
-            "limit_nanodollars",
+            "organization", "project", "api_key", "each_end_user", "end_user", "period", "limit_nanodollars",
             "soft_limit_nanodollars",
-        ]
+        ]  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
         """Raise `ValidationError` unless exactly one of the three is limited, and not yet."""

@@ -111,14 +111,8 @@ def rebuild() -> Rebuilt:
             # The service's time limits are for requests; a year's books take longer.
             execute("SET LOCAL statement_timeout = 0", [])
         before = (HourlyUsage.objects.count(), DailyUsage.objects.count())
-        for table in (
-            ClosedDay,
-            DailyTotals,
-            DailyUsage,
-            DailyEndUserUsage,
-            MonthlyEndUserUsage,
-            HourlyUsage,
-        ):
+        daily = (ClosedDay, DailyTotals, DailyUsage, DailyEndUserUsage)
+        for table in (*daily, MonthlyEndUserUsage, HourlyUsage):
             table.objects.all().delete()
         _add_up_ledger()
     while closing.close_next():

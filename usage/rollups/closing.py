@@ -96,7 +96,14 @@ def close(day: date, first_tokens: FirstTokens) -> None:
         ClosedDay.objects.update_or_create(day=day, defaults={"has_first_tokens": True})
         _add_up(day)
         if not is_dropped:
-            _write_first_tokens(day, first_tokens)
+            DailyFirstTokens.objects.filter(dimension__in=Dimension.values, day=day).delete()
+            rows = (
+                DailyFirstTokens(
+                    day=day, dimension=dimension, member=member, bucket=bucket, requests=requests
+                )
+                for (dimension, member, bucket), requests in sorted(first_tokens.items())
+            )
+            DailyFirstTokens.objects.bulk_create(rows, batch_size=500)
 
 
 def first_open_day(table: type[ClosedDay | ItemizedDay]) -> date:
@@ -144,12 +151,3 @@ def _add_up(day: date) -> None:
             FROM usage_dailyusage WHERE {every} AND day = %s GROUP BY {member}, day""",  # noqa: S608
             [db_value(day)],
         )
-
-
-def _write_first_tokens(day: date, counts: FirstTokens) -> None:
-    DailyFirstTokens.objects.filter(dimension__in=Dimension.values, day=day).delete()
-    rows = (
-        DailyFirstTokens(day=day, dimension=dimension, member=member, bucket=bucket, requests=requests)
-        for (dimension, member, bucket), requests in sorted(counts.items())
-    )
-    DailyFirstTokens.objects.bulk_create(rows, batch_size=500)
