@@ -104,25 +104,16 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
 # By the path behind `/v1/organization/`.
 REPORTS: Final = {
     "usage/completions": Report(
-        "listUsageOfCompletions",
-        "List the organization's usage by minute, hour or day",
-        COMPLETIONS,
-        UsagePage,
-        UsageBucket,
-        _completions,
-        _but_other_models,
+        "listUsageOfCompletions", "List the organization's usage by minute, hour or day",
+        COMPLETIONS, UsagePage, UsageBucket, _completions, _but_other_models,
     ),
     "usage/embeddings": Report(
-        "listUsageOfEmbeddings",
-        "List the organization's usage of embeddings by minute, hour or day",
-        EMBEDDINGS,
-        EmbeddingsPage,
-        EmbeddingsBucket,
-        _embeddings,
+        "listUsageOfEmbeddings", "List the organization's usage of embeddings by minute, hour or day",
+        EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket, _embeddings,
         partial(_only_models_of, ModelKind.EMBEDDINGS),
     ),
     "costs": Report("listCosts", "List the organization's costs by day", COSTS, CostPage, CostBucket, _costs),
-}
+}  # fmt: skip
 
 
 class OrganizationRoute(ClientRoute):

@@ -28,14 +28,11 @@ class ProjectKeys(ManagementRoute):
     path = "projects/<str:project_id>/api_keys"
     operations = {
         "GET": Operation(
-            "listProjectKeys",
-            "List a project's API keys",
-            "accounts.view_apikey",
-            Page[objects.ProjectKey],
+            "listProjectKeys", "List a project's API keys", "accounts.view_apikey", Page[objects.ProjectKey],
             query=requests.ProjectKeyListQuery,
             description="Without admin keys, which have a list of their own.",
         )
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         query = self.query(request)
@@ -53,16 +50,14 @@ class ProjectKey(ManagementRoute):
             "retrieveProjectKey", "Show a project's API key", "accounts.view_apikey", objects.ProjectKey
         ),
         "POST": Operation(
-            "modifyProjectKey",
-            "Change the scopes and the expiry of a project's API key",
-            "accounts.change_apikey",
-            objects.ProjectKey,
+            "modifyProjectKey", "Change the scopes and the expiry of a project's API key",
+            "accounts.change_apikey", objects.ProjectKey,
             body=requests.ProjectKeyBody,
         ),
         "DELETE": Operation(
             "deleteProjectKey", "Revoke a project's API key", "accounts.change_apikey", objects.Deleted
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str, api_key_id: str) -> Response:
         return respond(_shown([self._key(request, project_id, api_key_id)])[0])
@@ -97,21 +92,17 @@ class ServiceAccounts(ManagementRoute):
     path = "projects/<str:project_id>/service_accounts"
     operations = {
         "GET": Operation(
-            "listServiceAccounts",
-            "List a project's service accounts",
-            "accounts.view_apikey",
+            "listServiceAccounts", "List a project's service accounts", "accounts.view_apikey",
             Page[objects.ServiceAccount],
             query=PageQuery,
         ),
         "POST": Operation(
-            "createServiceAccount",
-            "Create a service account, with a key",
-            "accounts.add_apikey",
+            "createServiceAccount", "Create a service account, with a key", "accounts.add_apikey",
             objects.NewServiceAccount,
             body=requests.ServiceAccountBody,
             description="The secret of the key is shown only now.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         rows = ServiceAccount.objects.filter(project=self.project(request, project_id))
@@ -141,20 +132,16 @@ class OneServiceAccount(ManagementRoute):
             "retrieveServiceAccount", "Show a service account", "accounts.view_apikey", objects.ServiceAccount
         ),
         "POST": Operation(
-            "modifyServiceAccount",
-            "Rename a service account",
-            "accounts.change_apikey",
+            "modifyServiceAccount", "Rename a service account", "accounts.change_apikey",
             objects.ServiceAccount,
             body=requests.ServiceAccountChange,
             description="Its role is always `member`: admin keys manage the organization.",
         ),
         "DELETE": Operation(
-            "deleteServiceAccount",
-            "Delete a service account and revoke its keys",
-            "accounts.change_apikey",
+            "deleteServiceAccount", "Delete a service account and revoke its keys", "accounts.change_apikey",
             objects.Deleted,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str, service_account_id: str) -> Response:
         return respond(_account(_find_account(self, request, project_id, service_account_id)))
@@ -182,14 +169,12 @@ class ServiceAccountKeys(ManagementRoute):
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>/api_keys"
     operations = {
         "POST": Operation(
-            "createServiceAccountKey",
-            "Create a key of a service account",
-            "accounts.add_apikey",
+            "createServiceAccountKey", "Create a key of a service account", "accounts.add_apikey",
             objects.NewKey,
             body=requests.ServiceAccountKeyBody,
             description="Its secret is shown only now.",
         )
-    }
+    }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
@@ -206,22 +191,16 @@ class AdminKeys(ManagementRoute):
     path = "admin_api_keys"
     operations = {
         "GET": Operation(
-            "listAdminKeys",
-            "List the admin keys",
-            "accounts.view_apikey",
-            Page[objects.AdminKey],
+            "listAdminKeys", "List the admin keys", "accounts.view_apikey", Page[objects.AdminKey],
             query=requests.AdminKeyListQuery,
         ),
         "POST": Operation(
-            "createAdminKey",
-            "Create an admin key",
-            roles.ADMINISTER_KEYS,
-            objects.AdminKey,
+            "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
             body=requests.AdminKeyBody,
             description="It has the project, the role and the scopes of the calling key. `value`, its "
             "secret, is shown only now.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
         """Return a page, the oldest first unless `order` is `desc`."""

@@ -43,14 +43,12 @@ class RateLimits(ManagementRoute):
     path = "projects/<str:project_id>/rate_limits"
     operations = {
         "GET": Operation(
-            "listRateLimits",
-            "List a project's rate limits",
-            "accounts.view_ratelimit",
+            "listRateLimits", "List a project's rate limits", "accounts.view_ratelimit",
             Page[objects.ProjectRateLimit],
             query=requests.RateLimitListQuery,
             description="There is one for each model, and one for all models together, `rl-*`.",
         )
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         rows = _rows(self.project(request, project_id))
@@ -64,14 +62,12 @@ class OneRateLimit(ManagementRoute):
     path = "projects/<str:project_id>/rate_limits/<path:rate_limit_id>"
     operations = {
         "POST": Operation(
-            "modifyRateLimit",
-            "Change a project's rate limit",
-            "accounts.change_ratelimit",
+            "modifyRateLimit", "Change a project's rate limit", "accounts.change_ratelimit",
             objects.ProjectRateLimit,
             body=requests.RateLimitBody,
             description="Numbers that are left out stay. 0 blocks everything, 9007199254740992 is no limit.",
         )
-    }
+    }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, rate_limit_id: str) -> Response:
@@ -97,26 +93,20 @@ class ProjectSpendLimit(ManagementRoute):
     path = "projects/<str:project_id>/spend_limit"
     operations = {
         "GET": Operation(
-            "retrieveProjectSpendLimit",
-            "Show a project's monthly spend limit",
-            "usage.view_budgetlimit",
+            "retrieveProjectSpendLimit", "Show a project's monthly spend limit", "usage.view_budgetlimit",
             objects.ProjectSpendLimit,
         ),
         "POST": Operation(
-            "modifyProjectSpendLimit",
-            "Set a project's monthly spend limit",
-            "usage.change_budgetlimit",
+            "modifyProjectSpendLimit", "Set a project's monthly spend limit", "usage.change_budgetlimit",
             objects.ProjectSpendLimit,
             body=requests.SpendLimitBody,
             description="It refuses requests that it can't cover, from the next request on.",
         ),
         "DELETE": Operation(
-            "deleteProjectSpendLimit",
-            "Remove a project's monthly spend limit",
-            "usage.delete_budgetlimit",
+            "deleteProjectSpendLimit", "Remove a project's monthly spend limit", "usage.delete_budgetlimit",
             objects.Deleted,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         project = self.project(request, project_id)
@@ -155,26 +145,20 @@ class OrganizationSpendLimit(ManagementRoute):
     path = "spend_limit"
     operations = {
         "GET": Operation(
-            "retrieveSpendLimit",
-            "Show the organization's monthly spend limit",
-            "usage.view_budgetlimit",
+            "retrieveSpendLimit", "Show the organization's monthly spend limit", "usage.view_budgetlimit",
             objects.OrganizationSpendLimit,
         ),
         "POST": Operation(
-            "modifySpendLimit",
-            "Set the organization's monthly spend limit",
-            "usage.change_budgetlimit",
+            "modifySpendLimit", "Set the organization's monthly spend limit", "usage.change_budgetlimit",
             objects.OrganizationSpendLimit,
             description="Always refused: only the operator changes limits of an organization.",
         ),
         "DELETE": Operation(
-            "deleteSpendLimit",
-            "Remove the organization's monthly spend limit",
-            "usage.delete_budgetlimit",
+            "deleteSpendLimit", "Remove the organization's monthly spend limit", "usage.delete_budgetlimit",
             objects.Deleted,
             description="Always refused: only the operator changes limits of an organization.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
         owner = Organization.objects.get(pk=caller_of(request).organization_id)

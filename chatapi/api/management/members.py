@@ -33,13 +33,10 @@ class Users(ManagementRoute):
     path = "users"
     operations = {
         "GET": Operation(
-            "listUsers",
-            "List the members",
-            "accounts.view_member",
-            Page[objects.User],
+            "listUsers", "List the members", "accounts.view_member", Page[objects.User],
             query=requests.UserListQuery,
         )
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
         query, rows = self.query(request), _accepted(request)
@@ -53,20 +50,14 @@ class User(ManagementRoute):
     operations = {
         "GET": Operation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
         "POST": Operation(
-            "modifyUser",
-            "Change a member's role",
-            "accounts.change_member",
-            objects.User,
+            "modifyUser", "Change a member's role", "accounts.change_member", objects.User,
             body=requests.UserBody,
         ),
         "DELETE": Operation(
-            "deleteUser",
-            "Remove a member from the organization",
-            "accounts.delete_member",
-            objects.Deleted,
+            "deleteUser", "Remove a member from the organization", "accounts.delete_member", objects.Deleted,
             description="The organization's last owner can't be removed.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, user_id: str) -> Response:
         return respond(_user(_find(request, user_id)))
@@ -97,23 +88,18 @@ class ProjectUsers(ManagementRoute):
     path = "projects/<str:project_id>/users"
     operations = {
         "GET": Operation(
-            "listProjectUsers",
-            "List the members who see a project",
-            "accounts.view_member",
+            "listProjectUsers", "List the members who see a project", "accounts.view_member",
             Page[objects.ProjectUser],
             query=PageQuery,
             description="They are those of the organization: a member sees all of its projects.",
         ),
         "POST": Operation(
-            "createProjectUser",
-            "Add a member to a project",
-            "accounts.change_member",
-            objects.ProjectUser,
+            "createProjectUser", "Add a member to a project", "accounts.change_member", objects.ProjectUser,
             body=requests.ProjectUserBody,
             description="Changes nothing: a member sees all projects. Another role than the member has in "
             "the organization is refused.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         self.project(request, project_id)
@@ -140,27 +126,20 @@ class ProjectUser(ManagementRoute):
     path = "projects/<str:project_id>/users/<str:user_id>"
     operations = {
         "GET": Operation(
-            "retrieveProjectUser",
-            "Show a member who sees a project",
-            "accounts.view_member",
+            "retrieveProjectUser", "Show a member who sees a project", "accounts.view_member",
             objects.ProjectUser,
         ),
         "POST": Operation(
-            "modifyProjectUser",
-            "Change a member's role in a project",
-            "accounts.change_member",
+            "modifyProjectUser", "Change a member's role in a project", "accounts.change_member",
             objects.ProjectUser,
             body=requests.ProjectUserChange,
             description="Another role than the member has in the organization is refused.",
         ),
         "DELETE": Operation(
-            "deleteProjectUser",
-            "Remove a member from a project",
-            "accounts.delete_member",
-            objects.Deleted,
+            "deleteProjectUser", "Remove a member from a project", "accounts.delete_member", objects.Deleted,
             description="Always refused: a member sees all projects. Remove them from the organization.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         self.project(request, project_id)
@@ -190,21 +169,15 @@ class Invites(ManagementRoute):
     path = "invites"
     operations = {
         "GET": Operation(
-            "listInvites",
-            "List the open invitations",
-            "accounts.view_member",
-            Page[objects.Invite],
+            "listInvites", "List the open invitations", "accounts.view_member", Page[objects.Invite],
             query=PageQuery,
         ),
         "POST": Operation(
-            "inviteUser",
-            "Invite a person",
-            "accounts.add_member",
-            objects.Invite,
+            "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=requests.InviteBody,
             description="Nothing is mailed: the answer has the path at which the person chooses a password.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
         rows = memberships.pending(_members(request))
@@ -232,13 +205,10 @@ class Invite(ManagementRoute):
     operations = {
         "GET": Operation("retrieveInvite", "Show an invitation", "accounts.view_member", objects.Invite),
         "DELETE": Operation(
-            "deleteInvite",
-            "Withdraw an invitation",
-            "accounts.delete_member",
-            objects.Deleted,
+            "deleteInvite", "Withdraw an invitation", "accounts.delete_member", objects.Deleted,
             description="An accepted one can't be withdrawn: remove the member.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, invite_id: str) -> Response:
         return respond(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))

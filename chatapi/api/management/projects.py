@@ -23,21 +23,15 @@ class Projects(ManagementRoute):
     path = "projects"
     operations = {
         "GET": Operation(
-            "listProjects",
-            "List the projects",
-            "accounts.view_project",
-            Page[objects.Project],
+            "listProjects", "List the projects", "accounts.view_project", Page[objects.Project],
             query=requests.ProjectListQuery,
         ),
         "POST": Operation(
-            "createProject",
-            "Create a project",
-            "accounts.add_project",
-            objects.Project,
+            "createProject", "Create a project", "accounts.add_project", objects.Project,
             body=requests.ProjectBody,
             description="Its name is unique in the organization.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
         query = self.query(request)
@@ -61,13 +55,10 @@ class OneProject(ManagementRoute):
     operations = {
         "GET": Operation("retrieveProject", "Show a project", "accounts.view_project", objects.Project),
         "POST": Operation(
-            "modifyProject",
-            "Rename a project",
-            "accounts.change_project",
-            objects.Project,
+            "modifyProject", "Rename a project", "accounts.change_project", objects.Project,
             body=requests.ProjectBody,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         return respond(project(self.project(request, project_id)))
@@ -84,13 +75,10 @@ class ProjectArchive(ManagementRoute):
     path = "projects/<str:project_id>/archive"
     operations = {
         "POST": Operation(
-            "archiveProject",
-            "Archive a project",
-            "accounts.change_project",
-            objects.Project,
+            "archiveProject", "Archive a project", "accounts.change_project", objects.Project,
             description="Its keys are refused within a second. Its page in the admin can make it active.",
         )
-    }
+    }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
@@ -109,26 +97,20 @@ class ProjectModelPermissions(ManagementRoute):
     path = "projects/<str:project_id>/model_permissions"
     operations = {
         "GET": Operation(
-            "retrieveModelPermissions",
-            "Show which models a project can use",
-            "accounts.view_project",
+            "retrieveModelPermissions", "Show which models a project can use", "accounts.view_project",
             objects.ModelPermissions,
             description="Without a list, the answer is an empty `deny_list`.",
         ),
         "POST": Operation(
-            "modifyModelPermissions",
-            "Set which models a project can use",
-            "accounts.change_project",
+            "modifyModelPermissions", "Set which models a project can use", "accounts.change_project",
             objects.ModelPermissions,
             body=requests.ModelPermissionsBody,
         ),
         "DELETE": Operation(
-            "deleteModelPermissions",
-            "Let a project use all models",
-            "accounts.change_project",
+            "deleteModelPermissions", "Let a project use all models", "accounts.change_project",
             objects.Deleted,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
         return respond(_permissions(self.project(request, project_id)))
