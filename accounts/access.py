@@ -50,7 +50,6 @@ def usable_keys() -> QuerySet[APIKey]:
 
 
 def own_key(caller: Caller) -> APIKey:
-    """Return the caller's key with its project and organization."""
     return APIKey.objects.select_related("project__organization").get(
         pk=caller.api_key_id, project_id=caller.project_id
     )

@@ -184,7 +184,6 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
         return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
-        """Return the organizations with their counts, in one query."""
         counts = {
             # Distinct, because the two joins multiply each other's rows.
             "projects_counted": Count("projects", distinct=True),

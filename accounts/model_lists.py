@@ -15,7 +15,6 @@ class ModelsMode(models.TextChoices):
 
 
 def list_allows(mode: str, listed: Collection[str], model: str) -> bool:
-    """Return whether a project with this list can use the model."""
     return mode == ModelsMode.ALL or (model in listed) == (mode == ModelsMode.ALLOW_LIST)
 
 

@@ -84,7 +84,6 @@ class Records:
         return [f"-{self.time}"] if access.organizations_of(request.user) else self.ordering
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Read the page's rows as a report."""
         page = super().get_changelist_instance(request)  # type: ignore[misc]
         page.result_list = report(list)(page.result_list)
         return page
@@ -106,7 +105,6 @@ class Records:
 
     @display(description="Key")
     def key_short(self, row: Any) -> str | None:
-        """Return the key's name; None for credit."""
         return row.api_key and str(row.api_key.name)
 
     @display(description="Hour (UTC)", ordering="hour")
@@ -115,7 +113,6 @@ class Records:
 
     @display(description="Outcome", label=_OUTCOMES)
     def result(self, row: Any) -> str:
-        """Return the outcome, or the state while there is none."""
         return str(row.outcome or getattr(row, "state", "")).replace("_", " ")
 
 
@@ -170,7 +167,6 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
 
     @display(description="Lease until (UTC)")
     def lease(self, row: Generation) -> str | None:
-        """Return the end of an open generation's lease."""
         return None if row.state == "settled" else moment(row.lease_expires_at)
 
     @display(description="Queue ms")
@@ -191,14 +187,12 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
 
     @display(description="Corrected by", empty_value="nothing")
     def corrected(self, row: Generation) -> str | None:
-        """Return the sum of its corrections."""
         corrections = row.ledger_entries.filter(kind=Kind.CORRECTION)
         total = corrections.aggregate(total=Sum("amount_nanodollars"))["total"]
         return None if total is None else usd(total)
 
     @display(description="Receipt")
     def receipt(self, row: Generation) -> str:
-        """Render the line items and their sum."""
         lines = [
             {
                 "name": line.name.replace("_", " "),
@@ -259,7 +253,6 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
 
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
     def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect to the form."""
         return redirect("admin:ledger_correct", int(object_id))
 
     @display(description="Request")

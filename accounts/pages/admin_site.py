@@ -33,7 +33,6 @@ class Site(UnfoldAdminSite):
     """The theme's site, for operators and for people of organizations."""
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return whether the person is staff or belongs to an organization."""
         return access.may_enter(request.user)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -139,7 +139,6 @@ class TenantAdmin(ListPage):
         return _once(request, key, lambda: read(request, object_id, from_field))
 
     def permission(self, act: str) -> str:
-        """Return the name of a permission for this kind of row."""
         return f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}"
 
     def is_operators(self, row: Any) -> bool:
@@ -208,7 +207,6 @@ class TenantAdmin(ListPage):
         ]
 
     def shown_to(self, request: HttpRequest, fields: Any) -> list[Any]:
-        """Return those of the fields that the person sees."""
         unseen = () if access.is_operator(request.user) else self.operators_fields
         return [name for name in fields if name not in unseen]
 

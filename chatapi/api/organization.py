@@ -124,7 +124,6 @@ class OrganizationRoute(ClientRoute):
     report: Report = REPORTS["usage/completions"]
 
     def get(self, request: Request) -> Response:
-        """Return one page of buckets, the oldest first."""
         organization_id, report = caller_of(request).organization_id, self.report
         page = organization_query.parse(request._request, organization_id, report.spec, database_now())
         query, after = report.narrowed(page.query), None

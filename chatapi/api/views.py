@@ -48,7 +48,6 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return whose key came with the request."""
     caller: object = request.user
     assert isinstance(caller, Caller), "every client route is behind APIKeyAuthentication"
     return caller

@@ -108,7 +108,6 @@ def without_deployment(spec: ReconciliationSpec) -> tuple[int, int]:
 
 
 def has_served(deployment: str) -> bool:
-    """Return whether the deployment ever ran a request."""
     return Generation.objects.filter(deployment=deployment).exists()
 
 

@@ -54,7 +54,6 @@ class Balance:
 
     @property
     def available_nanodollars(self) -> int:
-        """Return what new requests may use."""
         return self.nanodollars - self.held_nanodollars
 
 

@@ -33,7 +33,6 @@ def corrections(row: Generation) -> list[LedgerEntry]:
 
 
 def net_nanodollars(row: Generation, corrected: Iterable[LedgerEntry]) -> int:
-    """Return the generation's cost with its corrections."""
     return row.amount_nanodollars + sum(entry.amount_nanodollars for entry in corrected)
 
 

@@ -47,7 +47,6 @@ class Router:
     """Django's database router, if there is a replica."""
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str:
-        """Return the replica inside of a report."""
         return alias()
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str:

@@ -215,6 +215,5 @@ def _recount(path: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def sha256(path: Path) -> str:
-    """Return the file's digest in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

@@ -175,12 +175,10 @@ def unlimited(scope: Scope, ids: Collection[int]) -> set[int]:
 
 
 def organization_of(limit: BudgetLimit) -> Organization:
-    """Return the organization that a limit belongs to."""
     return Organization.objects.get(**{_TO_ORGANIZATION[Scope(limit.scope)]: limit.scope_id})
 
 
 def _with_time_zone(rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
-    """Return limits with the `time_zone` of their organization."""
     zones = {
         path: Subquery(Organization.objects.filter(**{path: OuterRef("scope_id")}).values("time_zone"))
         for path in set(_TO_ORGANIZATION.values())

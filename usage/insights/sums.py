@@ -115,7 +115,6 @@ _Buckets = dict[tuple[int, Any], Totals]
 
 @report
 def totals(over: Range, filters: Filters | None = None) -> Totals:
-    """Return the sums of the whole range."""
     (found,) = sums_of([SumsSpec(over, None, filters or Filters())])
     return found.get(None, Totals())
 

@@ -70,7 +70,6 @@ def digest(text: str) -> str:
 
 
 def positive(text: str) -> int:
-    """Parse a whole number of 1 or more."""
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
         raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
@@ -118,7 +117,6 @@ def add_by(parser: CommandParser, purpose: str) -> None:
 
 
 def add_booking(parser: CommandParser) -> None:
-    """Add the arguments of a grant or refund."""
     parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
     parser.add_argument("--usd", required=True, type=usd, metavar="AMOUNT", help="US dollars, such as 10.00")
     parser.add_argument(

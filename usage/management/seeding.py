@@ -60,7 +60,6 @@ class Plan:
 
     @property
     def begin(self) -> datetime:
-        """Return a time before the first request."""
         return self.until - _SLOWEST - timedelta(days=self.days)
 
 

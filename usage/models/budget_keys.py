@@ -93,12 +93,10 @@ class BudgetKey(NamedTuple):
 
     @classmethod
     def of(cls, row: object) -> Self:
-        """Return the key of a budget's columns."""
         return cls._make(_budget_columns(row))
 
     @classmethod
     def parse(cls, budget_id: str) -> Self:
-        """Return the key of a budget's id."""
         # From both ends: only the middle part may come to hold a name with a slash.
         scope, _, rest = budget_id.partition("/")
         scope_id, period, start = rest.rsplit("/", 2)

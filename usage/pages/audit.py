@@ -66,7 +66,6 @@ class AuditFilterForm(forms.Form):
         super().__init__({name: str(text).replace("\x00", "") for name, text in query.items()}, auto_id=False)
 
     def clean_before(self) -> str:
-        """Raise `ValidationError` if it is not an id."""
         before = str(self.cleaned_data["before"])
         if before and not is_id(before):
             raise ValidationError(f"{before[:40]!r} is not the number of an entry.")
@@ -104,7 +103,6 @@ class AuditFilterForm(forms.Form):
 @require_safe
 @permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
-    """Show a page of the entries that the URL asks for."""
     form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
     if not form.is_valid():

@@ -148,7 +148,6 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
-        """Return the budgets with their names and limits."""
         same = BudgetLimit.objects.filter(**{name: OuterRef(name) for name in LimitKey._fields})
         limit = Subquery(same.values("limit_nanodollars"))
         rows: QuerySet[Budget] = with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)

@@ -191,7 +191,6 @@ class ExportedList:
         js = ["usage/export.js"]
 
     def export_record(self, row: Any) -> Record:
-        """Return the row's values by column."""
         raise NotImplementedError
 
     def export(self, request: HttpRequest, file_format: str) -> HttpResponseBase:
@@ -210,7 +209,6 @@ class ExportedList:
         return respond(request, Table(name, self.export_columns, pages), file_format)
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the export's URL."""
         # Before the rows' URLs, because a row's id could be "export.csv".
         page: Any = self
         view = page.admin_site.admin_view(self.export)

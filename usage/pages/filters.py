@@ -318,7 +318,6 @@ class UsageFilterForm(forms.Form):
         return self.query.get("time_zone") or "UTC"
 
     def range_links(self) -> list[Choice]:
-        """Return the links to the usual ranges of time."""
         now = timezone.now().astimezone(ZoneInfo(self.reader_time_zone))
         own = {name: self.query.get(name, "") for name in RANGE}
         found = []

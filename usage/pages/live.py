@@ -46,7 +46,6 @@ class LiveRow:
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
-        """Return the generation's row."""
         return cls(
             id=running.public_id,
             began_ms=running.id.int >> 80,  # a UUIDv7 begins with its creation time

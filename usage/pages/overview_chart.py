@@ -35,7 +35,6 @@ class Group:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the short name is not the whole one."""
         return self.short_name != self.name
 
 

@@ -279,7 +279,6 @@ class OverviewForm(UsageFilterForm):
     # ---- links
 
     def group_links(self) -> list[Choice]:
-        """Return the links to what the chart can be grouped by."""
         return [
             self._choice(text, name == self.group_by, group=name, measure="", metadata_key="")
             for name, text in _GROUPS.items()
@@ -287,7 +286,6 @@ class OverviewForm(UsageFilterForm):
         ]
 
     def offers_group(self, group: GroupBy) -> bool:
-        """Return whether the page links to this grouping."""
         if group == "end_user":
             return self.is_by_end_user or self.has_end_users
         return group != "organization" or not self.cleaned_data["organization"]

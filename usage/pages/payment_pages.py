@@ -92,7 +92,6 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
         css = {"all": ["usage/operator.css"]}
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the URL that has Stripe asked."""
         view = self.admin_site.admin_view(require_POST(self.ask))
         return [path("<path:object_id>/ask/", view, name="payment_payment_ask"), *super().get_urls()]
 

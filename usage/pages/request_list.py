@@ -71,7 +71,6 @@ def dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | N
 @require_safe
 @permission_required(PERMISSION, raise_exception=True)
 def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
-    """Show one request: its cost, its time and its end."""
     found = generation_id_in(generation_id)
     rows = Generation.objects.select_related("organization", "project", "api_key")
     row = access.seen_by(request.user, rows).filter(pk=found).first() if found else None

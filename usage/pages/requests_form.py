@@ -129,7 +129,6 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def is_rare_open(self) -> bool:
-        """Return whether one of the rare fields is set."""
         return any(field.value() for field in self.rare_fields if field.name != "time")
 
     @property

@@ -36,7 +36,6 @@ class StatementFilterForm(OrganizationFilterForm):
     after = text_field("After")
 
     def clean_month(self) -> Month | None:
-        """Raise `ValidationError` if it is no month."""
         text = self.cleaned_data["month"]
         month = Month.parse(text)
         if text and month is None:

@@ -68,7 +68,6 @@ class RefusedRequestCounter:
             self._counts[refusal] += requests
 
     def count_key_refusal(self, error: NotAuthenticated | TooManyFailedAttempts) -> None:
-        """Count a request without a valid key."""
         if isinstance(error, NotAuthenticated):
             self.count(Refusal(error.api_key_id or NO_KEY, 401, error.reason))
         else:
@@ -154,7 +153,6 @@ class RefusedOfKey(NamedTuple):
 
 
 def of_key(api_key_id: int, now: datetime) -> RefusedOfKey:
-    """Return the key's refused requests."""
     since = hour_of(now) - timedelta(hours=23)
     rows = RefusedRequests.objects.filter(api_key=api_key_id)
     invalid = rows.filter(status=401, code__in=_REASONS).order_by("-hour", "-id")

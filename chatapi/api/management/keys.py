@@ -269,7 +269,6 @@ def _find_account(
 
 
 def _issue(row: APIKey, expires_in_seconds: int | None) -> objects.NewKey:
-    """Save the key and return it with its secret."""
     row.expires_at = expiry(expires_in_seconds)
     secret = keys.issue(row)
     return objects.NewKey(
@@ -316,7 +315,6 @@ def _admin_key(
 
 
 def _key_members(row: APIKey, last_used_at: datetime | None) -> dict[str, Any]:
-    """Return the members that all kinds of keys have."""
     return {
         "id": str(row.pk),
         "name": row.name,

@@ -141,7 +141,6 @@ routes: list[type[ManagementRoute]] = [Projects, OneProject, ProjectArchive, Pro
 
 
 def project(row: Project) -> objects.Project:
-    """Return the project as clients see it."""
     return objects.Project(
         id=str(row.pk),
         name=row.name,
