@@ -181,10 +181,8 @@ class _Cursor:
 
     @classmethod
     def parse(cls, text: str) -> "_Cursor":
-        found = _CURSOR.fullmatch(text)
-        if found is None:
-            raise ValueError(f"after: {text[:100]!r} is not a cursor of a page before.")
-        return cls(_EPOCH + int(found[1], 16) * _MICROSECOND, UUID(found[2]))
+        time, generation_id = _parsed(_CURSOR, text)
+        return cls(_EPOCH + time * _MICROSECOND, generation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +202,14 @@ class _Place:
 
     @classmethod
     def parse(cls, text: str) -> "_Place":
-        found = _PLACE.fullmatch(text)
-        if found is None:
-            raise ValueError(f"after: {text[:100]!r} is not a cursor of a page before.")
-        return cls(int(found[1], 16), UUID(found[2]))
+        return cls(*_parsed(_PLACE, text))
+
+
+def _parsed(form: re.Pattern[str], text: str) -> tuple[int, UUID]:
+    found = form.fullmatch(text)
+    if found is None:
+        raise ValueError(f"after: {text[:100]!r} is not a cursor of a page before.")
+    return int(found[1], 16), UUID(found[2])
 
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
