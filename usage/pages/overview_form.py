@@ -55,6 +55,8 @@ MEASURES = {
     "cache_write": Measure("Cache write", lambda sums: sums.cache_write_tokens, formatting.count),
     "output": Measure("Output", lambda sums: sums.completion_tokens, formatting.count),
 }
+# What no rollup has beside the end user.
+_NOT_BY_END_USER = ("key", "outcome", "error", "metadata")
 
 
 class OverviewForm(UsageFilterForm):
@@ -96,8 +98,7 @@ class OverviewForm(UsageFilterForm):
 
     def _check_end_users(self, data: dict[str, Any]) -> None:
         """Choose a project that counts its end users, unless one is chosen; refuse what they don't have."""
-        others = ("key", "outcome", "error", "metadata")
-        if data["group"] in others or any(data.get(name) for name in others):
+        if data["group"] in _NOT_BY_END_USER or any(map(data.get, _NOT_BY_END_USER)):
             self.add_error(
                 "end_user", "Usage of end users is not counted by key, outcome, error and metadata."
             )
@@ -142,8 +143,7 @@ class OverviewForm(UsageFilterForm):
     def has_end_users(self) -> bool:
         """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
-        others = ("key", "outcome", "error", "metadata")
-        if data["project"] is None or any(data[name] for name in others):
+        if data["project"] is None or any(data[name] for name in _NOT_BY_END_USER):
             return False
         if self.is_by_end_user:
             return True
