@@ -10,6 +10,8 @@ whole installation) or a member of organizations. Roles decide what members and 
 """
 
 from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
 from typing import Any, TypeVar
 
 from django.contrib.auth.base_user import AbstractBaseUser
@@ -48,7 +50,6 @@ def usable_keys() -> QuerySet[APIKey]:
 
 
 def own_key(caller: Caller) -> APIKey:
-    """Return the caller's key with its project and organization."""
     return APIKey.objects.select_related("project__organization").get(
         pk=caller.api_key_id, project_id=caller.project_id
     )
@@ -59,7 +60,7 @@ def own_key(caller: Caller) -> APIKey:
 
 def managed_by(caller: Caller, rows: QuerySet[Row]) -> QuerySet[Row]:
     """Return the rows of the caller's organization, for routes that have checked the caller's rights."""
-    return rows.filter(_belonging_to([caller.organization_id], rows.model))
+    return belonging_to(caller.organization_id, rows)
 
 
 def require(caller: Caller, permission: str) -> None:
@@ -214,9 +215,7 @@ def may_make_admin_keys(user: Person, organization_id: int | None) -> bool:
 
 def is_tenants(model: type[Model]) -> bool:
     """Return whether rows of this model belong to organizations."""
-    return model._meta.label in _BELONGING or any(
-        hasattr(model, name) for name in ("organization_id", "scope_id")
-    )
+    return model._meta.label in _BELONGING or hasattr(model, "organization_id") or hasattr(model, "scope_id")
 
 
 # Where a row's organization is found, unless it has the column `organization_id` or names its owner by
@@ -227,12 +226,10 @@ _BELONGING = {
     "accounts.EndUser": ("project__organization",),
     "accounts.ServiceAccount": ("project__organization",),
     "accounts.RateLimit": (
-        "organization",
-        "project__organization",
-        "api_key__project__organization",
+        "organization", "project__organization", "api_key__project__organization",
         "end_user__project__organization",
     ),
-}
+}  # fmt: skip
 
 
 def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:
@@ -248,7 +245,4 @@ def _belonging_to(organizations: Collection[int], model: type[Model]) -> Q:
             | Q(scope="end_user", scope_id__in=end_users.values("pk"))
         )
     paths = _BELONGING.get(model._meta.label, ("organization_id",))
-    found = Q()
-    for path in paths:
-        found |= Q(**{f"{path}__in": ids})
-    return found
+    return reduce(or_, (Q(**{f"{path}__in": ids}) for path in paths))

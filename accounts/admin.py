@@ -53,9 +53,7 @@ class UserAdmin(ListPage, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_else)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: logs name people, and an organization could lose its last owner. They can be made
-        inactive.
-        """
+        """Return False: logs name people, and the last owner must stay. They can be made inactive."""
         return False
 
 
@@ -95,19 +93,11 @@ class MemberInline(TenantAdmin, TabularInline):
     fields = readonly_fields = ["user", "role", "created_at"]
     show_change_link = True
     hide_title = True
+    nobody_may = ("add", "change", "delete")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).select_related("user", "organization")
         return rows
-
-    def has_add_permission(self, request: HttpRequest, *parent: Any) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 class ProjectInline(TenantAdmin, TabularInline):
@@ -131,15 +121,13 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     list_display = ["page_link", "time_zone", "is_active", "projects_count", "members_count", "created_at"]
     list_filter = ["is_active"]
     search_fields = ["name"]
-    show_full_result_count = False
     inlines = [ProjectInline, MemberInline]
     ordering = ["name"]  # Django drops the model's ordering in queries with counts
     actions_detail = ["invite", "grant_credit"]
+    nobody_may = ("delete",)  # the ledger names it; it can be made inactive
 
     def get_inlines(self, request: HttpRequest, obj: Organization | None) -> list[Any]:
-        """Return none for a new organization, whose form has its first project, and leave out rows that are
-        too many for a form: the organization's page leads to their list.
-        """
+        """Return none for a new organization, and none with more rows than a form shows."""
         if obj is None:
             return []
         rows = {ProjectInline: obj.projects.all(), MemberInline: obj.members.all()}
@@ -195,12 +183,7 @@ class OrganizationAdmin(TenantAdmin, ModelAdmin):
     def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
         return redirect(f"{reverse('admin:credit_grant')}?organization={object_id}")
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: the ledger names it. It can be made inactive."""
-        return False
-
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
-        """Return the organizations with their counts, in one query."""
         counts = {
             # Distinct, because the two joins multiply each other's rows.
             "projects_counted": Count("projects", distinct=True),

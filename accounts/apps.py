@@ -20,7 +20,6 @@ class AuditConfig(AppConfig):
     label = "audit"
 
     def ready(self) -> None:
-        """Listen to Django's signals of signing in and out."""
         from accounts.audit import sign_ins  # noqa: PLC0415  it needs the models, which are loaded now
 
         sign_ins.listen()

@@ -50,7 +50,6 @@ def usual_limits(project_id: int, rows: Iterable[RateLimit]) -> tuple[Limit, ...
 
 
 def named(usual: Iterable[Limit], name: str) -> list[Limit]:
-    """Return the limits for the end user of that name."""
     return [replace(limit, name=name) for limit in usual]
 
 

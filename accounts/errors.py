@@ -60,7 +60,6 @@ class TooManyFailedAttempts(AccountsError):
     """The key was not looked up, because too many wrong keys came from its client's IP."""
 
     def __init__(self, retry_after_ms: int) -> None:
-        """Store the time until keys from that IP are looked up again."""
         again = f"Try again in {limits.duration(retry_after_ms)}."
         super().__init__(f"Too many requests with an incorrect API key came from your address. {again}")
         self.retry_after_ms = retry_after_ms

@@ -44,9 +44,7 @@ class FailedAttempts:
     """The counts of one process; its event loop and its threads may use them at the same time."""
 
     def __init__(self, most_per_minute: Callable[[], int]) -> None:
-        """Count failures; `most_per_minute` returns the failures that an IP may have, and 0 disables the
-        counting.
-        """
+        """Count failures up to those that an IP may have in a minute; 0 disables the counting."""
         self._most_per_minute = most_per_minute
         self._counts: OrderedDict[str, _Count] = OrderedDict()
         self._right_keys: OrderedDict[str, None] = OrderedDict()
@@ -66,9 +64,7 @@ class FailedAttempts:
 
     @contextmanager
     def permitted(self, ip: str, key: str) -> Iterator[None]:
-        """Enclose a look-up: raise `TooManyFailedAttempts` instead if the IP has no failures left and the key
-        is not known to be right.
-        """
+        """Refuse to look the key up if the IP has no failures left, unless it was right before."""
         most = self._most_per_minute()
         digest = api_keys.digest(key, settings.KEY_PEPPER)
         # A key that was right before is looked up even if others behind the same IP send wrong ones.
@@ -87,9 +83,7 @@ class FailedAttempts:
                 self._right_keys.popitem(last=False)
 
     async def share(self, redis: Redis, prefix: str) -> None:
-        """Add the new counts to Redis and learn its sums; raises `RedisError`, and then keeps the
-        new counts.
-        """
+        """Add the new counts to Redis and learn its sums; raises `RedisError`, and keeps the counts."""
         with self._lock:
             new = {network: count.new for network, count in self._counts.items() if count.new}
         if not new:

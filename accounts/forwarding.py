@@ -59,13 +59,11 @@ def of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted_proxies: Seque
 
 
 def of_scope(scope: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarded:
-    """Return what the proxies say of an ASGI scope."""
     peer, _ = scope.get("client") or ("", None)
     return of(peer, scope["headers"], trusted_proxies)
 
 
 def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarded:
-    """Return what the proxies say of a Django request's `META`."""
     headers = (
         (name.removeprefix("HTTP_").replace("_", "-").lower().encode(), value.encode("latin-1", "replace"))
         for name, value in meta.items()

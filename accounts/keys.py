@@ -1,6 +1,5 @@
 """Creates, rotates, disables and revokes API keys, and creates their organizations and projects."""
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,33 +24,14 @@ class _Secret(NamedTuple):
     digest: str
 
 
-def create_key(
-    project: Project,
-    *,
-    name: str = "default",
-    is_test: bool = False,
-    is_admin: bool = False,
-    scopes: Iterable[str] = (),
-    allowed_models: Iterable[str] = (),
-) -> tuple[APIKey, str]:
-    """Return a new key of the project and its secret, which cannot be read again. Raises
-    `ValidationError`.
-    """
-    row = APIKey(
-        project=project,
-        name=name,
-        is_test=is_test,
-        is_admin=is_admin,
-        scopes=list(scopes),
-        allowed_models=list(allowed_models),
-    )
+def create_key(project: Project, **columns: Any) -> tuple[APIKey, str]:
+    """Return a new key and its secret, which can't be read again. Raises `ValidationError`."""
+    row = APIKey(project=project, **columns)
     return row, issue(row)
 
 
 def issue(row: APIKey) -> str:
-    """Give an unsaved key its secret, save it and return the secret, which cannot be read again. Raises
-    `ValidationError`.
-    """
+    """Save a new key, and return its secret, which can't be read again. Raises `ValidationError`."""
     secret = _new_secret(is_test=row.is_test)
     row.public, row.digest = secret.public, secret.digest
     row.full_clean()
@@ -111,9 +91,7 @@ def status(row: APIKey, now: datetime) -> str:
 
 
 def get_or_create_project(organization: str, project: str) -> Project:
-    """Return the project by names, and create it and its organization if missing. Raises
-    `ValidationError`.
-    """
+    """Return the project; make it and its organization if they are missing. Raises `ValidationError`."""
     with transaction.atomic():
         owner = Organization.objects.filter(name=organization).first() or _saved(
             Organization(name=organization)

@@ -34,7 +34,6 @@ class LimitNumber(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return its heading in a table or form."""
         if self.counts is Counts.RUNNING:
             return "At the same time"
         return f"{self.counts.capitalize()} a {WINDOWS[self.window_ms]}"

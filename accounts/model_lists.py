@@ -15,14 +15,11 @@ class ModelsMode(models.TextChoices):
 
 
 def list_allows(mode: str, listed: Collection[str], model: str) -> bool:
-    """Return whether a project with this list can use the model."""
     return mode == ModelsMode.ALL or (model in listed) == (mode == ModelsMode.ALLOW_LIST)
 
 
 def validate_model_names(names: object) -> None:
-    """Raise `ValidationError` unless it is a list of names. The models need not exist: that changes from day
-    to day.
-    """
+    """Raise `ValidationError` unless it is a list of names. The models need not exist yet."""
     if not isinstance(names, list) or not all(
         isinstance(name, str) and 0 < len(name) <= 128 for name in names
     ):

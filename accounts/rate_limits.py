@@ -95,9 +95,7 @@ class RateLimits:
     def __init__(
         self, redis: Redis, prefix: str, *, lease_ms: int, share: Callable[[Run], Ask] = one_by_one
     ) -> None:
-        """Prepare the script. `lease_ms` is how long a lease lasts unless it is renewed; `share` may send
-        operations together.
-        """
+        """Prepare the script. A lease lasts `lease_ms`; `share` may send operations together."""
         # The keys of releases before GCRA began with `rate:`; a rolling restart must not mix them.
         self._prefix = f"{prefix}limit:"
         self._lease_ms = lease_ms
@@ -165,15 +163,9 @@ class RateLimits:
             raise RateLimited([*rates, *concurrency][refusing - 1], statuses, wait_ms)
         charges = tuple(
             Charge(
-                limit.counts,
-                want["key"],
-                want["limit"],
-                want["window"],
-                mark.decode(),
-                want["amount"],
-                limit.model,
+                own.counts, want["key"], own.most, want["window"], mark.decode(), want["amount"], own.model
             )
-            for limit, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
+            for own, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
             if want["is_reserved"]
         )
         return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))

@@ -21,7 +21,6 @@ def shared_url() -> str:
 
 
 def all_urls() -> list[str]:
-    """Return every URL once, sorted."""
     return sorted({settings.BROKER_URL, *stream_urls()})
 
 

@@ -1,6 +1,4 @@
-"""An authentication backend with the permissions of members, so that everything that asks Django keeps
-working.
-"""
+"""The permissions of members, for everything that asks Django for permissions."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ from usage.payment.models import Payment, StripeCustomer
 
 client_routes = [
     path("models", views.Models.as_view()),
-    path("models/<path:model>", views.Model.as_view()),
+    path("models/<path:model>", views.OneModel.as_view()),
     path("key", views.Key.as_view()),
     path("generations/<str:generation_id>", views.Receipt.as_view()),
     *organization.routes,

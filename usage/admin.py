@@ -1,11 +1,9 @@
 """Admin pages of the service's own rows: generations, ledger, hourly usage, refused requests; read-only."""
 
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django.contrib import admin
 from django.db.models import QuerySet, Sum
@@ -31,11 +29,11 @@ from usage.pages import (
     exports,
     payment_pages,  # noqa: F401  registers its own pages
 )
-from usage.pages.amount_columns import amounts
+from usage.pages.columns import amounts, count_column, time_column
 from usage.pages.exports import ExportedList
+from usage.pages.filters import generation_id_in
 from usage.rollups import refused_requests
 
-_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # Of the requests without a valid key, above the list of refusals.
 KEY_REFUSAL_DAYS = 14
 _OUTCOMES = {
@@ -70,12 +68,14 @@ class Records:
     """
 
     paginator = InfinitePaginator
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     list_per_page = 40
     list_select_related = ["organization", "project", "api_key"]
     ordering: Sequence[str]
     amount, exact_amount = amounts("Amount", attrgetter("amount_nanodollars"), "amount_nanodollars")
+    requests_count = count_column("Requests", "requests")
+    tokens_in = count_column("Tokens in", "prompt_tokens")
+    tokens_out = count_column("Tokens out", "completion_tokens")
     time: ClassVar[str]
     """The column of the index by organization and time."""
 
@@ -84,7 +84,6 @@ class Records:
         return [f"-{self.time}"] if access.organizations_of(request.user) else self.ordering
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Read the page's rows as a report."""
         page = super().get_changelist_instance(request)  # type: ignore[misc]
         page.result_list = report(list)(page.result_list)
         return page
@@ -106,20 +105,14 @@ class Records:
 
     @display(description="Key")
     def key_short(self, row: Any) -> str | None:
-        """Return the key's name; None for credit."""
         return row.api_key and str(row.api_key.name)
 
-    @display(description="Tokens in", ordering="prompt_tokens")
-    def tokens_in(self, row: Any) -> str:
-        return f"{row.prompt_tokens:,}"
-
-    @display(description="Tokens out", ordering="completion_tokens")
-    def tokens_out(self, row: Any) -> str:
-        return f"{row.completion_tokens:,}"
+    @display(description="Hour (UTC)", ordering="hour")
+    def hour_utc(self, row: Any) -> str:
+        return f"{row.hour:%Y-%m-%d %H:00}"
 
     @display(description="Outcome", label=_OUTCOMES)
     def result(self, row: Any) -> str:
-        """Return the outcome, or the state while there is none."""
         return str(row.outcome or getattr(row, "state", "")).replace("_", " ")
 
 
@@ -133,6 +126,9 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
     time = "admitted_at"
     ordering = ["-id"]  # UUIDs of version 7 sort by time, and the primary key's index has them in order
     operators_fields = ("deployment", "worker", "fence", "lease")
+    admitted = time_column("Admitted", "admitted_at", ordering="id")
+    claimed = time_column("Claimed", "claimed_at")
+    settled = time_column("Settled", "settled_at")
     search_fields = ["id"]
     search_help_text = "Search by id in any form, such as chatcmpl-… from a client's log."
     readonly_fields = [
@@ -162,28 +158,15 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
         """Find the row by an id anywhere in the search term."""
         if not search_term:
             return queryset, False
-        found = _UUID.search(search_term.lower())
-        return (queryset.filter(pk=UUID(found[0])) if found else queryset.none()), False
+        found = generation_id_in(search_term)
+        return (queryset.filter(pk=found) if found else queryset.none()), False
 
     @display(description="Id")
     def public_id(self, row: Generation) -> str:
         return str(row)
 
-    @display(description="Admitted (UTC)", ordering="id")
-    def admitted(self, row: Generation) -> str | None:
-        return moment(row.admitted_at)
-
-    @display(description="Claimed (UTC)")
-    def claimed(self, row: Generation) -> str | None:
-        return moment(row.claimed_at)
-
-    @display(description="Settled (UTC)")
-    def settled(self, row: Generation) -> str | None:
-        return moment(row.settled_at)
-
     @display(description="Lease until (UTC)")
     def lease(self, row: Generation) -> str | None:
-        """Return the end of an open generation's lease."""
         return None if row.state == "settled" else moment(row.lease_expires_at)
 
     @display(description="Queue ms")
@@ -204,14 +187,12 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
 
     @display(description="Corrected by", empty_value="nothing")
     def corrected(self, row: Generation) -> str | None:
-        """Return the sum of its corrections."""
         corrections = row.ledger_entries.filter(kind=Kind.CORRECTION)
         total = corrections.aggregate(total=Sum("amount_nanodollars"))["total"]
         return None if total is None else usd(total)
 
     @display(description="Receipt")
     def receipt(self, row: Generation) -> str:
-        """Render the line items and their sum."""
         lines = [
             {
                 "name": line.name.replace("_", " "),
@@ -239,6 +220,7 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
     export_select_related = ("organization", "project", "api_key", "generation")
     list_select_related = [*export_select_related]
     actions_detail = ["correct"]
+    created = time_column("Written", "created_at", ordering="id")
     list_display = ["created", "kind", "who", "key_short", "model", "result", "request_short", "amount"]
     list_filter = ["kind", "outcome", ModelFilter, "organization", "created_at"]
     time = "created_at"
@@ -271,7 +253,6 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
 
     @action(description="Correct", permissions=["correct"], icon="edit", url_path="correct")
     def correct(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Redirect to the form."""
         return redirect("admin:ledger_correct", int(object_id))
 
     @display(description="Request")
@@ -297,10 +278,6 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
             row.request_id[-8:],
         )
 
-    @display(description="Written (UTC)", ordering="id")
-    def created(self, row: LedgerEntry) -> str | None:
-        return moment(row.created_at)
-
 
 @admin.register(HourlyUsage)
 class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
@@ -318,14 +295,6 @@ class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
         "prompt_tokens", "cached_tokens", "cache_write_tokens", "cache_write_1h_tokens", "completion_tokens",
         "reasoning_tokens", "exact_amount",
     ]  # fmt: skip
-
-    @display(description="Requests", ordering="requests")
-    def requests_count(self, row: HourlyUsage) -> str:
-        return f"{row.requests:,}"
-
-    @display(description="Hour (UTC)", ordering="hour")
-    def hour_utc(self, row: HourlyUsage) -> str:
-        return f"{row.hour:%Y-%m-%d %H:00}"
 
 
 class CodeFilter(admin.SimpleListFilter):
@@ -377,15 +346,7 @@ class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
             extra_context = {**(extra_context or {}), **found}
         return super().changelist_view(request, extra_context)
 
-    @display(description="Requests", ordering="requests")
-    def requests_count(self, row: RefusedRequests) -> str:
-        return f"{row.requests:,}"
-
     @display(description="Status", ordering="status", empty_value="several")
     def http_status(self, row: RefusedRequests) -> int | None:
         """Return the status of the answers; None if there were several."""
         return row.status or None
-
-    @display(description="Hour (UTC)", ordering="hour")
-    def hour_utc(self, row: RefusedRequests) -> str:
-        return f"{row.hour:%Y-%m-%d %H:00}"

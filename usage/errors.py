@@ -72,9 +72,7 @@ class AlreadyResolved(UsageError):
 
 
 class NotBooked(UsageError):
-    """A grant, refund or correction cannot be booked; the text says why and is shown to the person who booked
-    it.
-    """
+    """A grant, refund or correction can't be booked; the text says why, to the person who booked it."""
 
 
 class NotDropped(UsageError):

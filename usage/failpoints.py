@@ -17,41 +17,20 @@ from dataclasses import dataclass, field
 
 # Those that a request passes.
 OF_REQUESTS = (
-    "admit.before_commit",
-    "admit.after_commit",
-    "enqueue.after",
-    "claim.before",
-    "claim.after",
-    "upstream.connected",
-    "delta.before_publish",
-    "delta.after_publish",
-    "heartbeat.before",
-    "settle.before_tx",
-    "settle.in_tx",
-    "settle.after_commit",
-    "terminal.after_publish",
-    "reaper.after_seal",
-    "reaper.in_tx",
-    "reaper.after_commit",
-    "view.before_first_byte",
-    "view.after_terminal",
-)
+    "admit.before_commit", "admit.after_commit", "enqueue.after", "claim.before", "claim.after",
+    "upstream.connected", "delta.before_publish", "delta.after_publish", "heartbeat.before",
+    "settle.before_tx", "settle.in_tx", "settle.after_commit", "terminal.after_publish", "reaper.after_seal",
+    "reaper.in_tx", "reaper.after_commit", "view.before_first_byte", "view.after_terminal",
+)  # fmt: skip
 # Those that a month's statements pass.
 OF_STATEMENTS = ("itemize.in_tx", "statement.before_tx", "statement.in_tx", "statement.after_commit")
 # Those that a switch to another model passes.
 OF_SWITCHES = ("switch.before_commit", "switch.after_commit")
 # Those that payments and reports of usage pass.
 OF_PAYMENTS = (
-    "payment.after_row",
-    "payment.after_session",
-    "payment.before_tx",
-    "payment.in_tx",
-    "payment.after_commit",
-    "meter.in_tx",
-    "meter.before_send",
-    "meter.after_send",
-    "meter.after_record",
-)
+    "payment.after_row", "payment.after_session", "payment.before_tx", "payment.in_tx",
+    "payment.after_commit", "meter.in_tx", "meter.before_send", "meter.after_send", "meter.after_record",
+)  # fmt: skip
 # Those that an event passes on its way to people and systems.
 OF_EVENTS = ("dispatch.in_tx", "deliver.after_send")
 NAMES = (*OF_REQUESTS, *OF_SWITCHES, *OF_STATEMENTS, *OF_PAYMENTS, *OF_EVENTS)

@@ -29,9 +29,7 @@ class Price:
     cache_write_per_mtok_nanodollars: int | None = None
     """None: tokens written to the cache cost what input costs, and are one line with it."""
     cache_write_1h_per_mtok_nanodollars: int | None = None
-    """None: tokens written for an hour cost what those written for 5 minutes cost, and are one line with
-    them.
-    """
+    """None: they cost what tokens written for 5 minutes cost, and are one line with them."""
 
     @classmethod
     def of(cls, row: object) -> "Price":

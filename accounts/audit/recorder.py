@@ -42,9 +42,7 @@ _acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", de
 
 @contextmanager
 def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
-    """Record what happens inside. `who` is called only when there is something to record; None
-    means nobody.
-    """
+    """Record what happens inside; `who` is called if there is something to record. None is nobody."""
     token = _acting.set(who)
     try:
         yield
@@ -65,7 +63,6 @@ def record(action: str, row: Model, changes: Changes | None = None, reason: str 
 
 
 def write(who: Actor, action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
-    """Write an entry of this actor."""
     AuditEntry.objects.create(
         actor_id=who.id,
         actor_key_id=who.key_id,
@@ -163,7 +160,6 @@ def _relation(instance: Model, through: type[Model]) -> str:
 
 
 def _organization_id(row: Model) -> int | None:
-    """Return the organization that the row's columns name, if any."""
     if isinstance(row, Organization):
         return row.pk
     if (organization_id := getattr(row, "organization_id", None)) is not None:

@@ -23,7 +23,6 @@ MAX_FAILED_PER_MINUTE = 30
 
 
 def listen() -> None:
-    """Connect to Django's signals."""
     user_logged_in.connect(_signed_in, dispatch_uid="audit")
     user_logged_out.connect(_signed_out, dispatch_uid="audit")
     user_login_failed.connect(_failed, dispatch_uid="audit")

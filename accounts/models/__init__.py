@@ -15,17 +15,6 @@ from accounts.models.organizations import (
 from accounts.models.rate_limits import RateLimit
 
 __all__ = [
-    "MAX_END_USER_CHARS",
-    "APIKey",
-    "EndUser",
-    "KeyScope",
-    "Member",
-    "Organization",
-    "Project",
-    "RateLimit",
-    "Role",
-    "ServiceAccount",
-    "validate_model_names",
-    "validate_scopes",
-    "validate_time_zone",
-]
+    "MAX_END_USER_CHARS", "APIKey", "EndUser", "KeyScope", "Member", "Organization", "Project", "RateLimit",
+    "Role", "ServiceAccount", "validate_model_names", "validate_scopes", "validate_time_zone",
+]  # fmt: skip

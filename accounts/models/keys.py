@@ -12,9 +12,7 @@ from accounts.models.organizations import Project, Role, ServiceAccount, identif
 
 
 class KeyScope(models.TextChoices):
-    """What a key can be restricted to. A key without scopes may do everything; every key may ask
-    who it is.
-    """
+    """What a key can be restricted to; without scopes it may do everything."""
 
     COMPLETIONS = (
         "completions",
@@ -27,7 +25,6 @@ class KeyScope(models.TextChoices):
 
 
 def validate_scopes(scopes: object) -> None:
-    """Raise `ValidationError` unless it is a list of scopes."""
     if not isinstance(scopes, list) or not all(scope in KeyScope.values for scope in scopes):
         raise ValidationError(f"This must be a list of scopes: {', '.join(KeyScope.values)}.")
 
@@ -120,12 +117,10 @@ class APIKey(models.Model):
 
     @property
     def redacted(self) -> str:
-        """Return how the key is shown."""
         return api_keys.redacted(self.public, is_test=self.is_test)
 
     @property
     def previous_redacted(self) -> str | None:
-        """Return how the previous secret is shown, if there is one."""
         return api_keys.redacted(self.previous_public, is_test=self.is_test) if self.previous_public else None
 
     def has_previous(self, now: datetime) -> bool:

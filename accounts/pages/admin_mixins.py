@@ -31,6 +31,8 @@ class ListPage:
 class ReadOnlyAdmin(ListPage, ModelAdmin):
     """A page of rows that the service writes: nobody adds, changes or deletes them, not even superusers."""
 
+    show_full_result_count = False
+
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
 

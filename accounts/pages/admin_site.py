@@ -1,15 +1,17 @@
-"""The admin's site: who may enter, and limits on what URLs ask for."""
+"""The admin's site: who may enter, and limits on what URLs ask for; and the answer of its own pages."""
 
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest
 from django.core.paginator import InvalidPage
 from django.db import DataError, IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.views.generic import RedirectView
 from unfold.sites import UnfoldAdminSite
@@ -31,7 +33,6 @@ class Site(UnfoldAdminSite):
     """The theme's site, for operators and for people of organizations."""
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Return whether the person is staff or belongs to an organization."""
         return access.may_enter(request.user)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -96,3 +97,10 @@ def _check_lookups(request: HttpRequest) -> None:
         raise BadRequest("A list can't be filtered by a pattern.")
     if any(len(request.GET.get(name, "")) > MAX_SEARCH_CHARACTERS for name in _SEARCHES):
         raise BadRequest(f"A search takes up to {MAX_SEARCH_CHARACTERS} characters.")
+
+
+def admin_page(
+    request: HttpRequest, template: str, context: dict[str, Any], status: int = 200
+) -> TemplateResponse:
+    """Return a page of the admin that is no `ModelAdmin`'s."""
+    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

@@ -52,10 +52,7 @@ class InvitationForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic 
         help_text="Existing users are added at once; new users get an invitation link.",
     )
     email = forms.EmailField(
-        label="E-mail address",
-        required=False,
-        widget=UnfoldAdminEmailInputWidget,
-        help_text="For new users.",
+        label="E-mail address", required=False, widget=UnfoldAdminEmailInputWidget, help_text="For new users."
     )
 
     class Meta:
@@ -124,7 +121,6 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     search_fields = ["user__username", "user__email", "organization__name"]
     ordering = ["organization__name", "user__username"]
     autocomplete_fields = ["organization"]
-    show_full_result_count = False
     actions_detail = ["invitation"]
 
     def get_form(
@@ -172,9 +168,7 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
         )
 
     def has_invite_permission(self, request: HttpRequest, object_id: str) -> bool:
-        """Return whether the person may change the member in each of their organizations, and no password is
-        set.
-        """
+        """Return whether the person may change the member everywhere, and no password is set."""
         member = self.get_object(request, object_id)
         return member is not None and invitations.may_send(request.user, member.user)
 

@@ -59,7 +59,6 @@ class EmailDomainAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     search_fields = ["domain", "organization__name"]
     ordering = ["-id"]
     autocomplete_fields = ["organization"]
-    show_full_result_count = False
 
 
 @admin.register(IdentityProvider)
@@ -71,7 +70,7 @@ class IdentityProviderAdmin(TenantAdmin, ModelAdmin):
     list_select_related = ["organization"]
     search_fields = ["organization__name", "issuer"]
     ordering = ["organization__name"]
-    show_full_result_count = False
+    nobody_may = ("add",)
     fields = [
         "organization", "issuer", "client_id", "is_required", "groups_claim", "group_roles", "default_role",
         "used_at", "created_at",
@@ -80,9 +79,6 @@ class IdentityProviderAdmin(TenantAdmin, ModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Let operators change only whether the provider is required."""
         return [name for name in self.fields if name != "is_required"]
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
 
     def delete_model(self, request: HttpRequest, obj: IdentityProvider) -> None:
         SocialAccount.objects.filter(provider=str(obj.pk)).delete()
@@ -98,7 +94,6 @@ class AuthenticatorAdmin(ReadOnlyAdmin):
     list_select_related = ["user"]
     search_fields = ["user__username", "user__email"]
     ordering = ["-id"]
-    show_full_result_count = False
     fields = readonly_fields = ["user", "kind", "created_at", "last_used_at"]
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:

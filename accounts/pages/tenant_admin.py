@@ -90,6 +90,9 @@ class TenantAdmin(ListPage):
     opts: Any
     operators_fields: tuple[str, ...] = ()
     """Fields for operators: other people don't see them, and can't set them."""
+    nobody_may: tuple[str, ...] = ()
+    """Acts that nobody may do here, of "add", "change" and "delete"."""
+    show_full_result_count = False
 
     # ---- who may do what
 
@@ -112,6 +115,8 @@ class TenantAdmin(ListPage):
 
     def role_allows(self, request: HttpRequest, act: str, obj: Any = None) -> bool:
         """Return whether the role allows it in the row's organization; Django decides without a row."""
+        if act in self.nobody_may:
+            return False
         if obj is None:
             return True
         row = self.row_of(request, obj)
@@ -134,7 +139,6 @@ class TenantAdmin(ListPage):
         return _once(request, key, lambda: read(request, object_id, from_field))
 
     def permission(self, act: str) -> str:
-        """Return the name of a permission for this kind of row."""
         return f"{self.opts.app_label}.{get_permission_codename(act, self.opts)}"
 
     def is_operators(self, row: Any) -> bool:
@@ -203,7 +207,6 @@ class TenantAdmin(ListPage):
         ]
 
     def shown_to(self, request: HttpRequest, fields: Any) -> list[Any]:
-        """Return those of the fields that the person sees."""
         unseen = () if access.is_operator(request.user) else self.operators_fields
         return [name for name in fields if name not in unseen]
 

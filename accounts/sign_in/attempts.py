@@ -35,13 +35,8 @@ def wait_ms(name: str, ip: str) -> int:
 
     Raises `RedisError`.
     """
-    return _wait_ms(
-        {
-            _pair(name, ip): MAX_PER_NAME_AND_IP,
-            _key("name", name): MAX_PER_NAME,
-            _key(ip): MAX_PER_IP,
-        }
-    )
+    pair, name_key = _key("pair", name, ip), _key("name", name)
+    return _wait_ms({pair: MAX_PER_NAME_AND_IP, name_key: MAX_PER_NAME, _key(ip): MAX_PER_IP})
 
 
 def mail_wait_ms(address: str, ip: str) -> int:
@@ -62,7 +57,7 @@ def invitation_wait_ms(inviter: str) -> int:
 def forget(name: str, ip: str) -> None:
     """Reset the count of this name from this IP after a right password. Raises `RedisError`."""
     with _redis() as redis:
-        redis.delete(_pair(name, ip))
+        redis.delete(_key("pair", name, ip))
 
 
 def _wait_ms(limits: Mapping[str, int]) -> int:
@@ -88,10 +83,6 @@ def _redis() -> Redis:
         # redis-py repeats by default; a repeated INCR would count one attempt twice.
         retry=Retry(NoBackoff(), 0),
     )
-
-
-def _pair(name: str, ip: str) -> str:
-    return _key("pair", name, ip)
 
 
 def _key(*parts: str) -> str:

@@ -36,7 +36,6 @@ class SharedCache(BaseCache):
         return self._of(key).delete(key, version)
 
     def clear(self) -> None:
-        """Forget what this process keeps."""
         self._local.clear()
 
     def _of(self, key: str) -> BaseCache:

@@ -51,9 +51,7 @@ def network_of(request: HttpRequest) -> str:
 
 
 class SignInForm(AuthenticationForm):
-    """A user name or e-mail address, and the password. People who may not enter get the same error as for a
-    wrong password.
-    """
+    """A name or address, and the password. A wrong password and no right to enter look the same."""
 
     error_messages = AuthenticationForm.error_messages | {
         "invalid_login": "Please enter a correct name or address and password. Both may be case-sensitive."

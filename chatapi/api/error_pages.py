@@ -1,6 +1,4 @@
-"""Django's error handlers: the envelope below /v1 and the dialects' prefixes, an HTML page elsewhere, in the
-console with the console's look.
-"""
+"""Django's error handlers: the API's envelope on its routes, a page in HTML elsewhere."""
 
 import re
 
@@ -29,9 +27,7 @@ _PAGES = {
 
 
 def is_client_route(path: str) -> bool:
-    """Return whether the path is below /v1, with the prefix of a dialect, known or not, or without; or is
-    meant to be.
-    """
+    """Return whether the path is below /v1, after any prefix but that of a page, or is meant to be."""
     return _CLIENT_ROUTE.match(path) is not None or _with_version(path) is not None
 
 
@@ -96,6 +92,5 @@ def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
     template = "console/error.html" if is_console_page(request.path_info) else "chatapi/error.html"
     # Without the request: a context processor may need the part of it that failed.
     return HttpResponse(
-        render_to_string(template, {"status": status, "title": title, "sentence": sentence}),
-        status=status,
+        render_to_string(template, {"status": status, "title": title, "sentence": sentence}), status=status
     )

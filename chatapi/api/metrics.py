@@ -85,7 +85,6 @@ class _Books(Collector):
             if time.monotonic() - self._read_at >= MAX_AGE_S:
                 self._newest = [
                     *_counters(),
-                    _key_refusals(),
                     *_service(),
                     *_budgets(),
                     *notification_families.families(),
@@ -100,31 +99,23 @@ _books = _Books()
 
 def _counters() -> Iterator[Metric]:
     found = insights.counters()
-    requests = CounterMetricFamily(
-        "chatapi_requests", "Requests that have ended, by how.", labels=["outcome"]
-    )
-    for outcome, number in found.requests.items():
-        requests.add_metric([outcome], number)
-    yield requests
+    yield _counter("chatapi_requests", "Requests that have ended, by how.", "outcome", found.requests)
     for name, meaning, value in _OF_A_MODEL:
-        family = CounterMetricFamily(name, meaning, labels=["model"])
-        for model, of in found.models.items():
-            family.add_metric([model], value(of))
-        yield family
+        yield _counter(name, meaning, "model", {model: value(of) for model, of in found.models.items()})
     for name, meaning, label, values in _PARTS_OF_A_MODEL:
         family = CounterMetricFamily(name, meaning, labels=["model", label])
         for model, of in found.models.items():
             for part, amount in values(of).items():
                 family.add_metric([model, part], amount)
         yield family
+    refusals = refused_requests.key_refusal_totals()
+    yield _counter("chatapi_refused_keys", "Requests without a valid key, by reason.", "reason", refusals)
 
 
-def _key_refusals() -> Metric:
-    family = CounterMetricFamily(
-        "chatapi_refused_keys", "Requests without a valid key, by reason.", labels=["reason"]
-    )
-    for reason, requests in refused_requests.key_refusal_totals().items():
-        family.add_metric([reason], requests)
+def _counter(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, meaning, labels=[label])
+    for value, number in values.items():
+        family.add_metric([value], number)
     return family
 
 

@@ -20,18 +20,15 @@ _REF = "#/components/schemas/{name}"
 
 
 def ref(name: str) -> Schema:
-    """Return a reference to the schema of this name."""
     return {"$ref": _REF.format(name=name)}
 
 
 def ref_to(type_: Any) -> Schema:
-    """Return a reference to the schema of this type."""
     found, _ = msgspec.json.schema_components([type_], ref_template=_REF)
     return dict(found[0])
 
 
 def all_schemas() -> dict[str, Schema]:
-    """Return every schema of the document by its name."""
     operations = [each for protocol in PROTOCOLS.values() for each in protocol.operations]
     requests = [operation.request for operation in operations]
     managing = [operation for route in ROUTES for operation in route.operations.values()]
@@ -139,12 +136,7 @@ _MESSAGE: dict[str, Schema] = {
     "reasoning_content": _TEXT,
     "tool_calls": _array({"type": "object"}) | {"description": "As in OpenAI's API reference."},
 }
-_COMPLETION: dict[str, Schema] = {
-    "id": _TEXT,
-    "created": _COUNT,
-    "model": _TEXT,
-    "system_fingerprint": _TEXT,
-}
+_COMPLETION: dict[str, Schema] = {"id": _TEXT, "created": _COUNT, "model": _TEXT, "system_fingerprint": _TEXT}
 _CHOICE = _object(
     "One answer.",
     "index message logprobs finish_reason",

@@ -7,7 +7,7 @@ dimension that is not grouped by is null, and a bucket without usage has no resu
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from django.urls import path
@@ -15,7 +15,6 @@ from msgspec import UNSET, Struct
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.errors import PermissionDenied
 from accounts.models import EndUser, KeyScope
 from chatapi.api import organization_query
 from chatapi.api.organization_answers import (
@@ -105,48 +104,26 @@ def _costs(sums: Sums, page: PageRequest) -> Cost:
 # By the path behind `/v1/organization/`.
 REPORTS: Final = {
     "usage/completions": Report(
-        "listUsageOfCompletions",
-        "List the organization's usage by minute, hour or day",
-        COMPLETIONS,
-        UsagePage,
-        UsageBucket,
-        _completions,
-        _but_other_models,
+        "listUsageOfCompletions", "List the organization's usage by minute, hour or day",
+        COMPLETIONS, UsagePage, UsageBucket, _completions, _but_other_models,
     ),
     "usage/embeddings": Report(
-        "listUsageOfEmbeddings",
-        "List the organization's usage of embeddings by minute, hour or day",
-        EMBEDDINGS,
-        EmbeddingsPage,
-        EmbeddingsBucket,
-        _embeddings,
+        "listUsageOfEmbeddings", "List the organization's usage of embeddings by minute, hour or day",
+        EMBEDDINGS, EmbeddingsPage, EmbeddingsBucket, _embeddings,
         partial(_only_models_of, ModelKind.EMBEDDINGS),
     ),
     "costs": Report("listCosts", "List the organization's costs by day", COSTS, CostPage, CostBucket, _costs),
-}
+}  # fmt: skip
 
 
-class AdminKeyRoute(ClientRoute):
-    """A route about the money of the caller's whole organization, for admin keys."""
-
-    required_scope = KeyScope.USAGE
-
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse keys without admin rights, after the checks of the method and the key."""
-        super().initial(request, *args, **kwargs)
-        if not caller_of(request).is_admin:
-            raise PermissionDenied(
-                "This needs an admin key of your organization: one made with `createkey --admin`."
-            )
-
-
-class OrganizationRoute(AdminKeyRoute):
+class OrganizationRoute(ClientRoute):
     """A route that answers pages of buckets."""
 
+    required_scope = KeyScope.USAGE
+    needs_admin_key = True
     report: Report = REPORTS["usage/completions"]
 
     def get(self, request: Request) -> Response:
-        """Return one page of buckets, the oldest first."""
         organization_id, report = caller_of(request).organization_id, self.report
         page = organization_query.parse(request._request, organization_id, report.spec, database_now())
         query, after = report.narrowed(page.query), None

@@ -248,7 +248,6 @@ def models_page(
 def key(
     row: APIKey, budgets: list[spending.Spending], balance: credit.Balance, rate_limits: Iterable[Limit]
 ) -> Key:
-    """Return the key as its holder may see it."""
     return Key(
         id=row.pk,
         name=row.name,
@@ -282,7 +281,6 @@ def _rate_limit(limit: Limit) -> RateLimit:
 
 
 def receipt(row: Generation) -> Receipt:
-    """Return the generation's receipt."""
     is_settled = row.state == State.SETTLED
     corrections = receipts.corrections(row)
     net = receipts.net_nanodollars(row, corrections)

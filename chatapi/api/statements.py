@@ -1,6 +1,4 @@
-"""`/v1/organization/statements`: the organization's statements, and a preview of the current month, for admin
-keys.
-"""
+"""`/v1/organization/statements`: statements, and a preview of the current month, for admin keys."""
 
 from base64 import b64encode
 from datetime import UTC, datetime
@@ -13,9 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts import access
+from accounts.models import KeyScope
 from chatapi import errors
-from chatapi.api.organization import AdminKeyRoute
-from chatapi.api.views import caller_of, respond
+from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.database.clock import database_now
 from usage.models import Statement
@@ -52,15 +50,21 @@ class StatementPage(Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-class Statements(AdminKeyRoute):
+class Statements(ClientRoute):
     """`GET /v1/organization/statements`: those of closed months."""
+
+    required_scope = KeyScope.USAGE
+    needs_admin_key = True
 
     def get(self, request: Request) -> Response:
         """Return a page, newest first."""
         sent = _sent(request, {"limit", "after"})
         rows = access.managed_by(caller_of(request), Statement.objects.all())
         if "after" in sent:
-            rows = rows.filter(month__lt=_month(sent["after"], "after").first_day)
+            month = Month.parse(sent["after"])
+            if month is None:
+                raise InvalidRequest("Invalid value for 'after': expected a month such as 2026-11.", "after")
+            rows = rows.filter(month__lt=month.first_day)
         limit = _limit(sent)
         found = list(rows.order_by("-month").defer("content")[: limit + 1])
         sealed_id = reading.last_sealed_id()
@@ -70,8 +74,11 @@ class Statements(AdminKeyRoute):
         return respond(page)
 
 
-class StatementOfMonth(AdminKeyRoute):
+class StatementOfMonth(ClientRoute):
     """`GET /v1/organization/statements/{period}`: one statement as JSON, CSV or PDF."""
+
+    required_scope = KeyScope.USAGE
+    needs_admin_key = True
 
     def get(self, request: Request, period: str) -> HttpResponse:
         """Return the statement, or the preview of a month that is not closed; raises a 404."""
@@ -122,13 +129,6 @@ def _sent(request: Request, known: set[str]) -> dict[str, str]:
             raise InvalidRequest(f"Duplicate parameter: '{name}'.", name, "duplicate_parameter")
         sent[name] = values[0]
     return sent
-
-
-def _month(text: str, name: str) -> Month:
-    month = Month.parse(text)
-    if month is None:
-        raise InvalidRequest(f"Invalid value for '{name}': expected a month such as 2026-11.", name)
-    return month
 
 
 def _limit(sent: dict[str, str]) -> int:

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from accounts import access
 from accounts.authentication import Caller
-from accounts.errors import NotAuthenticated, TooManyFailedAttempts
+from accounts.errors import NotAuthenticated, PermissionDenied, TooManyFailedAttempts
 from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
@@ -48,7 +48,6 @@ def error_response(error: Exception, context: dict[str, Any]) -> HttpResponse:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return whose key came with the request."""
     caller: object = request.user
     assert isinstance(caller, Caller), "every client route is behind APIKeyAuthentication"
     return caller
@@ -62,14 +61,11 @@ class JSONAlways(BaseContentNegotiation):
     """Ignores `Accept`: clients of streams send `text/event-stream` everywhere, which would be a 406."""
 
     def select_parser(self, request: Request, parsers: Iterable[Any]) -> Any:
-        """Return the first parser."""
         return next(iter(parsers))
 
     def select_renderer(
         self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
     ) -> tuple[BaseRenderer, str]:
-        """Return the first renderer and its media type."""
-        # The only one: this API speaks JSON.
         first = next(iter(renderers))
         return first, str(first.media_type)
 
@@ -81,14 +77,20 @@ class ClientRoute(APIView):
     http_method_names = ["get", "head"]
     required_scope: ClassVar[KeyScope | None] = None
     """The scope that a key needs here, if it is narrowed to some scopes; None: none."""
+    needs_admin_key: ClassVar[bool] = False
+    """Whether the route is about the money of the caller's whole organization."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuse other methods before anything is looked up, then keys that lack the scope."""
+        """Refuse other methods before anything is looked up, then keys that lack the scope or the right."""
         if str(request.method).lower() not in self.http_method_names:
             self.http_method_not_allowed(request)
         super().initial(request, *args, **kwargs)
         if self.required_scope is not None:
             caller_of(request).require(self.required_scope)
+        if self.needs_admin_key and not caller_of(request).is_admin:
+            raise PermissionDenied(
+                "This needs an admin key of your organization: one made with `createkey --admin`."
+            )
 
     def http_method_not_allowed(self, request: HttpRequest, *args: Any, **kwargs: Any) -> NoReturn:
         """Raise a 405, to which DRF adds `Allow`."""
@@ -108,9 +110,7 @@ class Models(ClientRoute):
     required_scope = KeyScope.MODELS
 
     def get(self, request: Request) -> Response:
-        """Return the models that are active, have an active deployment and a price, and are the key's; each
-        alias is an entry of its own.
-        """
+        """Return the models that are served and priced and the key's; each alias is an entry too."""
         served = _served(caller_of(request))
         # One query for all names: aliases share rows.
         rows = ServedModel.objects.in_bulk(set(served.values()))
@@ -128,7 +128,7 @@ class Models(ClientRoute):
         )
 
 
-class Model(ClientRoute):
+class OneModel(ClientRoute):
     """`GET /v1/models/{id}`; ids and aliases may contain slashes."""
 
     required_scope = KeyScope.MODELS
@@ -146,7 +146,6 @@ class Key(ClientRoute):
     """`GET /v1/key`: the calling key and what limits it."""
 
     def get(self, request: Request) -> Response:
-        """Return the key with its budgets, credit and rate limits."""
         caller = caller_of(request)
         row = access.own_key(caller)
         budgets = spending.now(

@@ -34,7 +34,7 @@ from chatapi.pages.key_panels import may_add, panels
 from chatapi.snippets import base_url
 from usage import formatting
 from usage.insights.keys import key_activity
-from usage.pages.amount_columns import amount
+from usage.pages.columns import amount
 from usage.pages.gauges import draw_sparkline
 
 _STATUSES = {

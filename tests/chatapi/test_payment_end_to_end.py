@@ -28,7 +28,7 @@ from accounts.models import Member, Organization
 from tests.usage.billing_months import keys_of, set_prices, use
 from usage.database.clock import database_now
 from usage.payment.models import StripeCustomer
-from usage.rollups import hour_of
+from usage.database.clock import hour_of
 acme = Organization.objects.create(name="Acme")
 alice = User.objects.create_user("alice")
 Member.objects.create(organization=acme, user=alice, role="owner")

@@ -25,7 +25,7 @@ from accounts.models import Organization
 from tests.usage.billing_months import keys_of, set_prices, use
 from usage.database.clock import database_now
 from usage.payment.models import StripeCustomer
-from usage.rollups import hour_of
+from usage.database.clock import hour_of
 Organization.objects.create(name="Payer")
 chance, keys = random.Random(1), keys_of("Billed")
 set_prices(chance, keys)

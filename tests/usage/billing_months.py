@@ -33,7 +33,7 @@ NOTE = Note("story", "test")
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: datetime = NOW) -> None:
     """Make it this time for all that closes days and months, and for bookings."""
-    for module in (closing, itemizing, issuing, credit, corrections):
+    for module in (closing, issuing, credit, corrections):
         monkeypatch.setattr(module, "database_now", lambda: now)
 
 

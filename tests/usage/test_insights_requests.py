@@ -16,8 +16,9 @@ from accounts import end_users
 from chatapi import identity
 from tests.cast import Person, admit, run
 from tests.usage.conftest import plan
+from tests.usage.range_reads import first_token_ms
 from usage.database.clock import database_now
-from usage.insights import Filters, Range, RequestFilters, first_token_ms, generation_list, requests_page
+from usage.insights import Filters, Range, RequestFilters, generation_list, requests_page
 from usage.models import Generation, Outcome, State, UsageSource
 from usage.pricing import Tokens
 

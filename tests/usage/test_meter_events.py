@@ -14,13 +14,13 @@ from accounts.models import APIKey, Organization
 from tests.fake_stripe import METER, Stripe
 from tests.usage.billing_months import correct, keys_of, set_prices, use
 from usage.books import credit
+from usage.database.clock import hour_of
 from usage.errors import NotBooked
 from usage.models import SPENT, HourlyUsage, LedgerEntry
 from usage.payment import outbox, sender
 from usage.payment.models import MeterEvent, StripeCustomer
 from usage.payment.outbox import UNIT_NANODOLLARS
 from usage.payment.sender import Outcome, Result
-from usage.rollups import hour_of
 
 START = datetime(2026, 3, 1, 6, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

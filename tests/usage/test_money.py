@@ -17,6 +17,7 @@ from tests.usage.conftest import NOW, run
 from usage import pricing, rollups
 from usage.books import ledger
 from usage.books.ledger import Settlement
+from usage.database.clock import hour_of
 from usage.models import Generation, HourlyUsage, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.verification import verify
@@ -108,7 +109,7 @@ def _run(use: Use, admission: ledger.Admission) -> None:
 def _ledger_by(name: str) -> dict[object, int]:
     sums: Counter[object] = Counter()
     for entry in LedgerEntry.objects.all():
-        sums[rollups.hour_of(entry.created_at) if name == "hour" else getattr(entry, name)] += (
+        sums[hour_of(entry.created_at) if name == "hour" else getattr(entry, name)] += (
             entry.amount_nanodollars
         )
     return dict(sums)

@@ -8,7 +8,7 @@ from django.utils.html import escape
 from usage import formatting
 from usage.models import Generation
 from usage.pages import overview_chart
-from usage.pages.amount_columns import amount
+from usage.pages.columns import amount
 from usage.pages.overview_chart import Bucket, Group
 from usage.pages.requests_waterfall import waterfall
 

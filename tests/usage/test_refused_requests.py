@@ -13,11 +13,11 @@ from django.urls import reverse
 from accounts.errors import KeyMissing, KeyRefusal, NotAuthenticated, TooManyFailedAttempts
 from tests.admin_pages import client_of, text
 from tests.cast import Person
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
 from usage.models import RefusedKeys, RefusedRequests
-from usage.rollups import hour_of, refused_requests
+from usage.rollups import refused_requests
 from usage.rollups.refused_requests import KEPT, NO_KEY, OTHER, Refusal, RefusedRequestCounter
 
 

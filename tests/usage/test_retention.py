@@ -18,6 +18,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
 from tests.usage.emptying import without_triggers
 from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
+from tests.usage.range_reads import first_token_ms
 from usage import insights, rollups
 from usage.books import corrections, ledger, rerating
 from usage.books.credit import Note
@@ -80,8 +81,8 @@ def shown() -> list[object]:
     over = Range(midnight(TODAY - 61 * DAY), midnight(TODAY - 30 * DAY), "day")
     found: list[object] = [
         insights.totals(over),
-        insights.first_token_ms(over),
-        insights.first_token_ms(over, Filters(outcome="completed")),
+        first_token_ms(over),
+        first_token_ms(over, Filters(outcome="completed")),
     ]
     found += [
         insights.series(over, group_by) for group_by in ("organization", "project", "key", "model", "outcome")

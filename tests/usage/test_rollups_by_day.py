@@ -17,6 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.models import APIKey
 from chatapi.worker.reaper import housekeeping
 from tests.usage.conftest import completed, run
+from tests.usage.range_reads import first_token_ms
 from usage import insights, rollups
 from usage.books import ledger
 from usage.database.clock import database_now
@@ -256,7 +257,7 @@ def counted(busy: None) -> None:
 
 
 def test_percentiles_of_closed_days_are_close_to_the_measured_ones(counted: None) -> None:
-    found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
+    found = first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
     assert found is not None
     measured = sorted(10 * (hours + 1) for hours in range(0, 72, 2))
     assert found.sample_size == len(measured) == 36
@@ -268,7 +269,7 @@ def test_percentiles_of_closed_days_are_close_to_the_measured_ones(counted: None
 def test_percentiles_are_of_those_that_fit(counted: None, filters: dict[str, str]) -> None:
     days = Range(FIRST, FIRST + timedelta(days=3), "day")
     chosen = Filters(**filters)  # type: ignore[arg-type]
-    found = insights.first_token_ms(days, chosen)
+    found = first_token_ms(days, chosen)
     requests = insights.totals(days, chosen).requests
     assert (found.sample_size if found else 0) == requests
 
@@ -276,7 +277,7 @@ def test_percentiles_are_of_those_that_fit(counted: None, filters: dict[str, str
 def test_a_rebuild_counts_times_to_first_token_anew(counted: None, used: Callable[..., None]) -> None:
     used(FIRST + timedelta(hours=1), first_token_ms=5)
     rollups.rebuild()
-    found = insights.first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
+    found = first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
     assert found is not None
     assert found.sample_size == 37
 

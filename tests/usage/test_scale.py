@@ -18,9 +18,10 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from tests.cast import Person, admit, run
+from tests.usage.range_reads import first_token_ms, overage
 from usage.books import reports
 from usage.database.clock import database_now
-from usage.insights import Filters, Range, counters, first_token_ms, health, overage, series, top, totals
+from usage.insights import Filters, Range, counters, health, series, top, totals
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
 from usage.rollups import closing
 

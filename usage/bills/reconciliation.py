@@ -99,9 +99,7 @@ def billed_in_period(bill: Bill, spec: ReconciliationSpec) -> set[Group]:
 
 
 def without_deployment(spec: ReconciliationSpec) -> tuple[int, int]:
-    """Return how many charged requests of the period have no known deployment, and their charges in
-    nanodollars.
-    """
+    """Return how many charged requests have no known deployment, and their nanodollars."""
     entries = _entries(spec).filter(generation__deployment="").filter(_USED)
     found = entries.aggregate(
         requests=Count("id", filter=_CHARGES), charged=Sum("amount_nanodollars", default=0)
@@ -110,7 +108,6 @@ def without_deployment(spec: ReconciliationSpec) -> tuple[int, int]:
 
 
 def has_served(deployment: str) -> bool:
-    """Return whether the deployment ever ran a request."""
     return Generation.objects.filter(deployment=deployment).exists()
 
 

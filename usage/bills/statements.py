@@ -47,9 +47,7 @@ class Bill:
     names_models: bool
     """False if it has only sums of all models."""
     missing: frozenset[tuple[date, str, str]] = frozenset()
-    """Amounts that the bill lacks for a day and model, though it has them elsewhere: a cost without a
-    quantity.
-    """
+    """Amounts that the bill lacks for a day and model only: a cost without a quantity."""
 
 
 def read(path: Path) -> Bill:
@@ -112,19 +110,15 @@ def _line(header: Sequence[str], cells: Sequence[str]) -> Iterator[Row]:
             yield day, model, AMOUNTS[column], read_amount(values[column].strip() or "0")
 
 
+# What a file of another form makes fail.
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError, RecursionError)
+
+
 def _page(text: str) -> Bill:
     """Read OpenAI's costs: https://platform.openai.com/docs/api-reference/usage/costs"""
     try:
         rows = list(_costs(json.loads(text, parse_float=Decimal)))
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        ArithmeticError,
-        OSError,
-        RecursionError,
-    ) as error:
+    except _UNREADABLE as error:
         raise InvalidBill(f"this is not a response of /v1/organization/costs: {error!r}") from error
     # A day without results cost nothing.
     return _bill(rows, {COST, *(name for _, _, name, amount in rows if amount is not None)})

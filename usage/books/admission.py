@@ -89,7 +89,8 @@ class Admission:
 
 def admit(now: datetime, items: Sequence[Admission]) -> list[UUID | BudgetExceeded | AlreadyAdmitted]:
     """Hold each request's upper bound on its budgets and write its row. Return its id, or the refusal."""
-    repeated = idempotency.claim(now, items)
+    keyed = {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency}
+    repeated = idempotency.claim(now, keyed)
     fresh = [item for item in items if item.id not in repeated]
     results: dict[UUID, UUID | BudgetExceeded | AlreadyAdmitted] = {}
     if fresh:
@@ -168,29 +169,14 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def _row(now: datetime, item: Admission) -> tuple[Any, ...]:
-    return (
-        item.id,
-        *BudgetOwners.of(item),
-        item.is_test,
-        item.model,
-        item.requested_model,
-        item.end_user,
-        json.dumps(item.metadata) if item.metadata else None,
-        item.endpoint,
-        item.dialect,
-        item.is_stream,
-        item.includes_usage,
-        item.choices_count,
-        item.sampled_count,
-        item.max_output_tokens,
-        item.max_prompt_tokens,
-        candidates.to_json(item.fallbacks),
-        *item.price.columns().values(),
-        item.reserved_nanodollars,
+def _row(now: datetime, item: Admission) -> list[Any]:
+    computed = {
+        **item.price.columns(),
+        "metadata": json.dumps(item.metadata) if item.metadata else None,
+        "fallbacks": candidates.to_json(item.fallbacks),
         # Kept in the row, because a request that ends after midnight is charged to the day that held it.
-        local_day(now, item.time_zone),
-        item.queue_class,
-        now + timedelta(milliseconds=item.queue_ttl_ms),
-        now,
-    )
+        "budget_day": local_day(now, item.time_zone),
+        "lease_expires_at": now + timedelta(milliseconds=item.queue_ttl_ms),
+        "admitted_at": now,
+    }
+    return [computed[name] if name in computed else getattr(item, name) for name in _COLUMNS]

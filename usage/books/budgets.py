@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 from django.db import connection
 
 from usage.books.budget_limits import limit_of, signed_limit_of
-from usage.database.sql import (
-    db_value,
-    execute,
-    fetch_all,
-    fetch_later,
-    insert,
-    rows_of_values,
-    to_datetime,
-    together,
-)
+from usage.database import sql
 from usage.errors import BudgetExceeded
 from usage.models.budget_keys import BudgetKey
 from usage.models.budgets import CREDIT_BUDGET, LOW_CREDIT
@@ -34,7 +25,7 @@ _OF_CREDIT = " AND ".join(f"b.{name} = '{value}'" for name, value in CREDIT_BUDG
 _IS_REQUIRED_CREDIT = f"{_OF_CREDIT} AND c.organization_id = b.scope_id AND c.is_required"
 
 
-@together()
+@sql.together()
 def hold(amounts: Mapping[str, int]) -> bool:
     """Add each amount to its budget's pending, or none of them.
 
@@ -45,8 +36,8 @@ def hold(amounts: Mapping[str, int]) -> bool:
     if max(amounts.values()) > MAX_NANODOLLARS:
         return False
     _lock(amounts)
-    values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
-    held = fetch_all(
+    values, parameters = sql.rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
+    held = sql.fetch_all(
         f"""{values} UPDATE usage_budget AS b
         SET pending_nanodollars = b.pending_nanodollars + hold.amount
         FROM hold
@@ -68,12 +59,10 @@ def hold(amounts: Mapping[str, int]) -> bool:
 
 
 def _release(amounts: Mapping[str, int]) -> None:
-    """Take back what was held a moment ago. A savepoint would cost every request that fits two more
-    statements.
-    """
+    """Take back what was held a moment ago, without the two statements of a savepoint."""
     if amounts:
-        values, parameters = rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
-        execute(
+        values, parameters = sql.rows_of_values("hold", ["target", "amount"], sorted(amounts.items()))
+        sql.execute(
             f"""{values} UPDATE usage_budget AS b
             SET pending_nanodollars = b.pending_nanodollars - hold.amount
             FROM hold WHERE b.id = hold.target""",  # noqa: S608
@@ -104,13 +93,13 @@ class Headroom:
         return self.posted_nanodollars + amount <= self.limit_nanodollars
 
 
-@together()
+@sql.together()
 def read_headroom(ids: Collection[str]) -> dict[str, Headroom]:
     """Create missing budgets, lock all of them and read how much room each has; in a transaction."""
     ensure(ids)
     _lock(ids)
     placeholders = ", ".join(["%s"] * len(ids))
-    rows = fetch_all(
+    rows = sql.fetch_all(
         f"""SELECT
             b.id, b.posted_nanodollars, b.pending_nanodollars,
             (SELECT l.limit_nanodollars {limit_of(ids)}), c.credited_nanodollars
@@ -176,26 +165,26 @@ class Posted(NamedTuple):
         if self.soft_limit_reached_at is None:
             return False
         # SQLite's times have no zone; all are UTC.
-        return to_datetime(self.soft_limit_reached_at).replace(tzinfo=None) == now.replace(tzinfo=None)
+        return sql.to_datetime(self.soft_limit_reached_at).replace(tzinfo=None) == now.replace(tzinfo=None)
 
 
 # The name by which RETURNING knows the row, though the statement calls it `b`.
 _RETURNED = {"sqlite": "usage_budget", "postgresql": "b"}
 
 
-@together()
+@sql.together()
 def post(
     now: datetime, changes: Mapping[str, tuple[int, int]], *, has_thresholds: bool = True
 ) -> list[tuple[Any, ...]]:
     """Release and post: each budget's pending falls by the first number, its posted rises by the second.
 
     Return the columns of `Posted` for each budget, in a list that is filled once the statement is sent
-    (`fetch_later`). It stays empty without `has_thresholds`: then no budget has a limit or credit.
+    (`sql.fetch_later`). It stays empty without `has_thresholds`: then no budget has a limit or credit.
     """
     if not changes:
         return []
     _lock(changes)
-    values, parameters = rows_of_values(
+    values, parameters = sql.rows_of_values(
         "change", ["target", "released", "amount"], [(key, *changes[key]) for key in sorted(changes)]
     )
     update = f"""{values} UPDATE usage_budget AS b
@@ -203,13 +192,13 @@ def post(
         posted_nanodollars = b.posted_nanodollars + change.amount"""  # noqa: S608
     source = "FROM change WHERE b.id = change.target"
     if not has_thresholds:
-        execute(f"{update} {source}", parameters)
+        sql.execute(f"{update} {source}", parameters)
         return []
     budget = _RETURNED[connection.vendor]
     # A CASE, because each subquery costs something for each row, even if it finds nothing.
     is_paid = " AND ".join(f"{budget}.{name} = '{value}'" for name, value in CREDIT_BUDGET.items())
     credit = f"FROM usage_credit AS c WHERE c.organization_id = {budget}.scope_id"
-    return fetch_later(
+    return sql.fetch_later(
         f"""{update},
         soft_limit_reached_at = COALESCE(b.soft_limit_reached_at, CASE WHEN EXISTS (
             SELECT 1 {limit_of(changes)}
@@ -218,7 +207,7 @@ def post(
         RETURNING id, posted_nanodollars, soft_limit_reached_at, {signed_limit_of(budget)},
             CASE WHEN {is_paid} THEN (SELECT c.credited_nanodollars {credit}) END,
             CASE WHEN {is_paid} THEN (SELECT {LOW_CREDIT} {credit}) END""",
-        [*parameters, db_value(now)],
+        [*parameters, sql.db_value(now)],
     )
 
 
@@ -229,10 +218,10 @@ def ensure(ids: Iterable[str]) -> None:
     rows = [(each, *BudgetKey.parse(each), 0, 0) for each in sorted(ids)]
     if rows:
         columns = ("id", *BudgetKey._fields, "posted_nanodollars", "pending_nanodollars")
-        insert("usage_budget", columns, rows, "ON CONFLICT DO NOTHING")
+        sql.insert("usage_budget", columns, rows, "ON CONFLICT DO NOTHING")
 
 
 def _lock(ids: Iterable[str]) -> None:
     """Lock the rows in id order; SQLite's IMMEDIATE transaction already holds the whole database."""
     if connection.features.has_select_for_update:
-        execute("SELECT FROM usage_budget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)])
+        sql.execute("SELECT FROM usage_budget WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [list(ids)])

@@ -40,9 +40,7 @@ class Booking(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """An organization's prepaid credit and spending; `is_required` says whether requests beyond it are
-    refused.
-    """
+    """An organization's credit and spending; if it `is_required`, requests beyond it are refused."""
 
     is_required: bool
     credited_nanodollars: int
@@ -56,7 +54,6 @@ class Balance:
 
     @property
     def available_nanodollars(self) -> int:
-        """Return what new requests may use."""
         return self.nanodollars - self.held_nanodollars
 
 

@@ -8,7 +8,7 @@ released in the transaction that settles a failure which cost nothing and may no
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
 from usage.database.clock import database_now
@@ -27,30 +27,8 @@ class Idempotency:
     request_digest: str
 
 
-class Keyed(Protocol):
-    """A request that may have an idempotency key."""
-
-    @property
-    def id(self) -> UUID:
-        """Return the id of its generation."""
-
-    @property
-    def api_key_id(self) -> int:
-        """Return the id of the API key that sent it."""
-
-    @property
-    def idempotency(self) -> Idempotency | None:
-        """Return its idempotency key, if any."""
-
-
-def claim(now: datetime, items: Sequence[Keyed]) -> dict[UUID, AlreadyAdmitted]:
-    """Claim the items' keys. Return the items whose key already stands for another generation."""
-    return _claim(
-        now, {item.id: (item.api_key_id, item.idempotency) for item in items if item.idempotency is not None}
-    )
-
-
-def _claim(now: datetime, keyed: Mapping[UUID, tuple[int, Idempotency]]) -> dict[UUID, AlreadyAdmitted]:
+def claim(now: datetime, keyed: Mapping[UUID, tuple[int, Idempotency]]) -> dict[UUID, AlreadyAdmitted]:
+    """Claim keys for generations. Return the generations whose key stands for another one already."""
     if not keyed:
         return {}
     columns = ("api_key_id", "digest", "request_digest", "generation_id", "created_at")
@@ -70,19 +48,18 @@ def _claim(now: datetime, keyed: Mapping[UUID, tuple[int, Idempotency]]) -> dict
             repeated[generation_id] = holder.answer_to(key)
     release(holder.generation_id for holder in holders.values() if holder.is_expired)
     # An expired key, deleted here or by housekeeping between the two statements, is free now.
-    return repeated | _claim(now, again)
+    return repeated | claim(now, again)
 
 
 def already_admitted(api_key_id: int, key: Idempotency) -> AlreadyAdmitted | None:
     """Return what claiming the key would return, without claiming it; None for a free key."""
-    holder = _holders(database_now(), [(api_key_id, key.digest)]).get((api_key_id, key.digest))
-    return None if holder is None or holder.is_expired else holder.answer_to(key)
+    holder = _current_holder(api_key_id, key.digest)
+    return None if holder is None else holder.answer_to(key)
 
 
 def is_known(api_key_id: int, digest: str) -> bool:
     """Return whether the key stands for a generation, of any request."""
-    holder = _holders(database_now(), [(api_key_id, digest)]).get((api_key_id, digest))
-    return holder is not None and not holder.is_expired
+    return _current_holder(api_key_id, digest) is not None
 
 
 def release(generation_ids: Iterable[UUID]) -> None:
@@ -112,6 +89,11 @@ class _Holder(NamedTuple):
 
     def answer_to(self, key: Idempotency) -> AlreadyAdmitted:
         return AlreadyAdmitted(self.generation_id, is_same_request=self.request_digest == key.request_digest)
+
+
+def _current_holder(api_key_id: int, digest: str) -> _Holder | None:
+    found = _holders(database_now(), [(api_key_id, digest)]).values()
+    return next((holder for holder in found if not holder.is_expired), None)
 
 
 def _holders(now: datetime, keys: Sequence[tuple[int, str]]) -> dict[tuple[int, str], _Holder]:

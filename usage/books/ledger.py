@@ -112,9 +112,7 @@ CLAIM_FENCE = 1
 
 
 def claimed_by(worker: str, generation_id: UUID) -> Claimed | None:
-    """Return what the worker has claimed and still holds; None if another worker has it, or the reaper took
-    it over.
-    """
+    """Return what the worker has claimed; None if another worker or the reaper has it now."""
     # The worker's name alone proves nothing: a generation that was taken over keeps it. The fence does.
     found = Generation.objects.filter(id=generation_id, state=State.RUNNING, worker=worker, fence=CLAIM_FENCE)
     row = found.values_list(*_CLAIMED).first()

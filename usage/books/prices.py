@@ -55,9 +55,7 @@ def _in_effect(rows: QuerySet[Row], owner: str) -> QuerySet[Row]:
 
 
 def change(model: str, price: pricing.Price, effective_from: datetime | None = None) -> bool:
-    """Give the model a price from that time on (default: now). Return False if it has that price then
-    already.
-    """
+    """Give the model a price from then on (default: now); return False if it has that price then."""
     row = Price(model=model, effective_from=effective_from or database_now(), **price.columns())
     if not is_change(row):
         return False

@@ -12,9 +12,7 @@ from usage.pricing import LineItem, Tokens
 
 
 def line_items(row: Generation) -> list[LineItem]:
-    """Return the lines that add up to the generation's amount, at its own price; none if it is open or
-    waived.
-    """
+    """Return the lines that add up to the generation's amount; none if it is open or waived."""
     if row.state != State.SETTLED or row.is_waived:
         return []
     return pricing.line_items(Tokens.of(row), row.price)
@@ -35,7 +33,6 @@ def corrections(row: Generation) -> list[LedgerEntry]:
 
 
 def net_nanodollars(row: Generation, corrected: Iterable[LedgerEntry]) -> int:
-    """Return the generation's cost with its corrections."""
     return row.amount_nanodollars + sum(entry.amount_nanodollars for entry in corrected)
 
 

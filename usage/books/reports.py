@@ -87,7 +87,6 @@ class GenerationStatus:
 
 
 def statuses(ids: Sequence[UUID]) -> dict[UUID, GenerationStatus]:
-    """Return the status of each of the generations that exists."""
     rows = Generation.objects.filter(id__in=ids)
     found = list(rows.values_list("id", "state", "fence", "worker", "claimed_at", "lease_expires_at"))
     now = database_now()

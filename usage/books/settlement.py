@@ -16,17 +16,7 @@ from django.db import connection
 
 from usage import pricing, rollups
 from usage.books import budgets, idempotency, outbox
-from usage.database.sql import (
-    db_value,
-    execute,
-    fetch_all,
-    insert,
-    rows_of_values,
-    to_date,
-    to_datetime,
-    to_uuid,
-    together,
-)
+from usage.database import sql
 from usage.errors import AlreadyResolved
 from usage.failpoints import failpoint
 from usage.models import Kind, Outcome, UsageNote, UsageSource
@@ -40,9 +30,7 @@ MAX_LOGGED_ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One deployment that was asked. The error code is empty if the deployment did not fail, however the
-    attempt ended.
-    """
+    """One deployment that was asked; without an error code it did not fail, however the attempt ended."""
 
     deployment: str
     error_code: str
@@ -113,9 +101,9 @@ def settle(now: datetime, items: Sequence[Settlement]) -> list[Charge | AlreadyR
     if not postings:
         return results
     entries = [entry for posting in postings for entry in _entries(now, posting)]
-    with together():
+    with sql.together():
         _update_generations(now, postings)
-        insert("usage_ledgerentry", Entry._fields, entries)
+        sql.insert("usage_ledgerentry", Entry._fields, entries)
         changes, posted = _update_budgets(now, postings)
         rollups.add(entries)
         # Last, so that a repeated request does not wait for this row while this batch waits for budgets.
@@ -146,7 +134,8 @@ class _Open(NamedTuple):
     def queued_ms(self) -> int | None:
         if self.claimed_at is None:
             return None
-        return (to_datetime(self.claimed_at) - to_datetime(self.admitted_at)) // timedelta(milliseconds=1)
+        waited = sql.to_datetime(self.claimed_at) - sql.to_datetime(self.admitted_at)
+        return waited // timedelta(milliseconds=1)
 
     @property
     def budget_ids(self) -> tuple[str, ...]:
@@ -170,14 +159,14 @@ def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     """Lock the running generations among them in id order, and return their rows."""
     placeholders = ", ".join(["%s"] * len(ids))
     lock = "FOR UPDATE" if connection.features.has_select_for_update else ""
-    rows = fetch_all(
+    rows = sql.fetch_all(
         f"SELECT {_OPEN_COLUMNS} FROM usage_generation "  # noqa: S608  the text is ours
         f"WHERE id IN ({placeholders}) AND state = 'running' ORDER BY id {lock}",
-        [db_value(generation_id) for generation_id in ids],
+        [sql.db_value(generation_id) for generation_id in ids],
     )
     own, price = len(_Open._fields) - 2, -len(PRICE_COLUMNS)
     found = [_Open._make([*row[:own], BudgetOwners(*row[own:price]), Price(*row[price:])]) for row in rows]
-    found = [row._replace(id=to_uuid(row.id), budget_day=to_date(row.budget_day)) for row in found]
+    found = [row._replace(id=sql.to_uuid(row.id), budget_day=sql.to_date(row.budget_day)) for row in found]
     return {row.id: row for row in found}
 
 
@@ -227,14 +216,14 @@ _JSON = {"sqlite": "TEXT", "postgresql": "JSONB"}
 
 
 def _update_generations(now: datetime, postings: Sequence[_Posting]) -> None:
-    values, parameters = rows_of_values(
+    values, parameters = sql.rows_of_values(
         "charge", ["id", "is_waived", *_COLUMNS], [_values(posting) for posting in postings]
     )
-    execute(
+    sql.execute(
         f"""{values} UPDATE usage_generation AS g
         SET state = 'settled', settled_at = %s, is_waived = charge.is_waived, {_new_values(connection.vendor)}
         FROM charge WHERE g.id = charge.id""",  # noqa: S608  the text is ours, the values are parameters
-        [*parameters, db_value(now)],
+        [*parameters, sql.db_value(now)],
     )
 
 
@@ -304,25 +293,14 @@ def _update_budgets(
 ) -> tuple[Mapping[str, tuple[int, int]], list[tuple[Any, ...]]]:
     """Release and post; return the changes and what `budgets.post` returns."""
     # Rows of free requests are left alone: their budgets would only be locked.
-    moving = [
-        posting for posting in postings if posting.row.reserved_nanodollars or posting.amount_nanodollars
-    ]
+    moving = [each for each in postings if each.row.reserved_nanodollars or each.amount_nanodollars]
     changes: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for posting in moving:
-        for budget_id in posting.row.budget_ids:
+    for each in moving:
+        for budget_id in each.row.budget_ids:
             released, amount = changes[budget_id]
-            changes[budget_id] = (
-                released + posting.row.reserved_nanodollars,
-                amount + posting.amount_nanodollars,
-            )
+            changes[budget_id] = released + each.row.reserved_nanodollars, amount + each.amount_nanodollars
     # A free hold may cost something if the upstream exceeded the cap; its budgets may have no row.
-    budgets.ensure(
-        {
-            each
-            for posting in moving
-            if not posting.row.reserved_nanodollars
-            for each in posting.row.budget_ids
-        }
-    )
-    has_thresholds = any(posting.row.has_thresholds for posting in moving)
+    free = [each for each in moving if not each.row.reserved_nanodollars]
+    budgets.ensure({budget_id for each in free for budget_id in each.row.budget_ids})
+    has_thresholds = any(each.row.has_thresholds for each in moving)
     return changes, budgets.post(now, changes, has_thresholds=has_thresholds)

@@ -37,6 +37,11 @@ def local_day(now: datetime, time_zone: str) -> date:
     return now.astimezone(ZoneInfo(time_zone)).date()
 
 
+def hour_of(moment: datetime) -> datetime:
+    """Return the beginning of the hour that the moment lies in."""
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
 class StartOfDay(Func):
     """The start of the UTC day that a column of dates names, as `TruncUTC` returns it."""
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, connection, connections, transaction
@@ -154,13 +155,10 @@ class GroupCommit:
         results: list[tuple[_Waiting, Any]] = []
         with self._write_lock.held(), transaction.atomic():
             now = clock.begin()
-            for operation, group in sorted(groups.items(), key=lambda each: _name_of(each[0])):
+            for operation in sorted(groups, key=attrgetter("__module__", "__qualname__")):
+                group = groups[operation]
                 results.extend(zip(group, operation(now, [waiting.item for waiting in group]), strict=True))
         return results
-
-
-def _name_of(operation: Operation[Any, Any]) -> str:
-    return f"{operation.__module__}.{operation.__qualname__}"
 
 
 def _guarded(function: Callable[[], Result]) -> Result:
@@ -183,9 +181,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
 
 
 def _close_if_dead() -> None:
-    """Close a connection that has died while it was idle, and those of its pool, which may have died with it,
-    so that the call makes a new one.
-    """
+    """Close a connection that has died while it was idle, and its pool's, which may have died too."""
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
     is_idle = now - getattr(_last_use, "at", now) > IDLE_S
     _last_use.at = now

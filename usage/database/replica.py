@@ -18,6 +18,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.models import Model
 
+from usage.database.time_limit import time_limit
 from usage.database.watchdog import watchdog
 from usage.errors import sqlstate
 
@@ -46,7 +47,6 @@ class Router:
     """Django's database router, if there is a replica."""
 
     def db_for_read(self, model: type[Model], **hints: Any) -> str:
-        """Return the replica inside of a report."""
         return alias()
 
     def db_for_write(self, model: type[Model], **hints: Any) -> str:
@@ -77,20 +77,21 @@ def primary_only() -> Iterator[None]:
 
 
 def report(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Let the function read the replica. It writes nothing, and may be called a second time: if the replica
-    fails, it reads the primary.
+    """Let the function read the replica, within a `time_limit`. It writes nothing, and may be called a second
+    time: if the replica fails, it reads the primary.
 
     A statement that takes too long is an error, as on the primary, which gets no second one of that kind.
     """
+    bounded = time_limit()(function)
 
     @wraps(function)
     def reading(*args: P.args, **kwargs: P.kwargs) -> Result:
         if REPLICA not in connections.settings or _database.get() is not None or not _state.is_usable():
-            return function(*args, **kwargs)
+            return bounded(*args, **kwargs)
         token = _database.set(REPLICA)
         try:
             with watchdog.watching(statements=STATEMENTS, alias=REPLICA):
-                return function(*args, **kwargs)
+                return bounded(*args, **kwargs)
         except Error as error:
             if sqlstate(error) == QUERY_CANCELED:
                 raise
@@ -98,7 +99,7 @@ def report(function: Callable[P, Result]) -> Callable[P, Result]:
             _state.fail(_reason(error))
         finally:
             _database.reset(token)
-        return function(*args, **kwargs)
+        return bounded(*args, **kwargs)
 
     return reading
 

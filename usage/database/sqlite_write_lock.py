@@ -47,7 +47,6 @@ class SQLiteWriteLock:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Close the lock's file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -9,9 +9,7 @@ from typing import IO
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[str]]:
-    """Yield a new UTF-8 text file that replaces the old one, with line ends as written. On the disk at the
-    end.
-    """
+    """Yield a UTF-8 text file that replaces the old one, line ends as written; on the disk at the end."""
     with path.open("w", encoding="utf-8", newline="") as file:
         yield file
         file.flush()
@@ -27,9 +25,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the folder's names to the disk: without it, a file that is on the disk may still lack
-    its name.
-    """
+    """Write the folder's names to the disk: a file on the disk may still lack its name."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -97,9 +97,7 @@ def write(spec: ExportSpec, folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path, public_key: bytes | None = None) -> dict[str, Any]:
-    """Return the manifest of an export that was signed with this key (default: ours); raises
-    `InvalidExport`.
-    """
+    """Return the manifest of an export signed with this key, by default ours; raises `InvalidExport`."""
     try:
         manifest = _signed_manifest(folder, signature.public_key() if public_key is None else public_key)
         for part in _parts(manifest):
@@ -217,6 +215,5 @@ def _recount(path: Path) -> tuple[Counter[str], Counter[str]]:
 
 
 def sha256(path: Path) -> str:
-    """Return the file's digest in hexadecimal."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()

@@ -4,9 +4,9 @@ Nothing here scans generations. Sums come from the rollups; requests come in key
 and a filter without an index looks at a bounded number of rows.
 """
 
-from usage.insights.counters import Counters, ModelCounters, Overage, counters, overage
+from usage.insights.counters import Counters, ModelCounters, Overage, counters
 from usage.insights.end_user_ranking import can_rank
-from usage.insights.first_tokens import Percentiles, first_token_ms
+from usage.insights.first_tokens import Percentiles
 from usage.insights.fullest_budgets import NEAR_LIMIT, BudgetUse, budgets_near_limit
 from usage.insights.generation_list import SEARCHED, NewestRequests, Page, newest_settled, requests_page
 from usage.insights.open_generations import RunningGeneration, running
@@ -34,7 +34,7 @@ __all__ = [
     "FAILED", "NEAR_LIMIT", "SEARCHED", "Bucket", "BudgetUse", "Counters", "Filters", "GroupBy", "Health",
     "ModelCounters", "NewestRequests", "Overage", "OverviewSums", "Page", "Percentiles", "Point", "Range",
     "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
-    "can_rank", "counters", "first_token_ms", "health", "metadata_keys", "newest_settled", "overage",
+    "can_rank", "counters", "health", "metadata_keys", "newest_settled",
     "overview_sums", "parse_range", "requests_page", "running", "series", "series_and_whole", "series_beside",
     "top", "totals",
 ]  # fmt: skip

@@ -8,32 +8,23 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 
 from django.db.models import Aggregate, Count, F, Q, QuerySet, Sum
 from django.db.models.expressions import Combinable
 
 from usage.database.clock import TruncUTC, Width
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.models import SPENT, DailyEndUserUsage, DailyUsage, HourlyUsage, Kind, LedgerEntry
 from usage.rollups import closed_days
 from usage.rollups.closed_days import Spans
 
-WIDTHS: dict[Width, timedelta] = {
-    "minute": timedelta(minutes=1),
-    "hour": timedelta(hours=1),
-    "day": timedelta(days=1),
-}
+WIDTHS: dict[Width, timedelta] = {name: timedelta(**{f"{name}s": 1}) for name in get_args(Width)}
 # Ledger entries that one answer by the minute adds up at most.
 MAX_ENTRIES = 30_000
 TOKENS_AND_MONEY = (
-    "prompt_tokens",
-    "cached_tokens",
-    "cache_write_tokens",
-    "completion_tokens",
-    "amount_nanodollars",
-)
+    "prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "amount_nanodollars",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +80,6 @@ class Bucket:
 
 
 @report
-@time_limit()
 def buckets(query: BucketQuery) -> list[Bucket]:
     """Return every bucket from the start to the end, or to the one that `MAX_ENTRIES` do not cover.
 
@@ -144,21 +134,15 @@ def _days_of_end_users(query: BucketQuery, end: datetime) -> QuerySet[DailyEndUs
 
 
 def _readable_end(query: BucketQuery) -> datetime:
-    """Return the full minute up to which entries are read, for end users the full day; at least one after the
-    start.
-    """
+    """Return the full minute, of end users the full day, up to which entries are read."""
     if query.is_by_end_user:
         rows = _fitting(_days_of_end_users(query, query.end), query).order_by("day")
         # The day of the first entry too many: it is left out as a whole, because half a day would look like
         # a whole one.
         day = rows.values_list("day", flat=True)[MAX_ENTRIES:].first()
         return query.end if day is None else max(closed_days.midnight(day), query.start + WIDTHS["day"])
-    beyond = (
-        _entries(query, query.end)
-        .order_by("created_at")
-        .values_list("created_at", flat=True)[MAX_ENTRIES:]
-        .first()
-    )
+    times = _entries(query, query.end).order_by("created_at").values_list("created_at", flat=True)
+    beyond = times[MAX_ENTRIES:].first()
     if beyond is None:
         return query.end
     return max(beyond.replace(second=0, microsecond=0), query.start + WIDTHS["minute"])

@@ -1,4 +1,4 @@
-"""All-time counters of requests, tokens and money for metrics, and the overages of a range.
+"""All-time counters of requests, tokens and money for metrics.
 
 Counters are read from the books each time, so no crash loses a count. Usage of test keys is left out, so that
 a tenant's tests alert nobody. Sums come from closed days and from the hours of the other days; overages and
@@ -13,12 +13,10 @@ from django.db.models import Count, Q, QuerySet, Sum
 
 from accounts.models import APIKey
 from usage.database.clock import database_now
-from usage.database.replica import report
 from usage.database.snapshot import snapshot
 from usage.database.time_limit import time_limit
 from usage.insights.range import HOUR, Range
-from usage.insights.sources import Filters
-from usage.insights.sums import SumsSpec, Totals, sums_by_group, sums_of
+from usage.insights.sums import Totals, sums_by_group
 from usage.models import DailyUsage, HourlyUsage, Kind, LedgerEntry, Outcome
 from usage.models.generations import FAILED
 from usage.rollups import closed_days
@@ -71,14 +69,6 @@ class Counters:
 
     requests: Mapping[str, int]
     models: Mapping[str, ModelCounters]
-
-
-@report
-@time_limit()
-def overage(over: Range, filters: Filters | None = None) -> Overage:
-    """Return the overages that were written in the range."""
-    (found,) = sums_of([SumsSpec(over, None, filters or Filters(), is_overage=True)])
-    return Overage.of(found.get(None, Totals()))
 
 
 @time_limit()

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from django.db.models.fields.tuple_lookups import TupleGreaterThan
 
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.insights.buckets import TOKENS_AND_MONEY, WIDTHS, Bucket, BucketQuery, Sums
 from usage.models import DailyEndUserUsage
 from usage.rollups import closed_days
@@ -52,7 +51,6 @@ class _Row(NamedTuple):
 
 
 @report
-@time_limit()
 def page(query: BucketQuery, after: Place | None = None) -> Page:
     """Return the page that begins with the query's first day, or there after that end user."""
     rows, is_cut = _rows(query, after), False

@@ -1,4 +1,7 @@
-"""Percentiles of the time to first token: from the counts of closed days, and from a sample elsewhere."""
+"""Percentiles of the time from claim to first token.
+
+Closed days are counted, by one dimension each. Of the rest, such as today, the newest requests stand for all.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -8,13 +11,10 @@ from typing import Any
 
 from django.db.models import Count, Sum, Value
 
-from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.insights import request_sums
 from usage.insights.generation_list import newest_first_tokens
 from usage.insights.range import Range
 from usage.insights.sources import Filters, rows_of, single_dimension
-from usage.insights.sums import SumsSpec, Totals, sums_of
 from usage.models import DailyFirstTokens, Dimension
 from usage.rollups import closed_days
 from usage.rollups.first_token_buckets import bucket_of, percentile
@@ -30,21 +30,6 @@ class Percentiles:
     """The number of requests that were counted or sampled."""
 
 
-@report
-@time_limit()
-def first_token_ms(over: Range, filters: Filters | None = None) -> Percentiles | None:
-    """Return percentiles of the time from claim to first token; None when no request has begun to answer.
-
-    Closed days are counted, by one dimension each. Of the rest, such as today, the newest requests stand for
-    all of them.
-    """
-    filters = filters or Filters()
-    spans = weighed([over], filters)
-    sums = sums_of([SumsSpec(span, None, filters) for span in spans]) if spans else []
-    weights = {span: of_span.get(None, Totals()).requests for span, of_span in zip(spans, sums, strict=True)}
-    return percentiles([over], filters, weights)[0]
-
-
 def weighed(ranges: Sequence[Range], filters: Filters) -> list[Range]:
     """Return the parts of the ranges whose sample is weighed by the number of their requests."""
     parts = [_parts(over, filters) for over in ranges]
@@ -55,7 +40,10 @@ def weighed(ranges: Sequence[Range], filters: Filters) -> list[Range]:
 def percentiles(
     ranges: Sequence[Range], filters: Filters, requests: Mapping[Range, int]
 ) -> list[Percentiles | None]:
-    """Return the percentiles of each range, in one statement, from the requests of what `weighed` returns."""
+    """Return the percentiles of each range, in one statement; None when no request has begun to answer.
+
+    `requests` has the number of requests of each range that `weighed` returns.
+    """
     queries: list[Any] = []
     weighed_by: list[tuple[int, Range | None]] = []
     spans: list[tuple[int, Range]] = []

@@ -51,11 +51,10 @@ class Page:
 def requests_page(filters: RequestFilters, after: str | None = None, limit: int = 50) -> Page:
     """Return requests with their organization, project and key; raises `ValueError` for an invalid cursor."""
     # One that is looked up by its id may have come a moment ago.
-    read = report(_page) if filters.id is None else _page
+    read = report(_page) if filters.id is None else time_limit()(_page)
     return read(filters, after, max(1, min(limit, MAX_LIMIT)))
 
 
-@time_limit()
 def _page(filters: RequestFilters, after: str | None, limit: int) -> Page:
     if filters.sort != "newest":
         return _sorted_page(filters, _Place.parse(after) if after else None, limit)
@@ -130,7 +129,6 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
 
 
 @report
-@time_limit()
 def error_codes(newest: NewestRequests) -> list[tuple[str, int]]:
     """Return the error codes of those that failed, with their numbers, the most first."""
     rows = newest.rows.filter(outcome__in=FAILED).order_by()
@@ -183,10 +181,8 @@ class _Cursor:
 
     @classmethod
     def parse(cls, text: str) -> "_Cursor":
-        found = _CURSOR.fullmatch(text)
-        if found is None:
-            raise ValueError(f"after: {text[:100]!r} is not a cursor of a page before.")
-        return cls(_EPOCH + int(found[1], 16) * _MICROSECOND, UUID(found[2]))
+        time, generation_id = _parsed(_CURSOR, text)
+        return cls(_EPOCH + time * _MICROSECOND, generation_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +202,14 @@ class _Place:
 
     @classmethod
     def parse(cls, text: str) -> "_Place":
-        found = _PLACE.fullmatch(text)
-        if found is None:
-            raise ValueError(f"after: {text[:100]!r} is not a cursor of a page before.")
-        return cls(int(found[1], 16), UUID(found[2]))
+        return cls(*_parsed(_PLACE, text))
+
+
+def _parsed(form: re.Pattern[str], text: str) -> tuple[int, UUID]:
+    found = form.fullmatch(text)
+    if found is None:
+        raise ValueError(f"after: {text[:100]!r} is not a cursor of a page before.")
+    return int(found[1], 16), UUID(found[2])
 
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)

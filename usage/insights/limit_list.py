@@ -5,21 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from django.db.models import (
-    Case,
-    CharField,
-    F,
-    FloatField,
-    IntegerField,
-    Max,
-    Model,
-    OuterRef,
-    Q,
-    QuerySet,
-    Subquery,
-    Value,
-    When,
-)
+from django.db import models
+from django.db.models import Case, F, Max, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce, Concat
 
 from accounts import access
@@ -31,7 +18,7 @@ from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.models.budgets import OWNERS
 
-Rows = TypeVar("Rows", bound=Model)
+Rows = TypeVar("Rows", bound=models.Model)
 
 # The order of the list: from the whole to its parts.
 _ORDER = (
@@ -85,7 +72,7 @@ def with_subject(rows: "QuerySet[Rows]") -> "QuerySet[Rows]":
         name = Concat(first, *(part for each in others for part in (Value(" / "), each))) if others else first
         owner = model._default_manager.filter(pk=OuterRef("scope_id"))
         names.append(When(scope=scope, then=Subquery(owner.values(subject=name))))
-    named: Any = rows.annotate(subject_name=Case(*names, output_field=CharField()))
+    named: Any = rows.annotate(subject_name=Case(*names, output_field=models.CharField()))
     return named  # type: ignore[no-any-return]  # the stubs know no annotated class
 
 
@@ -141,7 +128,7 @@ def fullest(rows: "QuerySet[BudgetLimit]", skip: int, size: int) -> list[LimitUs
     ceiling = Coalesce("limit_nanodollars", "soft_limit_nanodollars")
     share = Coalesce(Subquery(used.values("most")), 0) * 1.0 / F("ceiling")
     by_share = rows.annotate(ceiling=ceiling).annotate(
-        share=Case(When(ceiling__gt=0, then=share), default=1.0, output_field=FloatField())
+        share=Case(When(ceiling__gt=0, then=share), default=1.0, output_field=models.FloatField())
     )
     named: Any = with_subject(_with_time_zone(by_share))
     page = named.order_by("-share", "id")[skip : skip + size]
@@ -175,27 +162,28 @@ def unlimited(scope: Scope, ids: Collection[int]) -> set[int]:
 
 
 def organization_of(limit: BudgetLimit) -> Organization:
-    """Return the organization that a limit belongs to."""
     return Organization.objects.get(**{_TO_ORGANIZATION[Scope(limit.scope)]: limit.scope_id})
 
 
 def _with_time_zone(rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
-    """Return limits with the `time_zone` of their organization."""
     zones = {
         path: Subquery(Organization.objects.filter(**{path: OuterRef("scope_id")}).values("time_zone"))
         for path in set(_TO_ORGANIZATION.values())
     }
     cases = (When(scope=scope, then=zones[path]) for scope, path in _TO_ORGANIZATION.items())
-    named: Any = rows.annotate(time_zone=Case(*cases, output_field=CharField()))
+    named: Any = rows.annotate(time_zone=Case(*cases, output_field=models.CharField()))
     return named  # type: ignore[no-any-return]  # the stubs know no annotated class
 
 
 def _in_order(rows: QuerySet[BudgetLimit]) -> Any:
-    rank = Case(*(When(scope=each, then=at) for at, each in enumerate(_ORDER)), output_field=IntegerField())
-    turn = Case(
-        *(When(period=each, then=at) for at, each in enumerate(_PERIODS)), output_field=IntegerField()
+    return rows.annotate(rank=_place_in(_ORDER, "scope"), turn=_place_in(_PERIODS, "period")).order_by(
+        *_PLACE
     )
-    return rows.annotate(rank=rank, turn=turn).order_by(*_PLACE)
+
+
+def _place_in(order: Iterable[str], column: str) -> Case:
+    places = (When(**{column: each}, then=at) for at, each in enumerate(order))
+    return Case(*places, output_field=models.IntegerField())
 
 
 def _behind(last: Any) -> Q:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.insights import request_sums
 from usage.insights.counters import Overage
 from usage.insights.first_tokens import Percentiles, percentiles, weighed
@@ -33,7 +32,6 @@ class OverviewSums:
 
 
 @report
-@time_limit()
 def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool) -> OverviewSums:
     """Return the sums of the chart's range and filters, by its group and by those of `tops`."""
     over, filters = chart.over, chart.filters

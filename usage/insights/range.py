@@ -50,9 +50,7 @@ class Range:
 
     @property
     def before(self) -> "Range":
-        """Return the range of equal length to compare with; if this one begins with a day, whole days
-        earlier.
-        """
+        """Return the range of equal length before; if this one begins with a day, whole days earlier."""
         if self.start.time() == time():
             # At least one day: where midnight comes twice, the clock shows no time between the two.
             shift = max(-(-(self.end - self.start) // DAY), 1) * DAY

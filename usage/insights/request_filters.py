@@ -102,7 +102,6 @@ def has_pair(table: str) -> str:
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:
-    """Return the lookups of the filters without an index."""
     lookups = {column: getattr(filters, name) for name, column in _UNINDEXED.items()}
     if filters.outcome == ANY_ERROR:
         lookups |= {"outcome": None, "outcome__in": FAILED}

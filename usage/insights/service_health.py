@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.database.sql import db_value, fetch_all, to_datetime
 from usage.database.time_limit import time_limit
 from usage.insights.range import HOUR
@@ -81,7 +81,7 @@ def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
     now = database_now()
     # Full hours, because the rollup has no shorter ones.
-    closed_since = now.replace(minute=0, second=0, microsecond=0) - timedelta(days=1) + HOUR
+    closed_since = hour_of(now) - timedelta(days=1) + HOUR
     (row,) = fetch_all(_HEALTH, [db_value(closed_since)])
     queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, checked_at, *difference = row
     checked = _moment(checked_at)

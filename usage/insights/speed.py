@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from usage.database.replica import report
 from usage.database.sql import db_value, fetch_all
-from usage.database.time_limit import time_limit
 from usage.insights.request_filters import has_pair
 from usage.insights.sources import Filters
 
@@ -35,7 +34,6 @@ class Speed:
 
 
 @report
-@time_limit()
 def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list[Speed]:
     """Return the speeds between each start and end; the filters have an organization or a key."""
     column = "api_key_id" if filters.api_key_id is not None else "organization_id"

@@ -11,7 +11,6 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast
 
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.insights import request_sums
 from usage.insights.generation_list import NewestRequests
 from usage.insights.labels import Labels, labels_of
@@ -115,15 +114,12 @@ _Buckets = dict[tuple[int, Any], Totals]
 
 
 @report
-@time_limit()
 def totals(over: Range, filters: Filters | None = None) -> Totals:
-    """Return the sums of the whole range."""
     (found,) = sums_of([SumsSpec(over, None, filters or Filters())])
     return found.get(None, Totals())
 
 
 @report
-@time_limit()
 def sums_of(specs: Sequence[SumsSpec]) -> list[Sums]:
     """Return the sums of each spec, in one statement; of end users, those of the most expensive."""
     found: list[Sums] = [{} for _ in specs]
@@ -138,7 +134,6 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
 
 
 @report
-@time_limit()
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
     """Return the `n` groups that spent most, the most expensive first, then the one with more requests."""
     found = by_amount(sums_by_group(over, group_by, filters))[:n]
@@ -156,7 +151,6 @@ def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None
 
 
 @report
-@time_limit()
 def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Point], list[Totals]]:
     """Return the chart's points, as `series` does, and the totals of other specs."""
     ranking = [] if chart.group_by is None else [chart]
@@ -168,7 +162,6 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Poi
 
 
 @report
-@time_limit()
 def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals]]:
     """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
     by error and of the newest requests don't add up to.
@@ -231,10 +224,11 @@ def _read(
             }
             rows = source.rows.order_by().annotate(**columns)
             queries.append(rows.values_list(*columns).annotate(**source.sums))
-    return [
-        (number, start, _group_id(specs[number].group_by, name), Totals.of(sums))
-        for number, start, name, *sums in rows_of(queries)
-    ]
+    found = []
+    for number, start, name, *sums in rows_of(queries):
+        is_number = name is not None and specs[number].group_by in NUMERIC_GROUPS
+        found.append((number, start, int(name) if is_number else name, Totals.of(sums)))
+    return found
 
 
 def _sums_by_bucket(specs: Sequence[SumsSpec], named: list[Any]) -> list[_Buckets]:
@@ -279,7 +273,3 @@ def _group(group_by: GroupBy | None, source: Source, named: Sequence[Any]) -> Co
     chosen = [each for each in named if each is not None]
     members = list(map(str, chosen)) if source.is_text else chosen
     return Case(When(**{f"{source.group}__in": members}, then=member), default=None)
-
-
-def _group_id(group_by: GroupBy | None, name: str | None) -> Any:
-    return int(name) if name is not None and group_by in NUMERIC_GROUPS else name

@@ -70,7 +70,6 @@ def digest(text: str) -> str:
 
 
 def positive(text: str) -> int:
-    """Parse a whole number of 1 or more."""
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
         raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
     return int(text)
@@ -86,37 +85,18 @@ def usd(text: str) -> int:
 
 def add_period(parser: CommandParser) -> None:
     """Add `--from` and `--to`, a period whose end is not included."""
-    parser.add_argument(
-        "--from",
-        dest="since",
-        required=True,
-        type=moment,
-        metavar="TIME",
-        help="start of the period; a date means its start in UTC",
-    )
-    parser.add_argument(
-        "--to",
-        dest="until",
-        required=True,
-        type=moment,
-        metavar="TIME",
-        help="end of the period, not included",
-    )
+    start, end = "start of the period; a date means its start in UTC", "end of the period, not included"
+    _add_ends(parser, start, end, type=moment, metavar="TIME")
 
 
 def add_days(parser: CommandParser) -> None:
     """Add `--from` and `--to` as days in UTC; the last one is not included."""
-    parser.add_argument(
-        "--from", dest="since", required=True, type=day, metavar="DAY", help="first day, in UTC"
-    )
-    parser.add_argument(
-        "--to",
-        dest="until",
-        required=True,
-        type=day,
-        metavar="DAY",
-        help="day after the last one",
-    )
+    _add_ends(parser, "first day, in UTC", "day after the last one", type=day, metavar="DAY")
+
+
+def _add_ends(parser: CommandParser, start: str, end: str, **options: Any) -> None:
+    parser.add_argument("--from", dest="since", required=True, help=start, **options)
+    parser.add_argument("--to", dest="until", required=True, help=end, **options)
 
 
 def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
@@ -132,17 +112,11 @@ def period(options: dict[str, Any]) -> tuple[datetime, datetime]:
 
 def add_by(parser: CommandParser, purpose: str) -> None:
     """Add `--by`, the name of the person who calls the command."""
-    parser.add_argument(
-        "--by",
-        default=NOBODY,
-        type=text(150),
-        metavar="NAME",
-        help=f"{purpose} (default: {NOBODY})",
-    )
+    named = f"{purpose} (default: {NOBODY})"
+    parser.add_argument("--by", default=NOBODY, type=text(150), metavar="NAME", help=named)
 
 
 def add_booking(parser: CommandParser) -> None:
-    """Add the arguments of a grant or refund."""
     parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
     parser.add_argument("--usd", required=True, type=usd, metavar="AMOUNT", help="US dollars, such as 10.00")
     parser.add_argument(

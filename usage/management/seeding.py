@@ -60,7 +60,6 @@ class Plan:
 
     @property
     def begin(self) -> datetime:
-        """Return a time before the first request."""
         return self.until - _SLOWEST - timedelta(days=self.days)
 
 
@@ -94,9 +93,7 @@ def analyze() -> None:
 
 @contextmanager
 def _without_time_limits() -> Iterator[None]:
-    """Lift PostgreSQL's time limits in this transaction, and for superusers its foreign key checks, which
-    cost half of the time.
-    """
+    """Lift PostgreSQL's time limits here, and for superusers the slow checks of foreign keys."""
     if connection.vendor != "postgresql":
         yield
         return
@@ -149,9 +146,7 @@ class Key(NamedTuple):
 
 
 def _keys(plan: Plan) -> list[Key]:
-    """Create organizations with a project and keys. Nobody can use the keys: their digest belongs to no
-    secret.
-    """
+    """Make organizations with a project and keys that nobody can use: their digests fit no secret."""
     first = plan.until - timedelta(days=plan.days)
     for model, price in MODELS.items():
         prices.change(model, price, first)
@@ -234,9 +229,7 @@ def batches(plan: Plan, keys: Sequence[Key]) -> Iterator[tuple[list[Row], list[R
 
 
 def _moments(plan: Plan) -> Iterator[datetime]:
-    """Yield the start of each request in naive UTC: fewer at night and on weekends, more from week
-    to week.
-    """
+    """Yield the starts of requests in naive UTC: fewer at night and on weekends, more each week."""
     first = plan.begin.astimezone(UTC).replace(tzinfo=None)
     starts = [first + number * _HOUR for number in range(plan.days * 24)]
     busy = [(1 if 7 <= start.hour < 20 else 0.35) * (0.5 if start.weekday() >= 5 else 1) for start in starts]
@@ -287,9 +280,7 @@ _NULL = {"sqlite": None, "postgresql": "\\N"}
 
 
 def _adapted(row: Row) -> Row:
-    """Return the row as the database takes it: PostgreSQL's COPY takes text, and no value here needs an
-    escape.
-    """
+    """Return the row as the database takes it: PostgreSQL's COPY takes text."""
     if connection.vendor != "postgresql":
         return row
     return tuple(_NULL["postgresql"] if value is None else str(value) for value in row)

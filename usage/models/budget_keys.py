@@ -93,12 +93,10 @@ class BudgetKey(NamedTuple):
 
     @classmethod
     def of(cls, row: object) -> Self:
-        """Return the key of a budget's columns."""
         return cls._make(_budget_columns(row))
 
     @classmethod
     def parse(cls, budget_id: str) -> Self:
-        """Return the key of a budget's id."""
         # From both ends: only the middle part may come to hold a name with a slash.
         scope, _, rest = budget_id.partition("/")
         scope_id, period, start = rest.rsplit("/", 2)
@@ -124,9 +122,7 @@ class BudgetOwners(NamedTuple):
         return cls._make(_owner_columns(row))
 
     def budget_ids(self, day: date) -> tuple[str, ...]:
-        """Return the nine budgets in which a request that is admitted on that day counts, and the three of
-        its end user, if the project counts them.
-        """
+        """Return the nine budgets in which a request of that day counts, or twelve with its end user's."""
         own = (
             *_of(Scope.ORGANIZATION, self.organization_id, day),
             *_of(Scope.PROJECT, self.project_id, day),

@@ -60,7 +60,6 @@ class Price(models.Model):
 
     @property
     def value(self) -> PriceValue:
-        """Return the price as a pure value."""
         return PriceValue.of(self)
 
 

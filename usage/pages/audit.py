@@ -1,6 +1,4 @@
-"""The audit log's page: who did what and when, with each value before and after; newest first, in keyset
-pages.
-"""
+"""The audit log's page: who did what and when, with each value before and after; newest first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,20 +8,21 @@ from django import forms
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote, unquote
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.contrib.auth.decorators import permission_required
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.forms import BoundField
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access, memberships
 from accounts.audit.models import AuditEntry
+from accounts.pages.admin_site import admin_page
 from usage.formatting import usd
 from usage.models import Generation, LedgerEntry
-from usage.pages.filters import MAX_OPTIONS, Chip, is_id, offer, page_url, text_field, words
+from usage.pages.filters import MAX_OPTIONS, Chip, first_mistake, is_id, offer, page_url, text_field, words
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"
@@ -67,7 +66,6 @@ class AuditFilterForm(forms.Form):
         super().__init__({name: str(text).replace("\x00", "") for name, text in query.items()}, auto_id=False)
 
     def clean_before(self) -> str:
-        """Raise `ValidationError` if it is not an id."""
         before = str(self.cleaned_data["before"])
         if before and not is_id(before):
             raise ValidationError(f"{before[:40]!r} is not the number of an entry.")
@@ -89,9 +87,7 @@ class AuditFilterForm(forms.Form):
         return list((rows.filter(id__lt=int(before)) if before else rows).order_by("-id")[: PAGE + 1])
 
     def offer_choices(self, user: access.Person) -> None:
-        """Offer people who may have acted, and the kinds of rows that pages change; and what the URL asks
-        for.
-        """
+        """Offer people who may have acted, kinds of rows that pages change, and what is chosen."""
         known = memberships.known_to(user).filter(is_active=True).order_by("username")
         people = {name: name for name in known.values_list("username", flat=True)[: MAX_OPTIONS + 1]}
         labels = [page.model._meta.label_lower for page in admin.site._registry.values()]
@@ -105,14 +101,13 @@ class AuditFilterForm(forms.Form):
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
-    """Show a page of the entries that the URL asks for."""
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
     form = AuditFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Audit log", "clear_url": page_url("audit", {})}
     if not form.is_valid():
-        return _answer(request, context | {"mistake": f"Before: {form.errors['before'][0]}"}, status=400)
+        context["mistake"] = first_mistake(form)
+        return admin_page(request, "usage/audit.html", context, status=400)
     form.offer_choices(request.user)
     query, before = form.query, form.cleaned_data["before"]
     page = form.page_of(access.seen_by(request.user, AuditEntry.objects.all()))
@@ -129,7 +124,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
         "older_url": page_url("audit", query | {"before": page[PAGE - 1].pk}) if len(page) > PAGE else "",
         "newest_url": page_url("audit", query) if before else "",
     }
-    return _answer(request, context)
+    return admin_page(request, "usage/audit.html", context)
 
 
 @require_safe
@@ -200,9 +195,3 @@ def _text(value: Any, is_money: bool) -> str:
             return ", ".join(str(each) for each in value) or "–"
         case _:
             return str(value)
-
-
-def _answer(request: HttpRequest, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(
-        request, "usage/audit.html", admin.site.each_context(request) | context, status=status
-    )

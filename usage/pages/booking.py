@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 from uuid import uuid4
 
-from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.contrib import messages
+from django.contrib.auth.decorators import permission_required
 from django.db import transaction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import get_object_or_404, redirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
@@ -23,6 +22,7 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.audit.changes import Changes
 from accounts.models import Organization
+from accounts.pages.admin_site import admin_page
 from usage.books import corrections, credit
 from usage.books.credit import Booking
 from usage.errors import NotBooked
@@ -59,17 +59,12 @@ class Effect:
     after: str
 
 
-def _may_book(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-
-
 # ---- the pages
 
 
 @require_http_methods(["GET", "POST"])
+@permission_required(PERMISSION, raise_exception=True)
 def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
-    _may_book(request)
     charges = LedgerEntry.objects.filter(kind__in=CHARGED)
     seen = access.seen_by(request.user, charges.select_related("organization", "project", "api_key"))
     entry = get_object_or_404(seen, pk=entry_id)
@@ -82,17 +77,18 @@ def correct_page(request: HttpRequest, entry_id: int) -> HttpResponse:
 
 
 @require_http_methods(["GET", "POST"])
+@permission_required(PERMISSION, raise_exception=True)
 def grant_page(request: HttpRequest) -> HttpResponse:
     return _credit_page(request, "Grant credit", "granted credit", credit.grant)
 
 
 @require_http_methods(["GET", "POST"])
+@permission_required(PERMISSION, raise_exception=True)
 def refund_page(request: HttpRequest) -> HttpResponse:
     return _credit_page(request, "Refund credit", "refunded credit", credit.refund)
 
 
 def _credit_page(request: HttpRequest, title: str, verb: str, book: Callable[..., Booking]) -> HttpResponse:
-    _may_book(request)
     form = CreditForm(request.POST or None, initial={"organization": request.GET.get("organization")})
     organizations = access.seen_by(request.user, Organization.objects.all())
     form.fields["organization"].queryset = organizations  # type: ignore[attr-defined]
@@ -172,13 +168,11 @@ def _page(
         except NotBooked as error:
             form.add_error(None, str(error))
     context["form"] = form
-    return TemplateResponse(request, "usage/booking.html", admin.site.each_context(request) | context)
+    return admin_page(request, "usage/booking.html", context)
 
 
 def _booked(request: HttpRequest, action: BookingAction) -> HttpResponse:
-    """Book it and record it in the audit log; a form that is sent again books nothing and leads to the same
-    page.
-    """
+    """Book and record it; a form that is sent again books nothing and leads to the same page."""
     with transaction.atomic():
         booking = action.book()
         if booking.is_new:

@@ -48,10 +48,7 @@ class CorrectionForm(BookingForm):
 
     DIRECTIONS = (("back", "Refund"), ("more", "Extra charge"))
     direction = forms.ChoiceField(
-        label="Correction",
-        choices=DIRECTIONS,
-        initial="back",
-        widget=forms.RadioSelect,
+        label="Correction", choices=DIRECTIONS, initial="back", widget=forms.RadioSelect
     )
     field_order = ["direction", "amount", "reason", "token"]
 
@@ -120,12 +117,10 @@ class CreditForm(BookingForm):
         return reference
 
     def note(self, recorded_by: str) -> Note:
-        """Return the note, with the reference if there is one."""
         note = super().note(recorded_by)
         return Note(note.reason, note.recorded_by, self.cleaned_data["reference"] or note.reference)
 
 
 def is_used(form: BookingForm) -> bool:
-    """Return whether this form was booked before."""
     token: Any = form.cleaned_data["token"]
     return LedgerEntry.objects.filter(reference=f"form-{token}").exists()

@@ -25,7 +25,7 @@ from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
 from usage.models.budget_keys import LimitKey
 from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
-from usage.pages.amount_columns import amounts
+from usage.pages.columns import amounts, time_column
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
 from usage.payment import outbox
@@ -49,7 +49,16 @@ class BudgetScopeFilter(ScopeFilter):
         return found  # type: ignore[no-any-return]
 
 
-def _scope(row: Budget | BudgetLimit) -> str:
+def _owner_column(title: str) -> Any:
+    @display(description=title, ordering="scope_id")
+    def column(_: Any, row: Any) -> str:
+        return row.subject_name or f"{row.scope} {row.scope_id}"
+
+    return column
+
+
+@display(description="Scope", ordering="scope")
+def _kind(_: Any, row: Budget | BudgetLimit) -> str:
     return Scope(row.scope).label.lower().replace("api key", "key")
 
 
@@ -60,13 +69,13 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     nothing_yet = "No budget limits."
     list_display = ["subject", "kind", "period", "limit", "soft_limit"]
     list_display_links = ["subject"]
+    subject, kind = _owner_column("Applies to"), _kind
     limit = amounts("Limit", attrgetter("limit_nanodollars"), "limit_nanodollars", "none")[0]
     soft_limit = amounts(
         "Soft limit", attrgetter("soft_limit_nanodollars"), "soft_limit_nanodollars", "none"
     )[0]
     list_filter = [("scope", ScopeFilter), "period"]
     ordering = ["scope", "scope_id", "period"]
-    show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[BudgetLimit]:
         return with_subject(super().get_queryset(request))
@@ -82,17 +91,11 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> list[tuple[str | None, dict[str, Any]]]:
         if obj is not None:
-            return [
-                (
-                    None,
-                    {"fields": ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]},
-                )
-            ]
+            fields = ["subject", "kind", "period", "limit_nanodollars", "soft_limit_nanodollars"]
+            return [(None, {"fields": fields})]
+        owners = self.shown_to(request, ["organization", "project", "api_key"])
         return [
-            (
-                "Who (choose one)",
-                {"fields": self.shown_to(request, ["organization", "project", "api_key"])},
-            ),
+            ("Who (choose one)", {"fields": owners}),
             ("End users", {"fields": ["each_end_user", "end_user"], "description": END_USERS}),
             ("Limit", {"fields": ["period", "limit_nanodollars", "soft_limit_nanodollars"]}),
         ]
@@ -112,14 +115,6 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
     def is_operators(self, row: BudgetLimit) -> bool:
         return row.is_of_organization
 
-    @display(description="Applies to", ordering="scope_id")
-    def subject(self, row: Any) -> str:
-        return row.subject_name or f"{row.scope} {row.scope_id}"
-
-    @display(description="Scope", ordering="scope")
-    def kind(self, row: BudgetLimit) -> str:
-        return _scope(row)
-
 
 @admin.register(Budget)
 class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
@@ -133,24 +128,14 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
         "pending_nanodollars", "pending_usd", "limit_nanodollars", "limit_usd", "soft_limit_reached_at",
     )  # fmt: skip
     list_display = [
-        "subject",
-        "kind",
-        "period",
-        "period_start",
-        "posted",
-        "pending",
-        "limit",
-        "soft_limit_reached",
-    ]
+        "subject", "kind", "period", "period_start", "posted", "pending", "limit", "soft_limit_reached",
+    ]  # fmt: skip
     list_filter = [
-        ("scope", BudgetScopeFilter),
-        "period",
-        "period_start",
-        ("soft_limit_reached_at", IsSetFilter),
-    ]
+        ("scope", BudgetScopeFilter), "period", "period_start", ("soft_limit_reached_at", IsSetFilter),
+    ]  # fmt: skip
+    subject, kind = _owner_column("Budget of"), _kind
     ordering = ["-period_start", "scope", "scope_id"]
     paginator = InfinitePaginator
-    show_full_result_count = False
     posted, exact_posted = amounts("Spent", attrgetter("posted_nanodollars"), "posted_nanodollars")
     pending, exact_pending = amounts("Reserved", attrgetter("pending_nanodollars"), "pending_nanodollars")
     limit, exact_limit = amounts("Limit", attrgetter("limit_nanodollars"), without="no limit")
@@ -163,7 +148,6 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
-        """Return the budgets with their names and limits."""
         same = BudgetLimit.objects.filter(**{name: OuterRef(name) for name in LimitKey._fields})
         limit = Subquery(same.values("limit_nanodollars"))
         rows: QuerySet[Budget] = with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
@@ -179,14 +163,6 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
             "subject": self.subject(row),
             "period_start": row.period_start.isoformat(),
         }
-
-    @display(description="Budget of", ordering="scope_id")
-    def subject(self, row: Any) -> str:
-        return row.subject_name or f"{row.scope} {row.scope_id}"
-
-    @display(description="Scope", ordering="scope")
-    def kind(self, row: Budget) -> str:
-        return _scope(row)
 
     @display(description="Soft limit reached (UTC)", ordering="soft_limit_reached_at")
     def soft_limit_reached(self, row: Budget) -> str:
@@ -218,6 +194,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     form = CreditForm
     nothing_yet = "No prepaid credit yet."
+    nobody_may = ("add", "delete")  # the first grant makes the row
     actions_list = ["grant_any"]
     actions_detail = ["grant", "refund"]
     list_display = ["organization", "prepaid_only", "credited", "spent", "held", "available"]
@@ -232,7 +209,6 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
     list_filter = ["is_required"]
     list_select_related = ["organization"]
     ordering = ["organization__name"]
-    show_full_result_count = False
 
     def get_form(
         self, request: HttpRequest, obj: Credit | None = None, change: bool = False, **kwargs: Any
@@ -245,13 +221,6 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Credit | None = None) -> list[str]:
         return [name for name in self.get_fields(request, obj) if name != "is_required"]
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: the first grant makes the row."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Credit | None = None) -> bool:
-        return False
 
     def save_model(self, request: HttpRequest, obj: Credit, form: Any, change: bool) -> None:
         """Save only the rule: the amounts may have changed since the page was read."""
@@ -266,13 +235,9 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
         ever = Budget.objects.filter(**CREDIT_BUDGET, scope_id=OuterRef("organization_id"))
-        spent, held = (
-            Subquery(ever.values("posted_nanodollars")),
-            Subquery(ever.values("pending_nanodollars")),
-        )
-        rows: QuerySet[Credit] = (
-            super().get_queryset(request).annotate(spent_nanodollars=spent, held_nanodollars=held)
-        )
+        names = {"spent_nanodollars": "posted_nanodollars", "held_nanodollars": "pending_nanodollars"}
+        amounts = {name: Subquery(ever.values(column)) for name, column in names.items()}
+        rows: QuerySet[Credit] = super().get_queryset(request).annotate(**amounts)
         return rows
 
     def has_book_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
@@ -300,12 +265,13 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
     """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
     nothing_yet = "No discounts: every organization pays the full price."
+    nobody_may = ("change", "delete")
     list_display = ["organization", "begins", "percent"]
     autocomplete_fields = ["organization"]
     list_filter = ["organization"]
     list_select_related = ["organization"]
     ordering = ["organization__name", "-effective_from"]
-    show_full_result_count = False
+    begins = time_column("From", "effective_from", ordering="effective_from")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Start now unless the URL says otherwise."""
@@ -317,16 +283,6 @@ class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Discount | None = None) -> list[str]:
         return list(self.list_display) if obj else []
-
-    def has_change_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Discount | None = None) -> bool:
-        return False
-
-    @display(description="From (UTC)", ordering="effective_from")
-    def begins(self, row: Discount) -> str | None:
-        return moment(row.effective_from)
 
     @display(description="Discount", ordering="basis_points")
     def percent(self, row: Discount) -> str:

@@ -9,11 +9,12 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from usage import insights
+from usage.database.clock import hour_of
 from usage.insights import GroupBy, Range
 from usage.insights.limit_list import LimitUse, filters_of
 from usage.models import Period, Scope
 from usage.pages.filters import parameters_of
-from usage.pages.gauges import Fullness, fullness
+from usage.pages.gauges import Fullness, bar_parts, fullness
 from usage.pages.overview_cards import Spender
 from usage.rollups import closed_days
 
@@ -58,7 +59,7 @@ class Line:
     def of(cls, use: LimitUse, above: str = "") -> "Line":
         """Return the line; `above` is the beginning of the name that the page has said already."""
         limit, most = use.limit, use.limit.limit_nanodollars
-        posted, held = _parts(use.posted_nanodollars, use.pending_nanodollars, most)
+        posted, held = bar_parts(use.posted_nanodollars, use.pending_nanodollars, most)
         used = use.posted_nanodollars + use.pending_nanodollars
         resets_on = use.key.resets_on
         return cls(
@@ -78,8 +79,8 @@ def period_of(use: LimitUse, organization: Organization) -> Range:
     """Return the budget's current period up to the end of this hour."""
     start = datetime.combine(use.key.period_start, time(), ZoneInfo(organization.time_zone))
     if use.key.resets_on is None:
-        start = organization.created_at.replace(minute=0, second=0, microsecond=0)
-    end = timezone.now().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+        start = hour_of(organization.created_at)
+    end = hour_of(timezone.now()) + timedelta(hours=1)
     # "hour": the sums of a total may be of more days than a chart may have.
     return Range(start.astimezone(UTC), end.astimezone(UTC), "hour")
 
@@ -116,11 +117,3 @@ def spent_by(
 def _spender(row: insights.Row, organization: Organization, use: LimitUse, url: str) -> Spender:
     share = min(max(100 * row.totals.amount_nanodollars / max(use.posted_nanodollars, 1), 0), 100)
     return Spender(row.label.removeprefix(f"{organization} / "), url, row.totals, f"{share:.2f}%")
-
-
-def _parts(posted: int, held: int, limit: int | None) -> tuple[str, str]:
-    """Return the lengths of the bar's two parts in percent."""
-    if not limit:
-        return "0%", "0%"
-    spent = min(max(posted / limit, 0), 1)
-    return f"{100 * spent:.2f}%", f"{100 * min(held / limit, 1 - spent):.2f}%"

@@ -1,23 +1,21 @@
 """Budgets beside their limits, the fullest first, and the page of each with what spent it."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from django import forms
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from accounts.models import Organization
+from accounts.pages.admin_site import admin_page
 from usage.insights.limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
-from usage.pages.filters import Chip, RowField, choice_field, page_url
+from usage.pages.filters import OrganizationFilterForm, choice_field, first_mistake, page_url
 
 PERMISSION = "usage.view_budgetlimit"
 PAGE = 50
@@ -31,16 +29,11 @@ _KINDS: Mapping[str, tuple[Scope, ...]] = {
 }
 
 
-class BudgetFilterForm(forms.Form):
+class BudgetFilterForm(OrganizationFilterForm):
     """The GET form of the list."""
 
-    organization = RowField(Organization, "organization")
     kind = choice_field("Of", {name: name for name in _KINDS})
     page = forms.IntegerField(required=False, min_value=1, max_value=_MAX_PAGES, widget=forms.HiddenInput)
-
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET, auto_id=False)
-        cast(RowField, self.fields["organization"]).person = request.user
 
     def matching(self, rows: "QuerySet[BudgetLimit]") -> "QuerySet[BudgetLimit]":
         """Return those of the limits that the form asks for."""
@@ -51,27 +44,24 @@ class BudgetFilterForm(forms.Form):
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
     """Show a page of the budgets that have a limit, the fullest first."""
-    _check_permission(request)
     form = BudgetFilterForm(request)
     context: dict[str, Any] = {"title": "Budgets", "clear_url": page_url("budgets", {})}
     if not form.is_valid():
-        name, texts = next(iter(form.errors.items()))
-        context["mistake"] = f"{name.title()}: {texts[0]}"
-        return _answer(request, "usage/budgets.html", context, status=400)
+        context["mistake"] = first_mistake(form)
+        return admin_page(request, "usage/budgets.html", context, status=400)
     data = form.cleaned_data
     number = data["page"] or 1
     rows = form.matching(access.seen_by(request.user, BudgetLimit.objects.all()))
     found = fullest(rows, (number - 1) * PAGE, PAGE + 1)
-    field = cast(RowField, form.fields["organization"])
-    organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
-    form.initial["organization"] = field.offer(organizations, data["organization"])
+    form.offer_organizations()
     query = {"organization": data["organization"], "kind": data["kind"]}
     more = page_url("budgets", query | {"page": number + 1})
     context |= {
         "filters": [form["organization"], form["kind"]],
-        "chips": _chips(field, query),
+        "chips": form.chips("budgets", query),
         "lines": [Line.of(use) for use in found[:PAGE]],
         "may_add": request.user.has_perm("usage.add_budgetlimit"),
         "add_query": f"?organization={data['organization']}" if data["organization"] else "",
@@ -79,13 +69,13 @@ def list_page(request: HttpRequest) -> HttpResponse:
         "newest_url": page_url("budgets", query) if number > 1 else "",
         "is_cut": len(found) > PAGE and number == _MAX_PAGES,
     }
-    return _answer(request, "usage/budgets.html", context)
+    return admin_page(request, "usage/budgets.html", context)
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
     """Show one budget beside its limit, with the projects, keys and models that spent it."""
-    _check_permission(request)
     rows = access.where_may(request.user, PERMISSION, BudgetLimit.objects.filter(pk=limit_id))
     limit = with_subject(rows).first()
     if limit is None:
@@ -109,24 +99,8 @@ def budget_page(request: HttpRequest, limit_id: int) -> HttpResponse:
         else "",
         "minutes_left_out": over.start.minute and 60 - over.start.minute,
     }
-    return _answer(request, "usage/budget.html", context)
+    return admin_page(request, "usage/budget.html", context)
 
 
 def _requests_url(parameters: Mapping[str, object]) -> str:
     return page_url("requests", parameters)
-
-
-def _chips(field: RowField, query: dict[str, Any]) -> list[Chip]:
-    texts = {name: value for name, value in query.items() if value}
-    if "organization" in texts:
-        texts["organization"] = field.row(texts["organization"]) or texts["organization"]
-    return [Chip(f"{name}: {text}", page_url("budgets", query | {name: ""})) for name, text in texts.items()]
-
-
-def _check_permission(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-
-
-def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, cast
 
 from asgiref.sync import sync_to_async
 from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.auth.decorators import permission_required
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
@@ -29,12 +30,10 @@ from accounts.audit import recorder
 from usage import insights
 from usage.books import receipts
 from usage.database.replica import report
-from usage.database.time_limit import time_limit
 from usage.exports.exporting import without_formula
 from usage.insights import Filters, Range, RequestFilters
 from usage.models import Generation, State
 from usage.models.generations import ANY_ERROR
-from usage.pages import request_list
 from usage.pages.overview_form import OverviewForm
 from usage.pages.requests_form import RequestsForm
 from usage.pages.tenant_scope import scoped_form
@@ -83,9 +82,9 @@ class Table:
 
 
 @require_GET
+@permission_required("usage.view_generation", raise_exception=True)
 def requests(request: HttpRequest, file_format: str) -> HttpResponseBase:
     """Export all requests that the URL asks for, newest first."""
-    request_list.check_permission(request)
     form = scoped_form(RequestsForm, request)
     if not form.is_valid():
         return _mistake(form.mistake)
@@ -97,10 +96,9 @@ def requests(request: HttpRequest, file_format: str) -> HttpResponseBase:
 
 
 @require_GET
+@permission_required("usage.view_hourlyusage", raise_exception=True)
 def overview(request: HttpRequest, file_format: str) -> HttpResponseBase:
     """Export what the Overview's chart shows: sums by hour or day, and by group."""
-    if not request.user.has_perm("usage.view_hourlyusage"):
-        raise PermissionDenied
     return sums(request, scoped_form(OverviewForm, request), file_format)
 
 
@@ -193,7 +191,6 @@ class ExportedList:
         js = ["usage/export.js"]
 
     def export_record(self, row: Any) -> Record:
-        """Return the row's values by column."""
         raise NotImplementedError
 
     def export(self, request: HttpRequest, file_format: str) -> HttpResponseBase:
@@ -212,7 +209,6 @@ class ExportedList:
         return respond(request, Table(name, self.export_columns, pages), file_format)
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the export's URL."""
         # Before the rows' URLs, because a row's id could be "export.csv".
         page: Any = self
         view = page.admin_site.admin_view(self.export)
@@ -238,7 +234,6 @@ def windows(rows: "QuerySet[Any]", size: int = WINDOW) -> Iterator[list[Any]]:
 
 
 @report
-@time_limit()
 def _window(table: "QuerySet[Any]", rows: "QuerySet[Any]", size: int) -> tuple[list[Any], Any]:
     """Return the rows in the first window of the table, and its last key unless it ends there."""
     floor = table.values_list("pk", flat=True)[size - 1 : size].first()

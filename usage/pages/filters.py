@@ -1,20 +1,18 @@
-"""The GET form that filters pages about usage: it parses a URL, reports mistakes, offers choices, makes
-links.
-"""
+"""The GET forms of pages about usage: they parse URLs, report mistakes, offer choices, make links."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
-from django.http import QueryDict
+from django.http import HttpRequest, QueryDict
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -35,6 +33,8 @@ MAX_ID = 2**63 - 1
 # Attributes of a field that a browser neither completes nor corrects.
 NO_HELP = {"autocomplete": "off", "spellcheck": "false"}
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+# The names of parameters that differ from those of columns.
+_PARAMETERS = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
 _SHOWN_KEY = re.compile(r"(.+) \(ck_(?:live|test)_(\w+)…\)")
 
 
@@ -54,8 +54,7 @@ def page_url(name: str, query: Mapping[str, object]) -> str:
 
 def parameters_of(filters: Filters) -> dict[str, object]:
     """Return the parameters with which the forms have these filters."""
-    names = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
-    return {names.get(column, column): value for column, value in filters.by_column().items()}
+    return {_PARAMETERS.get(column, column): value for column, value in filters.by_column().items()}
 
 
 def words(name: object) -> str:
@@ -190,6 +189,45 @@ class RowField(forms.Field):
         return options[str(chosen)] if is_long else str(chosen)
 
 
+def first_mistake(form: forms.Form) -> str:
+    """Return what is wrong with the first parameter of the URL that is wrong."""
+    name, texts = next(iter(form.errors.items()))
+    return f"{name.title()}: {texts[0]}"
+
+
+class OrganizationFilterForm(forms.Form):
+    """The GET form of a list of what belongs to organizations."""
+
+    organization = RowField(Organization, "organization")
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(request.GET, auto_id=False)
+        self._field.person = request.user
+
+    @property
+    def _field(self) -> RowField:
+        return cast(RowField, self.fields["organization"])
+
+    def offer_organizations(self) -> QuerySet[Organization]:
+        """Offer the organizations that the person sees, and return them."""
+        rows = access.seen_by(self._field.person, Organization.objects.order_by("name"))
+        shown = self._field.offer(rows, self.cleaned_data["organization"])
+        self.data = {**self.data, "organization": shown}
+        return rows
+
+    def chips(self, page: str, query: Mapping[str, object]) -> list[Chip]:
+        """Return the parameters of the page that are set, an organization by its name."""
+        chosen = self.cleaned_data["organization"]
+        shown = (
+            dict(query) if chosen is None else {**query, "organization": self._field.row(chosen) or chosen}
+        )
+        return [
+            Chip(f"{name}: {value}", page_url(page, {**query, name: ""}))
+            for name, value in shown.items()
+            if value not in (None, "")
+        ]
+
+
 class UsageFilterForm(forms.Form):
     """The requests that a page is about, and its range of time. Absent parameters filter nothing."""
 
@@ -280,7 +318,6 @@ class UsageFilterForm(forms.Form):
         return self.query.get("time_zone") or "UTC"
 
     def range_links(self) -> list[Choice]:
-        """Return the links to the usual ranges of time."""
         now = timezone.now().astimezone(ZoneInfo(self.reader_time_zone))
         own = {name: self.query.get(name, "") for name in RANGE}
         found = []
@@ -305,19 +342,14 @@ class UsageFilterForm(forms.Form):
     @property
     def filters(self) -> Filters:
         """Return the filters of a valid form, without its time."""
-        return Filters(**self._columns())
+        return Filters(**self._columns("model", "outcome", "error", "metadata"))
 
-    def _columns(self) -> dict[str, Any]:
-        data = self.cleaned_data
-        return {
-            "organization_id": data["organization"],
-            "project_id": data["project"],
-            "api_key_id": data["key"],
-            "model": data["model"] or None,
-            "outcome": data["outcome"] or None,
-            "error": data["error"] or None,
-            "metadata": data["metadata"],
+    def _columns(self, *names: str) -> dict[str, Any]:
+        """Return the values of the owners and of these parameters by column; None if they are not set."""
+        found = {
+            column: self.cleaned_data[_PARAMETERS.get(column, column)] for column in (*_PARAMETERS, *names)
         }
+        return {column: None if value == "" else value for column, value in found.items()}
 
     def chips(self) -> list[Chip]:
         """Return the filters that are set and can be removed."""

@@ -5,11 +5,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from unfold.widgets import (
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from accounts import end_users
 from accounts.models import APIKey, EndUser, Organization, Project
@@ -109,10 +105,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     project = _row_field(Project, "project", "Project")
     api_key = _row_field(APIKey, "api_key", "API key")
     each_end_user = forms.BooleanField(
-        required=False,
-        label="For each end user",
-        widget=UnfoldBooleanSwitchWidget,
-        help_text=EACH,
+        required=False, label="For each end user", widget=UnfoldBooleanSwitchWidget, help_text=EACH
     )
     end_user = end_user_field()
     period = forms.ChoiceField(
@@ -125,20 +118,12 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     class Meta:
         model = BudgetLimit
         fields = [
-            "organization",
-            "project",
-            "api_key",
-            "each_end_user",
-            "end_user",
-            "period",
-            "limit_nanodollars",
+            "organization", "project", "api_key", "each_end_user", "end_user", "period", "limit_nanodollars",
             "soft_limit_nanodollars",
-        ]
+        ]  # fmt: skip
 
     def clean(self) -> dict[str, Any]:
-        """Raise `ValidationError` unless exactly one of the three is limited, and has no limit of this period
-        yet.
-        """
+        """Raise `ValidationError` unless exactly one of the three is limited, and not yet."""
         data = self.cleaned_data
         check_some_limit(data)
         scopes = {
@@ -155,9 +140,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return data
 
     def _of_end_users(self, scope: Scope, scope_id: int) -> tuple[Scope, int]:
-        """Return the scope of the end users that are meant, or the chosen one; raise `ValidationError` for
-        end users that are not counted.
-        """
+        """Return the end users that are meant, or the chosen owner; raises `ValidationError`."""
         data = self.cleaned_data
         is_each = data.get("each_end_user")
         if person := named_end_user(data.get("project"), data.get("end_user"), is_each=is_each):
@@ -167,10 +150,7 @@ class NewLimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
         return (_EACH[scope] if is_each else scope), scope_id
 
 
-_EACH = {
-    Scope.ORGANIZATION: Scope.ORGANIZATION_END_USERS,
-    Scope.PROJECT: Scope.PROJECT_END_USERS,
-}
+_EACH = {Scope.ORGANIZATION: Scope.ORGANIZATION_END_USERS, Scope.PROJECT: Scope.PROJECT_END_USERS}
 
 
 class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

@@ -27,6 +27,14 @@ def fullness(used: int, limit: int) -> Fullness:
     return Fullness(f"{min(round(100 * part), 99)} %", "warn" if part >= NEAR_LIMIT else "plain")
 
 
+def bar_parts(posted: int, held: int, limit: int | None) -> tuple[str, str]:
+    """Return the lengths of a budget's bar, spent and reserved, in percent: 100 together at most."""
+    if not limit:
+        return "0%", "0%"
+    spent = min(max(posted / limit, 0), 1)
+    return f"{100 * spent:.2f}%", f"{100 * min(held / limit, 1 - spent):.2f}%"
+
+
 @dataclass(frozen=True, slots=True)
 class Sparkline:
     """The path of an SVG, and the same in words."""

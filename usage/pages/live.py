@@ -5,15 +5,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from accounts import access
+from accounts.pages.admin_site import admin_page
 from accounts.sign_in.sessions import SignIn, permitted
 from usage import insights
 from usage.formatting import count, duration, money
@@ -47,27 +46,20 @@ class LiveRow:
 
     @classmethod
     def of(cls, running: RunningGeneration) -> "LiveRow":
-        """Return the generation's row."""
-        rate = "–" if running.is_queued else f"{running.tokens_per_second:.1f}"
-        state = "waiting" if running.is_queued else "running"
-        who = f"{running.organization} / {running.project}"
-        held = money(running.reserved_nanodollars)
-        # Its id is a UUIDv7, which begins with its creation time.
-        began_ms = running.id.int >> 80
         return cls(
-            running.public_id,
-            began_ms,
-            who,
-            running.project_id,
-            running.project,
-            running.api_key_id,
-            running.key,
-            running.model,
-            state,
-            running.completion_tokens,
-            rate,
-            held,
-            running.cost_nanodollars,
+            id=running.public_id,
+            began_ms=running.id.int >> 80,  # a UUIDv7 begins with its creation time
+            who=f"{running.organization} / {running.project}",
+            project_id=running.project_id,
+            project=running.project,
+            key_id=running.api_key_id,
+            key=running.key,
+            model=running.model,
+            state="waiting" if running.is_queued else "running",
+            tokens=running.completion_tokens,
+            rate="–" if running.is_queued else f"{running.tokens_per_second:.1f}",
+            held=money(running.reserved_nanodollars),
+            cost_nanodollars=running.cost_nanodollars,
         )
 
 
@@ -76,14 +68,9 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """Return the open generations of these organizations, or of all; rows that look the same stay the same
-    objects.
-    """
-    rows = sorted(
-        (LiveRow.of(each) for each in insights.running(MAX_ROWS, organizations)), key=lambda row: row.id
-    )
+    """Return the open generations of these organizations or of all; equal rows stay the same objects."""
     found = {}
-    for row in rows:
+    for row in map(LiveRow.of, running_of(organizations)):
         known = before.get(row.id)
         # A rate alone is not worth sending: it falls between two heartbeats.
         if known is not None and (row.state, row.tokens) == (known[0].state, known[0].tokens):
@@ -186,10 +173,9 @@ def running_of(organizations: Collection[int] | None) -> list[RunningGeneration]
 
 @require_safe
 @never_cache
+@permission_required(PERMISSION, raise_exception=True)
 def page(request: HttpRequest) -> HttpResponse:
     """Show the table. A script keeps it up to date; without a script the page reloads itself."""
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
     running = running_of(access.organizations_of(request.user))
     chosen = LiveFilters.of(request.GET)
     shown = chosen.matching(running)
@@ -203,4 +189,4 @@ def page(request: HttpRequest) -> HttpResponse:
         "filters": offered(running, chosen, lambda each: f"{each.organization} / {each.project}"),
         "may_stop": request.user.has_perm("usage.change_generation"),
     }
-    return TemplateResponse(request, "usage/live.html", admin.site.each_context(request) | context)
+    return admin_page(request, "usage/live.html", context)

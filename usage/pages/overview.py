@@ -20,7 +20,7 @@ from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
 from usage.pages.filters import page_url, parameters_of
-from usage.pages.gauges import Fullness, fullness
+from usage.pages.gauges import Fullness, bar_parts, fullness
 from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm
@@ -44,10 +44,7 @@ _OUTCOME_COLOURS: dict[str, str] = {
 
 @require_safe
 def page(
-    request: HttpRequest,
-    *,
-    recent_deployments: Callable[[], Any],
-    model_kinds: Mapping[str, str],
+    request: HttpRequest, *, recent_deployments: Callable[[], Any], model_kinds: Mapping[str, str]
 ) -> HttpResponse:
     """Show the Overview; to people who may not see usage, the list of the pages that they may see."""
     site, user = admin.site, request.user
@@ -73,16 +70,11 @@ def page(
 
 
 def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
-    with closed_days.read_once(form.over.before.start, form.over.end):
-        return _sums(form, user)
-
-
-def _sums(form: OverviewForm, user: access.Person) -> dict[str, Any]:
-    # The newest requests of two times can't be compared: there may be more of them in one of the times.
     tables = spenders_of(form)
-    sums = insights.overview_sums(
-        form.chart, [group for _, group in tables], can_compare=not form.is_of_requests
-    )
+    groups = [group for _, group in tables]
+    with closed_days.read_once(form.over.before.start, form.over.end):
+        # The newest requests of two times can't be compared: there may be more of them in one of the times.
+        sums = insights.overview_sums(form.chart, groups, can_compare=not form.is_of_requests)
     form.offer_choices()
     limited_to = access.organizations_of(user)
     health = insights.health() if access.is_operator(user) else None
@@ -137,9 +129,7 @@ class Meter:
 
     @property
     def spent_url(self) -> str:
-        """Return the URL of the requests in it: those admitted in its period, in its organization's time
-        zone.
-        """
+        """Return the URL of its requests: those of its period, in its organization's time zone."""
         key, last_day, time_zone = self.use.key, self.use.last_day, self.use.time_zone
         period = {"start": key.period_start, "end": last_day, "time_zone": time_zone} if last_day else {}
         filters = filters_of(key)
@@ -147,20 +137,15 @@ class Meter:
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":
-        limit = use.limit_nanodollars
-        posted = min(use.posted_nanodollars / limit, 1)
-        held = min(use.pending_nanodollars / limit, 1 - posted)
-        full = fullness(use.posted_nanodollars + use.pending_nanodollars, limit)
-        return cls(use, f"{100 * posted:.2f}%", f"{100 * held:.2f}%", full)
+        posted, held, limit = use.posted_nanodollars, use.pending_nanodollars, use.limit_nanodollars
+        return cls(use, *bar_parts(posted, held, limit), fullness(posted + held, limit))
 
 
 # ---- the chart
 
 
 def chart_of(form: OverviewForm, points: Sequence[Point], most_columns: int) -> Chart:
-    """Return the chart of these points, which are the form's. If its hours or days are more than it may have
-    columns, each column has several.
-    """
+    """Return the form's chart; of more hours or days than it has columns, each column has several."""
     starts = form.over.starts()
     step = -(-len(starts) // most_columns)
     edges = starts[::step]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from usage import insights
 from usage.formatting import Change, change, count, duration, money, share, usd
-from usage.insights import GroupBy, Overage, OverviewSums, Totals
+from usage.insights import GroupBy, OverviewSums, Totals
 from usage.models import Kind
 from usage.pages.filters import words
 from usage.pages.overview_form import OverviewForm
@@ -51,18 +51,18 @@ class Spender:
 
 
 def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
-    """Return spend, requests, tokens and, unless they are of one end user, error rate and time to first
-    token.
-    """
+    """Return spend, requests, tokens and, unless they are one end user's, errors and speed."""
     url, now, before = form.rows_url(), sums.now, sums.before
     is_about_end_user = form.filters.end_user is not None
+    over = money(sums.overage.nanodollars)
+    beyond = Line("Over the reserved amount", over, form.entries_url(Kind.OVERAGE), not sums.overage.count)
     spend = Card(
         "Spend",
         money(now.amount_nanodollars),
         usd(now.amount_nanodollars),
         url,
         change(now.amount_nanodollars, before.amount_nanodollars),
-        lines=[] if is_about_end_user or form.is_of_requests else [_overage(form, sums.overage)],
+        lines=[] if is_about_end_user or form.is_of_requests else [beyond],
     )
     requests = change(now.requests, before.requests)
     tokens = Card(
@@ -81,11 +81,6 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     )
     usage = [spend, Card("Requests", count(now.requests), f"{now.requests:,}", url, requests), tokens]
     return usage if is_about_end_user else [*usage, _errors(form, sums), _speed(form, sums)]
-
-
-def _overage(form: OverviewForm, found: Overage) -> Line:
-    url = form.entries_url(Kind.OVERAGE)
-    return Line("Over the reserved amount", money(found.nanodollars), url, is_quiet=not found.count)
 
 
 def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:

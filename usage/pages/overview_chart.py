@@ -35,7 +35,6 @@ class Group:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the short name is not the whole one."""
         return self.short_name != self.name
 
 
@@ -117,24 +116,13 @@ def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:
-    """Return the groups with their colours, largest first; groups beyond `COLOURS_COUNT` are one grey group
-    at the end.
-    """
+    """Return the groups with their colours, largest first; those without a colour are one, at the end."""
     ordered = sorted((group for group in groups if not group.is_rest), key=lambda group: -group.total)
-    own, rest = (
-        ordered[:COLOURS_COUNT],
-        [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)],
-    )
-    coloured = [(group.colour or f"colour-{at}", group) for at, group in enumerate(own)]
-    if not rest:
-        return coloured
-    return [
-        *coloured,
-        (
-            "colour-rest",
-            Group("other", [sum(values) for values in zip(*(group.values for group in rest), strict=True)]),
-        ),
-    ]
+    coloured = [(each.colour or f"colour-{at}", each) for at, each in enumerate(ordered[:COLOURS_COUNT])]
+    if rest := [*ordered[COLOURS_COUNT:], *(group for group in groups if group.is_rest)]:
+        sums = [sum(values) for values in zip(*(group.values for group in rest), strict=True)]
+        coloured.append(("colour-rest", Group("other", sums)))
+    return coloured
 
 
 def _column(
@@ -155,14 +143,8 @@ def _column(
             size = (percent(width * (1 - _GAP)), percent(100 * value / top))
             bars.append(Bar(colour, *place, *size, f"{_short(group.name, _NAME_CHARS)}: {to_text(value)}"))
     cells = [group.values[at] for _, group in shown]
-    return Column(
-        bucket,
-        percent(at * width),
-        percent(width),
-        bars,
-        to_text(sum(cells)),
-        [to_text(cell) for cell in cells],
-    )
+    texts = [to_text(cell) for cell in cells]
+    return Column(bucket, percent(at * width), percent(width), bars, to_text(sum(cells)), texts)
 
 
 def scale(highest: int) -> tuple[int, int]:
@@ -178,22 +160,12 @@ def times(buckets: Sequence[Bucket], most: int = _LABELS_COUNT) -> list[Mark]:
     """Return at most so many labels under the axis."""
     every = max(1, -(-len(buckets) // most))
     width = 100 / max(len(buckets), 1)
+    # Of many columns, the labels of the first and the last would reach beyond the plot.
+    anchors = {0: "start", len(buckets) - 1: "end"} if len(buckets) > 12 else {}
     return [
-        Mark(
-            percent((at + 0.5) * width),
-            bucket.label,
-            _anchor(at, len(buckets)),
-            is_minor=at // every % 2 == 1,
-        )
-        for at, bucket in enumerate(buckets)
-        if at % every == 0
+        Mark(percent((at + 0.5) * width), buckets[at].label, anchors.get(at, "middle"), at // every % 2 == 1)
+        for at in range(0, len(buckets), every)
     ]
-
-
-def _anchor(at: int, count: int) -> str:
-    if count > 12 and at == 0:
-        return "start"
-    return "end" if count > 12 and at == count - 1 else "middle"
 
 
 def _short(name: str, chars: int) -> str:

@@ -15,14 +15,7 @@ from usage import formatting, insights
 from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, Totals, request_sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
-from usage.pages.filters import (
-    NO_HELP,
-    TIME,
-    Chip,
-    UsageFilterForm,
-    choice_field,
-    words,
-)
+from usage.pages.filters import NO_HELP, TIME, Chip, UsageFilterForm, choice_field, words
 from usage.pages.range_links import Choice
 
 # The parameters of the list of ledger entries for those of our filters that it has.
@@ -62,6 +55,8 @@ MEASURES = {
     "cache_write": Measure("Cache write", lambda sums: sums.cache_write_tokens, formatting.count),
     "output": Measure("Output", lambda sums: sums.completion_tokens, formatting.count),
 }
+# What no rollup has beside the end user.
+_NOT_BY_END_USER = ("key", "outcome", "error", "metadata")
 
 
 class OverviewForm(UsageFilterForm):
@@ -103,8 +98,7 @@ class OverviewForm(UsageFilterForm):
 
     def _check_end_users(self, data: dict[str, Any]) -> None:
         """Choose a project that counts its end users, unless one is chosen; refuse what they don't have."""
-        others = ("key", "outcome", "error", "metadata")
-        if data["group"] in others or any(data.get(name) for name in others):
+        if data["group"] in _NOT_BY_END_USER or any(map(data.get, _NOT_BY_END_USER)):
             self.add_error(
                 "end_user", "Usage of end users is not counted by key, outcome, error and metadata."
             )
@@ -149,13 +143,11 @@ class OverviewForm(UsageFilterForm):
     def has_end_users(self) -> bool:
         """Return whether the page can show the end users of the project that it is about."""
         data = self.cleaned_data
-        others = ("key", "outcome", "error", "metadata")
-        if data["project"] is None or any(data[name] for name in others):
+        if data["project"] is None or any(data[name] for name in _NOT_BY_END_USER):
             return False
         if self.is_by_end_user:
             return True
-        field: Any = self.fields["project"]
-        project = field.row(data["project"])
+        project = self._row("project")
         return bool(project and project.counts_end_users and self._can_rank(project.pk))
 
     @property
@@ -177,18 +169,21 @@ class OverviewForm(UsageFilterForm):
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
         filters = self._without_owners_of_key(super().filters)
-        if filters.project_id is not None and filters.organization_id is None:
-            field: Any = self.fields["project"]
-            if (project := field.row(filters.project_id)) is not None:
-                filters = replace(filters, organization_id=project.organization_id)
+        is_alone = filters.project_id is not None and filters.organization_id is None
+        if is_alone and (project := self._row("project")) is not None:
+            filters = replace(filters, organization_id=project.organization_id)
         return insights.newest_settled(self.over, filters)
+
+    def _row(self, name: str) -> Any:
+        """Return the row that this field of a valid form names; None if there is none."""
+        field: Any = self.fields[name]
+        return field.row(self.cleaned_data[name])
 
     def _without_owners_of_key(self, filters: Filters) -> Filters:
         """Return the filters without the project and the organization of the key: less is looked up then."""
         if filters.api_key_id is None:
             return filters
-        field: Any = self.fields["key"]
-        key = field.row(filters.api_key_id)
+        key = self._row("key")
         if key is None or filters.project_id not in (None, key.project_id):
             return filters
         is_own = filters.organization_id in (None, key.project.organization_id)
@@ -211,9 +206,7 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def has_partial_groups(self) -> bool:
-        """Return whether the groups are not all of the sums: no rollup has them, and by error requests
-        without one have none.
-        """
+        """Return whether the groups don't add up to all requests, because no rollup has them."""
         return self.group_by in ("error", "metadata")
 
     @property
@@ -253,9 +246,7 @@ class OverviewForm(UsageFilterForm):
         return group
 
     def offer_choices(self) -> None:
-        """Show dates, the grouping, of end users the project and a search, and to people of several
-        organizations which one; hide the rest.
-        """
+        """Show dates and what the person can choose here, and hide the other fields."""
         # The field's end is included, the range's is not.
         last_day = self.over.end - timedelta(microseconds=1)
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
@@ -288,7 +279,6 @@ class OverviewForm(UsageFilterForm):
     # ---- links
 
     def group_links(self) -> list[Choice]:
-        """Return the links to what the chart can be grouped by."""
         return [
             self._choice(text, name == self.group_by, group=name, measure="", metadata_key="")
             for name, text in _GROUPS.items()
@@ -296,7 +286,6 @@ class OverviewForm(UsageFilterForm):
         ]
 
     def offers_group(self, group: GroupBy) -> bool:
-        """Return whether the page links to this grouping."""
         if group == "end_user":
             return self.is_by_end_user or self.has_end_users
         return group != "organization" or not self.cleaned_data["organization"]

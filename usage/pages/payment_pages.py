@@ -21,6 +21,7 @@ from accounts.pages.admin_mixins import ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
 from usage.models import LedgerEntry
+from usage.pages.columns import time_column
 from usage.payment import configuration, payments
 from usage.payment.models import Payment, State
 from usage.payment.payments import NANODOLLARS_PER_CENT
@@ -78,20 +79,19 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
     search_help_text = "Search by organization, payer, or an id: of the payment, or Stripe's (pi_…, cs_…)."
     ordering = ["-created_at", "-pk"]
     paginator = InfinitePaginator
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
     fields = [
         "begun", "id", "organization", "amount", "state", "in_ledger", "returned", "requested_by",
         "receipt", "at_stripe", "session_id", "payment_intent", "asked",
     ]  # fmt: skip
     readonly_fields = [name for name in fields if name not in ("organization", "requested_by")]
+    begun = time_column("Begun", "created_at", ordering="created_at")
     operators_fields = ("at_stripe", "session_id", "payment_intent", "asked")
 
     class Media:
         css = {"all": ["usage/operator.css"]}
 
     def get_urls(self) -> list[URLPattern]:
-        """Add the URL that has Stripe asked."""
         view = self.admin_site.admin_view(require_POST(self.ask))
         return [path("<path:object_id>/ask/", view, name="payment_payment_ask"), *super().get_urls()]
 
@@ -136,10 +136,6 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
         response: HttpResponse = super().render_change_form(request, context, add=add, **kwargs)
         return response
 
-    @display(description="Begun (UTC)", ordering="created_at")
-    def begun(self, row: Payment) -> str | None:
-        return moment(row.created_at)
-
     @display(description="Amount", ordering="amount_cents")
     def amount(self, row: Payment) -> str:
         return _dollars(row.amount_cents)
@@ -147,12 +143,7 @@ class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
     @display(
         description="State",
         ordering="state",
-        label={
-            State.PAID: "success",
-            State.OPEN: "info",
-            State.EXPIRED: "warning",
-            State.REFUSED: "danger",
-        },
+        label={State.PAID: "success", State.OPEN: "info", State.EXPIRED: "warning", State.REFUSED: "danger"},
     )
     def state_badge(self, row: Payment) -> tuple[str, str]:
         return row.state, row.get_state_display().lower()

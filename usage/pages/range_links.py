@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from usage.database.clock import hour_of
+
 _DAYS = (7, 30, 90)
 
 
@@ -21,7 +23,7 @@ def usual_ranges(now: datetime) -> Mapping[str, Mapping[str, str]]:
 
     A range that ends now has no end, so its URL stays current.
     """
-    hour = now.replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)
+    hour = hour_of(now) - timedelta(hours=1)
     yesterday, month = now.date() - timedelta(days=1), now.date().replace(day=1)
     last = month - timedelta(days=1)
     return {

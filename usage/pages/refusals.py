@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from usage.database.clock import hour_of
 from usage.database.time_limit import time_limit
 from usage.pages.filters import page_url
 from usage.pages.overview_form import OverviewForm
@@ -38,9 +39,8 @@ def refusals(form: OverviewForm, url_of: Callable[[KeyRefusals, datetime], str])
 
 def list_url(row: KeyRefusals, since: datetime) -> str:
     """Return the URL of the admin's list of these refusals by hour."""
-    hour = since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+    hour = hour_of(since.astimezone(UTC))
     times = {"hour__gte": f"{hour:%Y-%m-%d %H:%M:%S}+00:00"}
     return page_url(
-        "usage_refusedrequests_changelist",
-        {"api_key__id__exact": row.api_key_id, "code": row.code, **times},
+        "usage_refusedrequests_changelist", {"api_key__id__exact": row.api_key_id, "code": row.code, **times}
     )

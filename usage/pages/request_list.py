@@ -5,16 +5,15 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied
+from django.contrib.auth.decorators import permission_required
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from accounts import access
+from accounts.pages.admin_site import admin_page
 from usage import insights
 from usage.books import receipts
 from usage.insights import RequestFilters
@@ -26,17 +25,13 @@ from usage.pages.requests_waterfall import waterfall
 from usage.pages.tenant_scope import scoped_form
 from usage.rollups import retention_horizon
 
-
-def check_permission(request: HttpRequest) -> None:
-    """Raise `PermissionDenied` for people who may not see requests."""
-    if not request.user.has_perm("usage.view_generation"):
-        raise PermissionDenied
+PERMISSION = "usage.view_generation"
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Iterable[str]) -> HttpResponse:
     """Show a page of the requests that the URL asks for; redirect from an id to its receipt."""
-    check_permission(request)
     form, after = scoped_form(RequestsForm, request), request.GET.get("after", "")
     context: dict[str, Any] = {"title": "Requests", "clear_url": page_url("requests", {})}
     try:
@@ -44,7 +39,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
             raise ValueError(form.mistake)
         page = insights.requests_page(form.filters, after or None)
     except ValueError as error:
-        return _answer(request, "usage/requests.html", context | {"mistake": str(error)}, status=400)
+        return admin_page(request, "usage/requests.html", context | {"mistake": str(error)}, status=400)
     found_id = form.filters.id
     if found_id is not None and (page.rows or _entries(request, found_id).exists()):
         return redirect("admin:request", str(page.rows[0]) if page.rows else found_id.hex)
@@ -62,7 +57,7 @@ def list_page(request: HttpRequest, *, endpoints: Iterable[str], dialects: Itera
         "export_url": page_url("requests", {}) + "export",
         "export_query": page_url("requests", form.query).partition("?")[2],
     }
-    return _answer(request, "usage/requests.html", context)
+    return admin_page(request, "usage/requests.html", context)
 
 
 def dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | None:
@@ -74,9 +69,8 @@ def dropped_before(filters: RequestFilters, page: insights.Page) -> datetime | N
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
-    """Show one request: its cost, its time and its end."""
-    check_permission(request)
     found = generation_id_in(generation_id)
     rows = Generation.objects.select_related("organization", "project", "api_key")
     row = access.seen_by(request.user, rows).filter(pk=found).first() if found else None
@@ -89,7 +83,7 @@ def receipt_page(request: HttpRequest, generation_id: str) -> HttpResponse:
         # Deployments and workers are shown to operators only.
         "is_operator": access.is_operator(request.user),
     }
-    return _answer(request, "usage/request.html", context)
+    return admin_page(request, "usage/request.html", context)
 
 
 def receipt_context(row: Generation) -> dict[str, Any]:
@@ -127,7 +121,7 @@ def _dropped_page(request: HttpRequest, generation_id: UUID | None) -> HttpRespo
         "net_nanodollars": sum(entry.amount_nanodollars for entry in entries),
         "dropped_before": kept_since,
     }
-    return _answer(request, "usage/request_dropped.html", context)
+    return admin_page(request, "usage/request_dropped.html", context)
 
 
 def _entries(request: HttpRequest, generation_id: UUID) -> "QuerySet[LedgerEntry]":
@@ -168,7 +162,3 @@ def why_it_ended(row: Generation) -> str:
     if row.outcome == Outcome.COMPLETED:
         return _FINISHES.get(row.finish_reason, f"It finished: {row.finish_reason or 'no reason given'}.")
     return _ENDS.get(Outcome(row.outcome), "It failed; the client got the error below.")
-
-
-def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

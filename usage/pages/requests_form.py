@@ -50,8 +50,7 @@ class RequestsForm(UsageFilterForm):
     page = "requests"
 
     id = GenerationIdField(
-        required=False,
-        widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP),
+        required=False, widget=forms.TextInput({"type": "search", "placeholder": "chatcmpl-…"} | NO_HELP)
     )
     time = choice_field("Date means", {"admitted": "started", "settled": "finished"}, blank=None)
     endpoint = name_field()
@@ -78,18 +77,15 @@ class RequestsForm(UsageFilterForm):
     def filters(self) -> RequestFilters:
         data = self.cleaned_data
         return RequestFilters(
-            **self._columns(),
+            **self._columns(
+                "model", "outcome", "error", "metadata", "endpoint", "dialect", "deployment", "end_user", "id"
+            ),
             time=data["time"] or "admitted",
-            endpoint=data["endpoint"] or None,
-            dialect=data["dialect"] or None,
             usage_source=data["source"] or None,
-            deployment=data["deployment"] or None,
             since=self.over.start if self.over else None,
             until=self.over.end if self.over else None,
             min_nanodollars=data["min"],
             max_nanodollars=data["max"],
-            id=data["id"],
-            end_user=data["end_user"] or None,
             sort=data["sort"] or "newest",
         )
 
@@ -133,7 +129,6 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def is_rare_open(self) -> bool:
-        """Return whether one of the rare fields is set."""
         return any(field.value() for field in self.rare_fields if field.name != "time")
 
     @property

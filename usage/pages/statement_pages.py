@@ -3,22 +3,21 @@
 from datetime import date
 from typing import Any, cast
 
-from django import forms
-from django.contrib import admin
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.contrib.auth.decorators import permission_required
+from django.core.exceptions import ValidationError
 from django.db.models import Model, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.audit import recorder
 from accounts.models import Organization
+from accounts.pages.admin_site import admin_page
 from usage.database.clock import database_now
 from usage.formatting import time_span
 from usage.models import Statement
-from usage.pages.filters import Chip, RowField, is_id, page_url, text_field
+from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, page_url, text_field
 from usage.statements import reading, sections
 from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month
@@ -30,19 +29,13 @@ PAGE = 50
 MAX_PREVIEWS = 20
 
 
-class StatementFilterForm(forms.Form):
+class StatementFilterForm(OrganizationFilterForm):
     """The GET form of the list; `after` is the statement behind which the page begins."""
 
-    organization = RowField(Organization, "organization")
     month = text_field("Month", placeholder="2026-10")
     after = text_field("After")
 
-    def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET, auto_id=False)
-        cast(RowField, self.fields["organization"]).person = request.user
-
     def clean_month(self) -> Month | None:
-        """Raise `ValidationError` if it is no month."""
         text = self.cleaned_data["month"]
         month = Month.parse(text)
         if text and month is None:
@@ -62,19 +55,16 @@ class StatementFilterForm(forms.Form):
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def list_page(request: HttpRequest) -> HttpResponse:
     """Show a page of the statements that the URL asks for, newest month first, and links to previews."""
-    _check_permission(request)
     form = StatementFilterForm(request)
     context: dict[str, Any] = {"title": "Statements", "clear_url": page_url("statements", {})}
     if not form.is_valid():
-        name, messages = next(iter(form.errors.items()))
-        mistake = f"{name.title()}: {messages[0]}"
-        return _answer(request, "usage/statements.html", context | {"mistake": mistake}, status=400)
+        context["mistake"] = first_mistake(form)
+        return admin_page(request, "usage/statements.html", context, status=400)
     data = form.cleaned_data
-    organizations = access.seen_by(request.user, Organization.objects.order_by("name"))
-    field: Any = form.fields["organization"]
-    form.initial["organization"] = field.offer(organizations, data["organization"])
+    organizations = form.offer_organizations()
     rows = _matching(access.seen_by(request.user, Statement.objects.all()), data)
     # One more than is shown says whether there is an older page.
     page = list(rows.select_related("organization").defer("content")[: PAGE + 1])
@@ -83,16 +73,17 @@ def list_page(request: HttpRequest) -> HttpResponse:
     after = last and f"{Month.of(last.month)}_{last.organization_id}"
     context |= {
         "filters": [form["organization"], form["month"]] if organizations[1:].exists() else [form["month"]],
-        "chips": _chips(form, query),
+        "chips": form.chips("statements", query),
         "rows": [(row, Month.of(row.month)) for row in page[:PAGE]],
         "previews": [] if data["month"] or data["after"] else _previews(organizations, data["organization"]),
         "older_url": page_url("statements", query | {"after": after}) if after else "",
         "newest_url": page_url("statements", query) if data["after"] else "",
     }
-    return _answer(request, "usage/statements.html", context)
+    return admin_page(request, "usage/statements.html", context)
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def statement_page(request: HttpRequest, organization_id: int, period: str) -> HttpResponse:
     """Show a statement, or the preview of a month that is not closed."""
     found = _read(request, organization_id, period)
@@ -103,10 +94,11 @@ def statement_page(request: HttpRequest, organization_id: int, period: str) -> H
     if found.document.credit_notes:
         query = f"?kind__exact=correction&organization__id__exact={organization_id}"
         context["corrections_url"] = reverse("admin:usage_ledgerentry_changelist") + query
-    return _answer(request, "usage/statement.html", context)
+    return admin_page(request, "usage/statement.html", context)
 
 
 @require_safe
+@permission_required(PERMISSION, raise_exception=True)
 def statement_file(request: HttpRequest, organization_id: int, period: str, file_format: str) -> HttpResponse:
     """Send a statement as a file, and record in the audit log who exported it; raises `Http404`."""
     return download(request, _read(request, organization_id, period), file_format)
@@ -153,14 +145,8 @@ def download(request: HttpRequest, found: Reading, file_format: str) -> HttpResp
 # ---- for the admin alone
 
 
-def _check_permission(request: HttpRequest) -> None:
-    if not request.user.has_perm(PERMISSION):
-        raise PermissionDenied
-
-
 def _read(request: HttpRequest, organization_id: int, period: str) -> Reading:
     """Return the statement; raises `Http404`, the same for another organization and for an unknown one."""
-    _check_permission(request)
     organizations = access.where_may(request.user, PERMISSION, Organization.objects.all())
     organization = organizations.filter(pk=organization_id).first()
     if organization is None:
@@ -179,16 +165,6 @@ def _matching(rows: QuerySet[Statement], data: dict[str, Any]) -> QuerySet[State
     return rows.order_by("-month", "organization")
 
 
-def _chips(form: StatementFilterForm, query: dict[str, Any]) -> list[Chip]:
-    field = cast(RowField, form.fields["organization"])
-    texts = {name: value for name, value in query.items() if value is not None}
-    if "organization" in texts:
-        texts["organization"] = field.row(texts["organization"]) or texts["organization"]
-    return [
-        Chip(f"{name}: {text}", page_url("statements", query | {name: ""})) for name, text in texts.items()
-    ]
-
-
 def _previews(
     organizations: QuerySet[Organization], organization_id: int | None
 ) -> list[tuple[Organization, Month]]:
@@ -197,7 +173,3 @@ def _previews(
         organizations = organizations.filter(pk=organization_id)
     months = reading.open_months(database_now())
     return [(each, month) for each in organizations[:MAX_PREVIEWS] for month in months]
-
-
-def _answer(request: HttpRequest, template: str, context: dict[str, Any], status: int = 200) -> HttpResponse:
-    return TemplateResponse(request, template, admin.site.each_context(request) | context, status=status)

@@ -49,11 +49,7 @@ class Trend:
 
 
 def draw(
-    title: str,
-    whole: str,
-    buckets: Sequence[Bucket],
-    layers: Sequence[Layer],
-    to_text: Callable[[int], str],
+    title: str, whole: str, buckets: Sequence[Bucket], layers: Sequence[Layer], to_text: Callable[[int], str]
 ) -> Trend:
     """Return the chart; the first layer is the rearmost."""
     highest = max((value or 0 for layer in layers for value in layer.values), default=0)

@@ -14,7 +14,6 @@ _CHECKOUT = {"https://api.stripe.com": "https://checkout.stripe.com"}
 
 
 def is_on() -> bool:
-    """Return whether payments are taken."""
     return bool(settings.STRIPE_API_KEY)
 
 

@@ -17,12 +17,11 @@ from django.db import transaction
 from django.db.models import Count, Sum
 
 from accounts.models import Organization
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.errors import NotBooked
 from usage.failpoints import failpoint
 from usage.models import Credit, HourlyUsage
 from usage.payment.models import MeterEvent, StripeCustomer
-from usage.rollups import hour_of
 
 UNIT_NANODOLLARS = 1_000
 HOUR = timedelta(hours=1)

@@ -19,13 +19,12 @@ from typing import Any, NamedTuple
 from django.db.models import F
 from django.db.models.functions import Coalesce
 
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.errors import StripeRefused, StripeUnavailable
 from usage.failpoints import failpoint
 from usage.payment import stripe_api
 from usage.payment.models import MeterEvent
 from usage.payment.outbox import WINDOW, FreeMinutes
-from usage.rollups import hour_of
 
 BATCH = 20
 # More than the calls of a batch may take.

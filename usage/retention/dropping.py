@@ -116,19 +116,12 @@ def _write(spec: ExportSpec, folder: Path) -> None:
 
 def _is_of(spec: ExportSpec, manifest: dict[str, Any]) -> bool:
     """Return whether the export is of this spec and has the counts and sums of the books."""
-    specified = (spec.since.isoformat(), spec.until.isoformat(), None, True)
+    period = {"from": spec.since.isoformat(), "to": spec.until.isoformat(), "organization": None}
+    by_kind = spec.entries.order_by().values_list("kind")
     with snapshot():
-        by_kind = list(
-            spec.entries.order_by().values_list("kind").annotate(Count("id"), Sum("amount_nanodollars"))
-        )
-    counts, sums = {kind: count for kind, count, _ in by_kind}, {kind: amount for kind, _, amount in by_kind}
-    is_as_specified = (
-        manifest["from"],
-        manifest["to"],
-        manifest["organization"],
-        "generations" in manifest,
-    ) == specified
-    return is_as_specified and (manifest["entries"], manifest["amount_nanodollars"]) == (counts, sums)
+        sums = dict(by_kind.annotate(Sum("amount_nanodollars")))
+        expected = {**period, "entries": dict(by_kind.annotate(Count("id"))), "amount_nanodollars": sums}
+    return "generations" in manifest and all(manifest[name] == value for name, value in expected.items())
 
 
 def record(job: DropJob, spec: ExportSpec, manifest: dict[str, Any]) -> RetentionHorizon:

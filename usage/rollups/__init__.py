@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
+from usage.database.clock import hour_of
 from usage.database.sql import execute, insert
 from usage.models import (
     SPENT,
@@ -54,11 +55,6 @@ class Entry(NamedTuple):
 
 
 assert Entry._fields[2:][: len(BudgetOwners._fields)] == BudgetOwners._fields, "an entry lacks an owner"
-
-
-def hour_of(moment: datetime) -> datetime:
-    """Return the full UTC hour that the moment lies in."""
-    return moment.replace(minute=0, second=0, microsecond=0)
 
 
 def add(entries: Iterable[Entry]) -> None:
@@ -115,14 +111,8 @@ def rebuild() -> Rebuilt:
             # The service's time limits are for requests; a year's books take longer.
             execute("SET LOCAL statement_timeout = 0", [])
         before = (HourlyUsage.objects.count(), DailyUsage.objects.count())
-        for table in (
-            ClosedDay,
-            DailyTotals,
-            DailyUsage,
-            DailyEndUserUsage,
-            MonthlyEndUserUsage,
-            HourlyUsage,
-        ):
+        daily = (ClosedDay, DailyTotals, DailyUsage, DailyEndUserUsage)
+        for table in (*daily, MonthlyEndUserUsage, HourlyUsage):
             table.objects.all().delete()
         _add_up_ledger()
     while closing.close_next():

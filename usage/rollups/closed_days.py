@@ -22,15 +22,9 @@ COLUMNS: dict[Dimension, str] = {
 }
 GROUP = tuple(COLUMNS.values())
 SUMS = (
-    "requests",
-    "prompt_tokens",
-    "cached_tokens",
-    "completion_tokens",
-    "reasoning_tokens",
-    "cache_write_tokens",
-    "cache_write_1h_tokens",
-    "amount_nanodollars",
-)
+    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
+    "cache_write_tokens", "cache_write_1h_tokens", "amount_nanodollars",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

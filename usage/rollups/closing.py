@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import Min, OuterRef, Subquery
 
 from accounts.models import Organization
-from usage.database.clock import database_now
+from usage.database.clock import database_now, hour_of
 from usage.database.snapshot import snapshot
 from usage.database.sql import db_value, execute
 from usage.models import (
@@ -25,6 +25,7 @@ from usage.models import (
     DailyUsage,
     Dimension,
     HourlyUsage,
+    ItemizedDay,
     Kind,
     LedgerEntry,
 )
@@ -56,9 +57,7 @@ def close_next() -> date | None:
 
 def next_day() -> date | None:
     """Return the oldest day that is over and not closed, None when there is none."""
-    first_open = (database_now() - GRACE).date()
-    _reopen_since(first_open)
-    return _first_not_closed(first_open)
+    return _first_not_closed(first_open_day(ClosedDay))
 
 
 def busy_hours(day: date) -> list[datetime]:
@@ -66,7 +65,7 @@ def busy_hours(day: date) -> list[datetime]:
     entries = LedgerEntry.objects.filter(created_at__lt=midnight(day + DAY)).order_by("created_at", "id")
     times, hours, since = entries.values_list("created_at", flat=True), list[datetime](), midnight(day)
     while found := times.filter(created_at__gte=since).first():
-        hours.append(found.replace(minute=0, second=0, microsecond=0))
+        hours.append(hour_of(found))
         since = hours[-1] + HOUR
     return hours
 
@@ -97,16 +96,27 @@ def close(day: date, first_tokens: FirstTokens) -> None:
         ClosedDay.objects.update_or_create(day=day, defaults={"has_first_tokens": True})
         _add_up(day)
         if not is_dropped:
-            _write_first_tokens(day, first_tokens)
+            DailyFirstTokens.objects.filter(dimension__in=Dimension.values, day=day).delete()
+            rows = (
+                DailyFirstTokens(
+                    day=day, dimension=dimension, member=member, bucket=bucket, requests=requests
+                )
+                for (dimension, member, bucket), requests in sorted(first_tokens.items())
+            )
+            DailyFirstTokens.objects.bulk_create(rows, batch_size=500)
 
 
-def _reopen_since(first_open: date) -> None:
-    """Open the days that were closed before their end, because the database's clock was fast for a while."""
-    too_early = ClosedDay.objects.filter(day__gte=first_open)
+def first_open_day(table: type[ClosedDay | ItemizedDay]) -> date:
+    """Return the first day that is not over, and forget those that the table has from then on: they were
+    written because the database's clock was fast for a while.
+    """
+    first_open = (database_now() - GRACE).date()
+    too_early = table._default_manager.filter(day__gte=first_open)
     # Read first: a DELETE waits for SQLite's writers even if there is nothing to delete.
     if days := [str(row) for row in too_early]:
-        log.warning("closed too early, by a clock that was fast, and open again: %s", ", ".join(days))
+        log.warning("%s: written too early, by a clock that was fast: %s", table.__name__, ", ".join(days))
         too_early.delete()
+    return first_open
 
 
 def _first_not_closed(first_open: date) -> date | None:
@@ -141,12 +151,3 @@ def _add_up(day: date) -> None:
             FROM usage_dailyusage WHERE {every} AND day = %s GROUP BY {member}, day""",  # noqa: S608
             [db_value(day)],
         )
-
-
-def _write_first_tokens(day: date, counts: FirstTokens) -> None:
-    DailyFirstTokens.objects.filter(dimension__in=Dimension.values, day=day).delete()
-    rows = (
-        DailyFirstTokens(day=day, dimension=dimension, member=member, bucket=bucket, requests=requests)
-        for (dimension, member, bucket), requests in sorted(counts.items())
-    )
-    DailyFirstTokens.objects.bulk_create(rows, batch_size=500)

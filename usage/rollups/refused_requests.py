@@ -19,12 +19,12 @@ from typing import NamedTuple
 from django.db.models import Q, Sum
 
 from accounts.errors import KeyRefusal, NotAuthenticated, TooManyFailedAttempts
+from usage.database.clock import hour_of
 from usage.database.group_commit import GroupCommit
 from usage.database.replica import report
 from usage.database.sql import db_value, execute, insert, rows_of_values
 from usage.errors import DatabaseUnavailable
 from usage.models import RefusedKeys, RefusedRequests
-from usage.rollups import hour_of
 
 WRITE_EVERY_S = 5.0
 # Distinct refusals that a process holds in memory; requests beyond them count per key under `OTHER`.
@@ -68,7 +68,6 @@ class RefusedRequestCounter:
             self._counts[refusal] += requests
 
     def count_key_refusal(self, error: NotAuthenticated | TooManyFailedAttempts) -> None:
-        """Count a request without a valid key."""
         if isinstance(error, NotAuthenticated):
             self.count(Refusal(error.api_key_id or NO_KEY, 401, error.reason))
         else:
@@ -154,7 +153,6 @@ class RefusedOfKey(NamedTuple):
 
 
 def of_key(api_key_id: int, now: datetime) -> RefusedOfKey:
-    """Return the key's refused requests."""
     since = hour_of(now) - timedelta(hours=23)
     rows = RefusedRequests.objects.filter(api_key=api_key_id)
     invalid = rows.filter(status=401, code__in=_REASONS).order_by("-hour", "-id")
@@ -171,9 +169,7 @@ def of_key(api_key_id: int, now: datetime) -> RefusedOfKey:
 
 @report
 def key_refusals(since: date) -> list[tuple[date, str, int]]:
-    """Return the requests without a valid key from this UTC day on: day, reason and number, the newest day
-    first.
-    """
+    """Return day, reason and number of the requests without a valid key since then, newest first."""
     rows = RefusedKeys.objects.filter(day__gte=since).order_by("-day", "-requests", "reason")
     return list(rows.values_list("day", "reason", "requests"))
 
@@ -186,9 +182,7 @@ def key_refusal_totals() -> dict[str, int]:
 
 @report
 def of_hours(start: datetime, end: datetime, **owners: int) -> list[tuple[int, str, int]]:
-    """Return the refused requests of the hours between, of these owners, by status and code, the most
-    first.
-    """
+    """Return status, code and number of these owners' refused requests between, the most first."""
     rows = RefusedRequests.objects.filter(hour__gte=start, hour__lt=end)
     totals = rows.filter(**owners).order_by().values_list("status", "code").annotate(total=Sum("requests"))
     return list(totals.order_by("-total", "code"))

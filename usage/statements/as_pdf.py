@@ -30,13 +30,7 @@ _Command = tuple[str, tuple[int, int], tuple[int, int], *tuple[Any, ...]]
 _FAINT, _LINE = colors.HexColor("#5b6270"), colors.HexColor("#c9cdd5")
 _TITLE = ParagraphStyle("title", fontName=BOLD, fontSize=18, leading=24)
 _HEADING = ParagraphStyle(
-    "heading",
-    fontName=BOLD,
-    fontSize=11,
-    leading=14,
-    spaceBefore=14,
-    spaceAfter=4,
-    keepWithNext=1,
+    "heading", fontName=BOLD, fontSize=11, leading=14, spaceBefore=14, spaceAfter=4, keepWithNext=1
 )
 _TEXT = ParagraphStyle("text", fontName=FONT, fontSize=9, leading=13)
 _NOTE = ParagraphStyle("note", fontName=FONT, fontSize=8, leading=11, textColor=_FAINT)

@@ -60,8 +60,8 @@ def issue(which: Due) -> Statement | None:
     with snapshot():
         if _is_issued(which):
             return None
-        made = _closed(which)
         total = month_items.rollups(which.organization_id, which.month)
+        made = _closed(which, total.requests)
     charged = made.totals.charged.nanodollars
     if charged != total.amount_nanodollars:
         log.error(
@@ -99,9 +99,11 @@ def _is_issued(which: Due) -> bool:
     return Statement.objects.filter(organization=which.organization_id, month=which.month.first_day).exists()
 
 
-def _closed(which: Due) -> StatementDocument:
+def _closed(which: Due, requests: int) -> StatementDocument:
     before = Statement.objects.filter(organization=which.organization_id).order_by("-month").first()
     seal = LedgerSeal.objects.order_by("-id").first()
+    days = month_items.itemized(which.organization_id, which.month, which.month.next.first_day)
+    discounts = History(which.organization_id).discounts_of(which.organization_id)
     return document.build(
         Facts(
             which.organization_id,
@@ -110,14 +112,10 @@ def _closed(which: Due) -> StatementDocument:
             which.month.end,
             is_closed=True,
             opening_nanodollars=before.closing_balance_nanodollars if before else 0,
-            requests=month_items.rollups(which.organization_id, which.month).requests,
-            days=sorted(
-                month_items.itemized(which.organization_id, which.month, which.month.next.first_day).items()
-            ),
+            requests=requests,
+            days=sorted(days.items()),
             projects=month_items.projects(which.organization_id),
-            discounts=month_items.discounts(
-                History(which.organization_id).discounts_of(which.organization_id), which.month
-            ),
+            discounts=month_items.discounts(discounts, which.month),
             newest_seal=seal.digest if seal else None,
         )
     )

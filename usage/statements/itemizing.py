@@ -5,7 +5,6 @@ Each day's requests are therefore read once, hour by hour, an hour after the day
 sum of some rows a day. No entry reaches a day later, see `usage/rollups/closing.py`.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
@@ -16,16 +15,13 @@ from django.db.models import Max, QuerySet
 from accounts.models import Organization
 from usage import pricing
 from usage.books.prices import History
-from usage.database.clock import database_now
 from usage.database.snapshot import snapshot
 from usage.failpoints import failpoint
 from usage.models import CHARGED, DailyItem, ItemizedDay, ItemKind, Kind, LedgerEntry
 from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
-from usage.rollups.closing import GRACE, busy_hours
-
-log = logging.getLogger(__name__)
+from usage.rollups.closing import busy_hours, first_open_day
 
 _CREDIT = {Kind.GRANT.value: ItemKind.GRANT, Kind.REFUND.value: ItemKind.REFUND}
 
@@ -84,8 +80,7 @@ def itemize_next() -> date | None:
 
 def next_day() -> date | None:
     """Return the oldest day that is over and not itemized, None when there is none."""
-    first_open = (database_now() - GRACE).date()
-    _reopen_since(first_open)
+    first_open = first_open_day(ItemizedDay)
     day = itemized_until() or first_day() or first_open
     return day if day < first_open else None
 
@@ -131,40 +126,35 @@ def itemize_anew() -> int:
     return sum(1 for _ in iter(itemize_next, None))
 
 
-def _reopen_since(first_open: date) -> None:
-    """Forget days that were itemized before their end, because the database's clock was fast for a while."""
-    too_early = ItemizedDay.objects.filter(day__gte=first_open)
-    # Read first: a DELETE waits for SQLite's writers even if there is nothing to delete.
-    if days := [str(row) for row in too_early]:
-        log.warning("itemized too early, by a clock that was fast, and open again: %s", ", ".join(days))
-        too_early.delete()
-
-
 # ---- items of ledger entries
 
-_ENTRY = (
-    "created_at",
-    "organization_id",
-    "project_id",
-    "model",
-    "kind",
-    "amount_nanodollars",
-    "prompt_tokens",
-    "completion_tokens",
-    "is_rerating",
-    "corrects__created_at",
-)
+
+class _Entry(NamedTuple):
+    """The columns of a ledger entry that its items are made of."""
+
+    created_at: datetime
+    organization_id: int
+    project_id: int | None
+    model: str
+    kind: str
+    amount_nanodollars: int
+    prompt_tokens: int
+    completion_tokens: int
+    is_rerating: bool
+    corrects__created_at: datetime | None
+
+
 _REQUEST = ("admitted_at", "is_waived", *TOKEN_COLUMNS, *PRICE_COLUMNS)
 
 
 def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
     """Return the items of the entries by the day on which they were written, in one read of all of them."""
-    columns = (*_ENTRY, *(f"generation__{name}" for name in _REQUEST))
+    columns = (*_Entry._fields, *(f"generation__{name}" for name in _REQUEST))
     days: Days = {}
     for row in entries.order_by().values_list(*columns).iterator(chunk_size=5_000):
-        entry = _Entry._make(row[: len(_ENTRY)])
+        entry = _Entry._make(row[: len(_Entry._fields)])
         items = days.setdefault(entry.created_at.date(), {})
-        admitted_at, is_waived, *numbers = row[len(_ENTRY) :]
+        admitted_at, is_waived, *numbers = row[len(_Entry._fields) :]
         if entry.kind not in CHARGED or admitted_at is None:
             add(items, [_alone(entry)])
         # The amount of a request is on its charge's lines; an overage is a part of it.
@@ -176,27 +166,12 @@ def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
     return days
 
 
-class _Entry(NamedTuple):
-    """The columns `_ENTRY`."""
-
-    created_at: datetime
-    organization_id: int
-    project_id: int | None
-    model: str
-    kind: str
-    amount_nanodollars: int
-    prompt_tokens: int
-    completion_tokens: int
-    is_rerating: bool
-    corrected_at: datetime | None
-
-
 def _alone(entry: _Entry) -> tuple[Item, Sums]:
     """Return the item of a correction, of credit, or of a charge whose request was exported and dropped."""
     month = None
     if entry.kind == Kind.CORRECTION:
         kind = ItemKind.RERATING if entry.is_rerating else ItemKind.CORRECTION
-        month = entry.corrected_at.date().replace(day=1) if entry.corrected_at else None
+        month = entry.corrects__created_at and entry.corrects__created_at.date().replace(day=1)
     else:
         kind = _CREDIT.get(entry.kind, ItemKind.ALL_TOKENS)
     item = Item(entry.organization_id, entry.project_id, entry.model, kind.value, month)
@@ -207,25 +182,15 @@ def _alone(entry: _Entry) -> tuple[Item, Sums]:
 
 def _lines(entry: _Entry, tokens: Tokens, price: Price, listed: Price) -> Iterator[tuple[Item, Sums]]:
     """Yield the lines of a receipt; a request that costs nothing has its tokens at the price 0."""
-    for line, listed_line in zip(
-        pricing.line_items(tokens, price), pricing.line_items(tokens, listed), strict=True
-    ):
-        item = Item(
-            entry.organization_id,
-            entry.project_id,
-            entry.model,
-            line.name,
-            None,
-            listed_line.price_per_mtok_nanodollars,
-            line.price_per_mtok_nanodollars,
-        )
-        yield item, Sums(1, line.tokens, listed_line.amount_nanodollars, line.amount_nanodollars)
+    owner = (entry.organization_id, entry.project_id, entry.model)
+    lines, at_list = pricing.line_items(tokens, price), pricing.line_items(tokens, listed)
+    for line, full in zip(lines, at_list, strict=True):
+        item = Item(*owner, line.name, None, full.price_per_mtok_nanodollars, line.price_per_mtok_nanodollars)
+        yield item, Sums(1, line.tokens, full.amount_nanodollars, line.amount_nanodollars)
 
 
 def _list_price(history: History, entry: _Entry, admitted_at: datetime, price: Price) -> Price:
-    """Return the price before the organization's discount; the request's own price if the rows don't explain
-    it by a discount.
-    """
+    """Return the price before the discount; the request's own if no discount explains it."""
     points = history.discount_at(admitted_at, entry.organization_id)
     listed = history.listed_at(entry.model, admitted_at) if points else None
     return listed if listed is not None and pricing.discounted(listed, points) == price else price

@@ -36,9 +36,7 @@ def projects(organization_id: int) -> dict[int, str]:
 
 
 def discounts(known: Sequence[tuple[datetime, int]], month: Month) -> list[tuple[datetime, int]]:
-    """Return those of an organization's discounts that began in the month, and the one in effect when it
-    began, in basis points.
-    """
+    """Return the discounts, in basis points, of the month: when it began, and begun in it."""
     earlier = [row for row in known if row[0] <= month.start][-1:]
     began = (row for row in known if month.start < row[0] < month.end)
     return [*(row for row in earlier if row[1]), *began]
@@ -105,11 +103,12 @@ def _by_model(organization_id: int, first: date, end: date, month: Month, histor
         for item, sums in items.items():
             corrected[day >= month.next.first_day, item.project_id, item.model] += sums.amount_nanodollars
     is_later = ExpressionWrapper(Q(hour__gte=month.end), BooleanField())
-    rows = _hours(organization_id, first, end).annotate(is_later=is_later)
+    hours = HourlyUsage.objects.filter(
+        organization=organization_id, hour__gte=midnight(first), hour__lt=midnight(end)
+    )
+    groups = hours.annotate(is_later=is_later).order_by().values_list("is_later", "project_id", "model")
     names = ("requests", "prompt_tokens", "completion_tokens", "amount_nanodollars")
-    for *owner, requests, prompt, completion, amount in rows.values_list(
-        "is_later", "project_id", "model"
-    ).annotate(*(Sum(name) for name in names)):
+    for *owner, requests, prompt, completion, amount in groups.annotate(*(Sum(name) for name in names)):
         later, project_id, model = owner
         # The hours have the corrections too.
         charged = amount - corrected[later, project_id, model]
@@ -117,12 +116,6 @@ def _by_model(organization_id: int, first: date, end: date, month: Month, histor
         items = days.setdefault(max(first, month.next.first_day) if later else first, {})
         add(items, [(item, Sums(requests, prompt + completion, charged, charged))])
     return days
-
-
-def _hours(organization_id: int, first: date, end: date) -> QuerySet[HourlyUsage]:
-    return HourlyUsage.objects.filter(
-        organization=organization_id, hour__gte=midnight(first), hour__lt=midnight(end)
-    ).order_by()
 
 
 def _entries(organization_id: int, first: date, end: date) -> QuerySet[LedgerEntry]:

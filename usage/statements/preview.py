@@ -7,7 +7,6 @@ from usage.books import credit
 from usage.books.prices import History
 from usage.database.replica import report
 from usage.database.snapshot import snapshot
-from usage.database.time_limit import time_limit
 from usage.rollups.closed_days import DAY
 from usage.statements import document, itemizing, month_items
 from usage.statements.document import Facts, StatementDocument
@@ -15,7 +14,6 @@ from usage.statements.month import Month
 
 
 @report
-@time_limit()
 def preview(organization: Organization, month: Month, now: datetime) -> StatementDocument:
     """Return the statement of a month that has begun, from the itemized days and what came since."""
     with snapshot(has_time_limit=True):

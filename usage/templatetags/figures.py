@@ -12,7 +12,7 @@ from usage import formatting
 from usage.books import receipts
 from usage.insights import Totals
 from usage.models import Generation, State
-from usage.pages.amount_columns import amount
+from usage.pages.columns import amount
 from usage.pages.filters import words
 from usage.statements.sections import Column, Section
 

@@ -107,9 +107,7 @@ def rows_are_protected() -> Iterator[Difference]:
 
 
 def generations_are_kept(since: datetime | None) -> Iterator[Difference]:
-    """Check I15: charges since the horizon have their generations; before it, as many are gone as were
-    exported.
-    """
+    """Check I15: charges have their generations, but for those before the horizon that were exported."""
     gone = entries(since).filter(kind__in=CHARGED).exclude(_HAS_ROW)
     kept_since = retention_horizon.horizon()
     for entry in gone.filter(created_at__gte=kept_since) if kept_since else gone:
@@ -150,9 +148,7 @@ def amounts_recompute(since: datetime | None) -> Iterator[Difference]:
 
 
 def corrections_belong(since: datetime | None) -> Iterator[Difference]:
-    """Check I7: corrections count where their charges do, have no tokens, and never take more than was
-    charged.
-    """
+    """Check I7: corrections count where their charges do, have no tokens, and take no more."""
     same = ("generation", "organization", "project", "api_key", "model", "outcome", "budget_day")
     # A correction of a correction, or of nothing, is a stray too.
     strays = ~Q(corrects__kind__in=CHARGED)

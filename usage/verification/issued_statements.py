@@ -99,19 +99,10 @@ def _differences(row: Statement, before: Statement | None) -> Iterator[tuple[str
     except msgspec.DecodeError as error:
         yield "a statement", f"content that can't be read: {error}"
         return
+    amounts = (row.charged_nanodollars, row.closing_balance_nanodollars)
+    columns = (str(row.organization_id), str(Month.of(row.month)), *amounts)
     totals = made.totals
-    columns = (
-        str(row.organization_id),
-        str(Month.of(row.month)),
-        row.charged_nanodollars,
-        row.closing_balance_nanodollars,
-    )
-    inside = (
-        made.organization_id,
-        made.id,
-        totals.charged.nanodollars,
-        totals.closing_balance.nanodollars,
-    )
+    inside = (made.organization_id, made.id, totals.charged.nanodollars, totals.closing_balance.nanodollars)
     if columns != inside:
         yield f"the columns {inside}", f"{columns}"
     if before and Month.of(before.month).next != Month.of(row.month):
@@ -145,10 +136,7 @@ def _of_document(made: StatementDocument) -> dict[str, int]:
     return {
         "usage": sum(line.amount.nanodollars for line in made.lines),
         "corrections": sum(note.amount.nanodollars for note in made.credit_notes),
-        "credit": sum(
-            -each.amount.nanodollars if each.kind == "grant" else each.amount.nanodollars
-            for each in made.credit
-        ),
+        "credit": sum(each.amount.nanodollars * (-1 if each.kind == "grant" else 1) for each in made.credit),
     }
 
 

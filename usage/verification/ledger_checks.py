@@ -53,7 +53,6 @@ def look(check: Check) -> list[Difference]:
 
 @time_limit()
 def settled_since(since: datetime) -> int:
-    """Count the generations that were settled since then."""
     return LedgerEntry.objects.filter(kind=Kind.CHARGE, created_at__gte=since).count()
 
 

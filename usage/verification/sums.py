@@ -1,13 +1,14 @@
 """Invariants of sums: budgets, credit and rollups equal the ledger, added up again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from operator import add
+from typing import Any
 
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncMonth
 
-from usage.database.clock import TruncUTC
+from usage.database.clock import TruncUTC, hour_of
 from usage.models import (
     SPENT,
     Budget,
@@ -26,7 +27,7 @@ from usage.models import (
 )
 from usage.models.budget_keys import BudgetOwners
 from usage.models.generations import FAILED
-from usage.rollups import Group, closed_days, hour_of
+from usage.rollups import Group, closed_days
 from usage.verification.invariants import Difference
 
 _GROUP = (*BudgetOwners._fields, "budget_day")
@@ -69,11 +70,8 @@ def budgets_conserve(since: datetime | None) -> Iterator[Difference]:
 
 def credit_conserves() -> Iterator[Difference]:
     """Check I2: an organization's credit is its grants less its refunds."""
-    moved = (
-        LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND])
-        .order_by()
-        .values_list("organization_id")
-    )
+    booked = LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND])
+    moved = booked.order_by().values_list("organization_id")
     expected = {organization_id: -owed for organization_id, owed in moved.annotate(Sum("amount_nanodollars"))}
     found = dict(Credit.objects.values_list("organization_id", "credited_nanodollars"))
     for organization_id in sorted(expected.keys() | found.keys()):
@@ -91,14 +89,8 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
     if since:
         entries = entries.filter(created_at__gte=hour_of(since))
         rollup = rollup.filter(hour__gte=hour_of(since))
-    rows = entries.annotate(hour=TruncUTC("hour", "created_at")).order_by().values_list(*keys)
-    summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
-    expected = {tuple(row[: len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed}
-    found = {
-        tuple(getattr(row, name) for name in keys): [getattr(row, name) for name in ("requests", *_SUMS)]
-        for row in rollup.iterator()
-    }
-    for group, *sums in _unequal(expected, found):
+    summed = _summed(entries.annotate(hour=TruncUTC("hour", "created_at")), keys)
+    for group, *sums in _unequal(summed, _by_group(rollup, keys)):
         subject = f"key {group[3]}, {group[4]}, {group[1]:%Y-%m-%d %H}h, {group[5]}"
         yield Difference("I2 rollup", subject, *sums)
 
@@ -112,16 +104,9 @@ def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference
         first = since.date() + timedelta(days=1)
         days = days.filter(day__gte=first)
         entries = entries.filter(created_at__gte=closed_days.midnight(first))
-    rows = entries.annotate(day=TruncUTC("day", "created_at")).order_by().values_list(*keys)
-    summed = rows.annotate(*(Sum(name) for name in _SUMS), charges=Count("id", filter=Q(kind=Kind.CHARGE)))
-    expected = {
-        (row[0], row[1].date(), *row[2 : len(keys)]): [row[-1], *row[len(keys) : -1]] for row in summed
-    }
-    found = {
-        row[: len(keys)]: list(row[len(keys) :])
-        for row in days.values_list(*keys, *closed_days.SUMS).iterator()
-    }
-    for group, *sums in _unequal(expected, found):
+    summed = _summed(entries.annotate(day=TruncUTC("day", "created_at")), keys)
+    expected = {(group[0], group[1].date(), *group[2:]): sums for group, sums in summed.items()}
+    for group, *sums in _unequal(expected, _by_group(days, keys)):
         yield Difference("I2 rollup", f"day {group[1]}, end user {group[3]}, {group[4]}", *sums)
 
 
@@ -146,16 +131,31 @@ def end_users_months_are_their_days(since: datetime | None) -> Iterator[Differen
 
 
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
-    """Check I2 and I13: closed days (that began since then) are the sums of their hours, by group and
-    dimension.
-    """
+    """Check I2 and I13: closed days (begun since then) are the sums of their hours."""
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
-    rows = DailyUsage.objects.filter(day__in=closed).values_list(*_BY_DAY, *closed_days.SUMS)
-    days: dict[Group, list[int]] = {row[: len(_BY_DAY)]: list(row[len(_BY_DAY) :]) for row in rows.iterator()}
+    days = _by_group(DailyUsage.objects.filter(day__in=closed), _BY_DAY)
     for group, *sums in _unequal(_hours_by_day(set(closed.values_list("day", flat=True))), days):
         yield Difference("I2 rollup", f"day {group[0]}, key {group[3]}, {group[4]}", *sums)
     for member, *sums in _unequal(_by_dimension(days), _totals(closed)):
         yield Difference("I2 rollup", f"day {member[0]}, {member[1]} {member[2]}", *sums)
+
+
+def _summed(entries: QuerySet[Any], keys: Sequence[str]) -> dict[Group, list[int]]:
+    """Return the sums of ledger entries by group, as rollups have them: only charges count as requests."""
+    sums = (
+        entries.order_by()
+        .values_list(*keys)
+        .annotate(
+            requests=Count("id", filter=Q(kind=Kind.CHARGE)), **{f"sum_{name}": Sum(name) for name in _SUMS}
+        )
+    )
+    return {row[: len(keys)]: list(row[len(keys) :]) for row in sums}
+
+
+def _by_group(rows: QuerySet[Any], keys: Sequence[str]) -> dict[Group, list[int]]:
+    """Return the sums that the rows of a rollup have, by their group."""
+    found = rows.values_list(*keys, *closed_days.SUMS).iterator()
+    return {row[: len(keys)]: list(row[len(keys) :]) for row in found}
 
 
 def _unequal(
@@ -192,11 +192,9 @@ _BY_DAY = ("day", *closed_days.GROUP)
 
 
 def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
-    hours = (
-        HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed)))
-        if closed
-        else HourlyUsage.objects.none()
-    )
+    if not closed:
+        return {}
+    hours = HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed)))
     rows = hours.annotate(day=TruncUTC("day", "hour")).order_by().values_list(*_BY_DAY)
     summed = rows.annotate(*(Sum(name) for name in closed_days.SUMS))
     return {

@@ -51,14 +51,11 @@ class AuditLogs(ManagementRoute):
     path = "audit_logs"
     operations = {
         "GET": Operation(
-            "listAuditLogs",
-            "List the audit log",
-            "audit.view_auditentry",
-            Page[objects.AuditLog],
+            "listAuditLogs", "List the audit log", "audit.view_auditentry", Page[objects.AuditLog],
             query=requests.AuditLogQuery,
             description="For keys with the role `owner`. The newest act is the first one.",
         )
-    }
+    }  # fmt: skip
 
     @time_limit()
     def get(self, request: Request) -> Response:

@@ -16,8 +16,8 @@ from accounts.models import APIKey, Project, ServiceAccount
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
-from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more
+from chatapi.api.views import caller_of, respond
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.insights.keys import newest_requests
 
@@ -28,47 +28,39 @@ class ProjectKeys(ManagementRoute):
     path = "projects/<str:project_id>/api_keys"
     operations = {
         "GET": Operation(
-            "listProjectKeys",
-            "List a project's API keys",
-            "accounts.view_apikey",
-            Page[objects.ProjectKey],
+            "listProjectKeys", "List a project's API keys", "accounts.view_apikey", Page[objects.ProjectKey],
             query=requests.ProjectKeyListQuery,
             description="Without admin keys, which have a list of their own.",
         )
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, the oldest first."""
         query = self.query(request)
         rows = _project_keys(self.project(request, project_id))
         usable = Q(pk__in=access.usable_keys().values("pk"))
         if query.owner_project_access != "any":
             rows = rows.filter(usable if query.owner_project_access == "active" else ~usable)
-        return reply(page_of_rows(rows, query, _shown))
+        return respond(page_of_rows(rows, query, _shown))
 
 
 class ProjectKey(ManagementRoute):
-    """One key of a project."""
-
     path = "projects/<str:project_id>/api_keys/<str:api_key_id>"
     operations = {
         "GET": Operation(
             "retrieveProjectKey", "Show a project's API key", "accounts.view_apikey", objects.ProjectKey
         ),
         "POST": Operation(
-            "modifyProjectKey",
-            "Change the scopes and the expiry of a project's API key",
-            "accounts.change_apikey",
-            objects.ProjectKey,
+            "modifyProjectKey", "Change the scopes and the expiry of a project's API key",
+            "accounts.change_apikey", objects.ProjectKey,
             body=requests.ProjectKeyBody,
         ),
         "DELETE": Operation(
             "deleteProjectKey", "Revoke a project's API key", "accounts.change_apikey", objects.Deleted
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str, api_key_id: str) -> Response:
-        return reply(_shown([self._key(request, project_id, api_key_id)])[0])
+        return respond(_shown([self._key(request, project_id, api_key_id)])[0])
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, api_key_id: str) -> Response:
@@ -83,13 +75,13 @@ class ProjectKey(ManagementRoute):
         row.scopes = row.scopes if sent.scopes is None else list(dict.fromkeys(sent.scopes))
         row.full_clean()
         row.save(update_fields=["expires_at", "scopes"])
-        return reply(_shown([row])[0])
+        return respond(_shown([row])[0])
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, api_key_id: str) -> Response:
         row = self._key(request, project_id, api_key_id)
         keys.revoke(APIKey.objects.filter(pk=row.pk))
-        return reply(objects.Deleted(object="organization.project.api_key.deleted", id=str(row.pk)))
+        return respond(objects.Deleted(object="organization.project.api_key.deleted", id=str(row.pk)))
 
     def _key(self, request: Request, project_id: str, api_key_id: str) -> APIKey:
         rows = _project_keys(self.project(request, project_id))
@@ -97,35 +89,27 @@ class ProjectKey(ManagementRoute):
 
 
 class ServiceAccounts(ManagementRoute):
-    """The service accounts of a project."""
-
     path = "projects/<str:project_id>/service_accounts"
     operations = {
         "GET": Operation(
-            "listServiceAccounts",
-            "List a project's service accounts",
-            "accounts.view_apikey",
+            "listServiceAccounts", "List a project's service accounts", "accounts.view_apikey",
             Page[objects.ServiceAccount],
             query=PageQuery,
         ),
         "POST": Operation(
-            "createServiceAccount",
-            "Create a service account, with a key",
-            "accounts.add_apikey",
+            "createServiceAccount", "Create a service account, with a key", "accounts.add_apikey",
             objects.NewServiceAccount,
             body=requests.ServiceAccountBody,
             description="The secret of the key is shown only now.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, the oldest first."""
         rows = ServiceAccount.objects.filter(project=self.project(request, project_id))
-        return reply(page_of_rows(rows, self.query(request), lambda rows: [_account(row) for row in rows]))
+        return respond(page_of_rows(rows, self.query(request), lambda rows: [_account(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Create the account, and a key unless none is wanted."""
         project, sent = self.project(request, project_id), self.body(request)
         if sent.create_service_account_only and sent.expires_in_seconds is not None:
             message = "Invalid value for 'expires_in_seconds': there is no key to expire."
@@ -138,38 +122,29 @@ class ServiceAccounts(ManagementRoute):
         if not sent.create_service_account_only:
             row = APIKey(project=project, service_account=account, name=sent.name)
             key = _issue(row, sent.expires_in_seconds)
-        return reply(objects.NewServiceAccount(**_account_members(account), api_key=key))
+        return respond(objects.NewServiceAccount(**_account_members(account), api_key=key))
 
 
 class OneServiceAccount(ManagementRoute):
-    """One service account."""
-
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>"
     operations = {
         "GET": Operation(
-            "retrieveServiceAccount",
-            "Show a service account",
-            "accounts.view_apikey",
-            objects.ServiceAccount,
+            "retrieveServiceAccount", "Show a service account", "accounts.view_apikey", objects.ServiceAccount
         ),
         "POST": Operation(
-            "modifyServiceAccount",
-            "Rename a service account",
-            "accounts.change_apikey",
+            "modifyServiceAccount", "Rename a service account", "accounts.change_apikey",
             objects.ServiceAccount,
             body=requests.ServiceAccountChange,
             description="Its role is always `member`: admin keys manage the organization.",
         ),
         "DELETE": Operation(
-            "deleteServiceAccount",
-            "Delete a service account and revoke its keys",
-            "accounts.change_apikey",
+            "deleteServiceAccount", "Delete a service account and revoke its keys", "accounts.change_apikey",
             objects.Deleted,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        return reply(_account(_find_account(self, request, project_id, service_account_id)))
+        return respond(_account(_find_account(self, request, project_id, service_account_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
@@ -177,16 +152,15 @@ class OneServiceAccount(ManagementRoute):
         row.name = row.name if sent.name is None else sent.name
         row.full_clean()
         row.save()
-        return reply(_account(row))
+        return respond(_account(row))
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        """Revoke the account's keys and delete the account."""
         row = _find_account(self, request, project_id, service_account_id)
         deleted_id = str(row.pk)
         keys.revoke(APIKey.objects.filter(service_account=row))
         row.delete()
-        return reply(objects.Deleted(object="organization.project.service_account.deleted", id=deleted_id))
+        return respond(objects.Deleted(object="organization.project.service_account.deleted", id=deleted_id))
 
 
 class ServiceAccountKeys(ManagementRoute):
@@ -195,23 +169,20 @@ class ServiceAccountKeys(ManagementRoute):
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>/api_keys"
     operations = {
         "POST": Operation(
-            "createServiceAccountKey",
-            "Create a key of a service account",
-            "accounts.add_apikey",
+            "createServiceAccountKey", "Create a key of a service account", "accounts.add_apikey",
             objects.NewKey,
             body=requests.ServiceAccountKeyBody,
             description="Its secret is shown only now.",
         )
-    }
+    }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, service_account_id: str) -> Response:
-        """Create the key."""
         account, sent = _find_account(self, request, project_id, service_account_id), self.body(request)
         refuse_more(account.api_keys.filter(revoked_at=None), "keys of a service account")
         scopes = list(dict.fromkeys(sent.scopes))
         row = APIKey(project=account.project, service_account=account, name=sent.name, scopes=scopes)
-        return reply(_issue(row, sent.expires_in_seconds))
+        return respond(_issue(row, sent.expires_in_seconds))
 
 
 class AdminKeys(ManagementRoute):
@@ -220,29 +191,23 @@ class AdminKeys(ManagementRoute):
     path = "admin_api_keys"
     operations = {
         "GET": Operation(
-            "listAdminKeys",
-            "List the admin keys",
-            "accounts.view_apikey",
-            Page[objects.AdminKey],
+            "listAdminKeys", "List the admin keys", "accounts.view_apikey", Page[objects.AdminKey],
             query=requests.AdminKeyListQuery,
         ),
         "POST": Operation(
-            "createAdminKey",
-            "Create an admin key",
-            roles.ADMINISTER_KEYS,
-            objects.AdminKey,
+            "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
             body=requests.AdminKeyBody,
             description="It has the project, the role and the scopes of the calling key. `value`, its "
             "secret, is shown only now.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
         """Return a page, the oldest first unless `order` is `desc`."""
         query = self.query(request)
         rows = access.managed_by(caller_of(request), _admin_keys())
         page = page_of_rows(rows, query, _shown_admin, newest_first=query.order == "desc")
-        return reply(page)
+        return respond(page)
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
@@ -259,12 +224,10 @@ class AdminKeys(ManagementRoute):
             expires_at=expiry(sent.expires_in_seconds),
         )
         secret = keys.issue(row)
-        return reply(_admin_key(row, None, value=secret))
+        return respond(_admin_key(row, None, value=secret))
 
 
 class AdminKey(ManagementRoute):
-    """One admin key."""
-
     path = "admin_api_keys/<str:key_id>"
     operations = {
         "GET": Operation("retrieveAdminKey", "Show an admin key", "accounts.view_apikey", objects.AdminKey),
@@ -273,7 +236,7 @@ class AdminKey(ManagementRoute):
 
     def get(self, request: Request, key_id: str) -> Response:
         row = find(caller_of(request), _admin_keys(), key_id, "key")
-        return reply(_shown_admin([row])[0])
+        return respond(_shown_admin([row])[0])
 
     @transaction.atomic
     def delete(self, request: Request, key_id: str) -> Response:
@@ -281,7 +244,7 @@ class AdminKey(ManagementRoute):
         row = find(caller_of(request), _admin_keys(), key_id, "key")
         access.require_role(caller_of(request), row.manages_as)
         keys.revoke(APIKey.objects.filter(pk=row.pk))
-        return reply(objects.Deleted(object="organization.admin_api_key.deleted", id=str(row.pk)))
+        return respond(objects.Deleted(object="organization.admin_api_key.deleted", id=str(row.pk)))
 
 
 routes: list[type[ManagementRoute]] = [
@@ -306,7 +269,6 @@ def _find_account(
 
 
 def _issue(row: APIKey, expires_in_seconds: int | None) -> objects.NewKey:
-    """Save the key and return it with its secret."""
     row.expires_at = expiry(expires_in_seconds)
     secret = keys.issue(row)
     return objects.NewKey(
@@ -353,7 +315,6 @@ def _admin_key(
 
 
 def _key_members(row: APIKey, last_used_at: datetime | None) -> dict[str, Any]:
-    """Return the members that all kinds of keys have."""
     return {
         "id": str(row.pk),
         "name": row.name,

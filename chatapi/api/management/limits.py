@@ -19,8 +19,8 @@ from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, page_of_items
 from chatapi.api.management.requests import NANODOLLARS_PER_CENT
-from chatapi.api.management.route import ManagementRoute, refuse, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, refuse
+from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
 from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Period, Scope
@@ -40,43 +40,34 @@ _PREFIX = "rl-"
 
 
 class RateLimits(ManagementRoute):
-    """The rate limits of a project: one for each model, and one for all models together."""
-
     path = "projects/<str:project_id>/rate_limits"
     operations = {
         "GET": Operation(
-            "listRateLimits",
-            "List a project's rate limits",
-            "accounts.view_ratelimit",
+            "listRateLimits", "List a project's rate limits", "accounts.view_ratelimit",
             Page[objects.ProjectRateLimit],
             query=requests.RateLimitListQuery,
             description="There is one for each model, and one for all models together, `rl-*`.",
         )
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, by model."""
         rows = _rows(self.project(request, project_id))
         models = ServedModel.objects.values_list("pk", flat=True)
         found = [_rate_limit(model, rows.get(model)) for model in sorted({"", *models, *rows})]
-        return reply(page_of_items(found, self.query(request)))
+        return respond(page_of_items(found, self.query(request)))
 
 
 class OneRateLimit(ManagementRoute):
-    """The rate limit of a project for one model, or for all models together."""
-
     # A model's name may contain slashes.
     path = "projects/<str:project_id>/rate_limits/<path:rate_limit_id>"
     operations = {
         "POST": Operation(
-            "modifyRateLimit",
-            "Change a project's rate limit",
-            "accounts.change_ratelimit",
+            "modifyRateLimit", "Change a project's rate limit", "accounts.change_ratelimit",
             objects.ProjectRateLimit,
             body=requests.RateLimitBody,
             description="Numbers that are left out stay. 0 blocks everything, 9007199254740992 is no limit.",
         )
-    }
+    }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, rate_limit_id: str) -> Response:
@@ -95,52 +86,42 @@ class OneRateLimit(ManagementRoute):
             row.save()
         elif row.pk is not None:
             row.delete()
-        return reply(_rate_limit(model, row))
+        return respond(_rate_limit(model, row))
 
 
 class ProjectSpendLimit(ManagementRoute):
-    """The monthly budget of a project."""
-
     path = "projects/<str:project_id>/spend_limit"
     operations = {
         "GET": Operation(
-            "retrieveProjectSpendLimit",
-            "Show a project's monthly spend limit",
-            "usage.view_budgetlimit",
+            "retrieveProjectSpendLimit", "Show a project's monthly spend limit", "usage.view_budgetlimit",
             objects.ProjectSpendLimit,
         ),
         "POST": Operation(
-            "modifyProjectSpendLimit",
-            "Set a project's monthly spend limit",
-            "usage.change_budgetlimit",
+            "modifyProjectSpendLimit", "Set a project's monthly spend limit", "usage.change_budgetlimit",
             objects.ProjectSpendLimit,
             body=requests.SpendLimitBody,
             description="It refuses requests that it can't cover, from the next request on.",
         ),
         "DELETE": Operation(
-            "deleteProjectSpendLimit",
-            "Remove a project's monthly spend limit",
-            "usage.delete_budgetlimit",
+            "deleteProjectSpendLimit", "Remove a project's monthly spend limit", "usage.delete_budgetlimit",
             objects.Deleted,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return the limit, or a 404 without one."""
         project = self.project(request, project_id)
         limit = _budget_limit(Scope.PROJECT, project.pk)
-        return reply(self._shown(project, limit))
+        return respond(self._shown(project, limit))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Save the limit."""
         project, sent = self.project(request, project_id), self.body(request)
         columns = _monthly(Scope.PROJECT, project.pk)._asdict()
         row = BudgetLimit.objects.filter(**columns).first() or BudgetLimit(**columns)
         row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
         row.full_clean()
         row.save()
-        return reply(self._shown(project, row))
+        return respond(self._shown(project, row))
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str) -> Response:
@@ -152,7 +133,7 @@ class ProjectSpendLimit(ManagementRoute):
         else:
             row.limit_nanodollars = None
             row.save()
-        return reply(objects.Deleted(object="project.spend_limit.deleted"))
+        return respond(objects.Deleted(object="project.spend_limit.deleted"))
 
     def _shown(self, project: Project, row: BudgetLimit) -> objects.ProjectSpendLimit:
         return objects.ProjectSpendLimit(**_limit_members(row, project.organization))
@@ -164,32 +145,25 @@ class OrganizationSpendLimit(ManagementRoute):
     path = "spend_limit"
     operations = {
         "GET": Operation(
-            "retrieveSpendLimit",
-            "Show the organization's monthly spend limit",
-            "usage.view_budgetlimit",
+            "retrieveSpendLimit", "Show the organization's monthly spend limit", "usage.view_budgetlimit",
             objects.OrganizationSpendLimit,
         ),
         "POST": Operation(
-            "modifySpendLimit",
-            "Set the organization's monthly spend limit",
-            "usage.change_budgetlimit",
+            "modifySpendLimit", "Set the organization's monthly spend limit", "usage.change_budgetlimit",
             objects.OrganizationSpendLimit,
             description="Always refused: only the operator changes limits of an organization.",
         ),
         "DELETE": Operation(
-            "deleteSpendLimit",
-            "Remove the organization's monthly spend limit",
-            "usage.delete_budgetlimit",
+            "deleteSpendLimit", "Remove the organization's monthly spend limit", "usage.delete_budgetlimit",
             objects.Deleted,
             description="Always refused: only the operator changes limits of an organization.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        """Return the limit, or a 404 without one."""
         owner = Organization.objects.get(pk=caller_of(request).organization_id)
         row = _budget_limit(Scope.ORGANIZATION, owner.pk)
-        return reply(objects.OrganizationSpendLimit(**_limit_members(row, owner)))
+        return respond(objects.OrganizationSpendLimit(**_limit_members(row, owner)))
 
     def post(self, request: Request) -> Response:
         raise PermissionDenied("Only the operator of this service changes an organization's spend limit.")

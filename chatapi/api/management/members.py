@@ -21,8 +21,8 @@ from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
-from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
+from chatapi.api.views import caller_of, respond
 
 _READER = "reader"
 
@@ -33,46 +33,34 @@ class Users(ManagementRoute):
     path = "users"
     operations = {
         "GET": Operation(
-            "listUsers",
-            "List the members",
-            "accounts.view_member",
-            Page[objects.User],
+            "listUsers", "List the members", "accounts.view_member", Page[objects.User],
             query=requests.UserListQuery,
         )
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        """Return a page, the oldest member first."""
         query, rows = self.query(request), _accepted(request)
         if query.emails is not None:
             rows = rows.filter(user__email__in=query.emails)
-        return reply(page_of_rows(rows, query, lambda rows: [_user(row) for row in rows]))
+        return respond(page_of_rows(rows, query, lambda rows: [_user(row) for row in rows]))
 
 
 class User(ManagementRoute):
-    """One member."""
-
     path = "users/<str:user_id>"
     operations = {
         "GET": Operation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
         "POST": Operation(
-            "modifyUser",
-            "Change a member's role",
-            "accounts.change_member",
-            objects.User,
+            "modifyUser", "Change a member's role", "accounts.change_member", objects.User,
             body=requests.UserBody,
         ),
         "DELETE": Operation(
-            "deleteUser",
-            "Remove a member from the organization",
-            "accounts.delete_member",
-            objects.Deleted,
+            "deleteUser", "Remove a member from the organization", "accounts.delete_member", objects.Deleted,
             description="The organization's last owner can't be removed.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, user_id: str) -> Response:
-        return reply(_user(_find(request, user_id)))
+        return respond(_user(_find(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, user_id: str) -> Response:
@@ -85,7 +73,7 @@ class User(ManagementRoute):
                 memberships.change_role(member, role)
             except ValidationError as error:
                 refuse(error.messages[0], "role")
-        return reply(_user(member))
+        return respond(_user(member))
 
     @transaction.atomic
     def delete(self, request: Request, user_id: str) -> Response:
@@ -93,38 +81,30 @@ class User(ManagementRoute):
         member = _find(request, user_id)
         access.require_role(caller_of(request), member.role)
         memberships.remove(member)
-        return reply(objects.Deleted(object="organization.user.deleted", id=user_id))
+        return respond(objects.Deleted(object="organization.user.deleted", id=user_id))
 
 
 class ProjectUsers(ManagementRoute):
-    """The members as a project has them: all of the organization's."""
-
     path = "projects/<str:project_id>/users"
     operations = {
         "GET": Operation(
-            "listProjectUsers",
-            "List the members who see a project",
-            "accounts.view_member",
+            "listProjectUsers", "List the members who see a project", "accounts.view_member",
             Page[objects.ProjectUser],
             query=PageQuery,
             description="They are those of the organization: a member sees all of its projects.",
         ),
         "POST": Operation(
-            "createProjectUser",
-            "Add a member to a project",
-            "accounts.change_member",
-            objects.ProjectUser,
+            "createProjectUser", "Add a member to a project", "accounts.change_member", objects.ProjectUser,
             body=requests.ProjectUserBody,
             description="Changes nothing: a member sees all projects. Another role than the member has in "
             "the organization is refused.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        """Return a page, the oldest member first."""
         self.project(request, project_id)
         rows = _accepted(request)
-        return reply(
+        return respond(
             page_of_rows(rows, self.query(request), lambda rows: [_project_user(row) for row in rows])
         )
 
@@ -139,47 +119,38 @@ class ProjectUsers(ManagementRoute):
         member = _accepted(request).filter(named).first()
         if member is None:
             raise errors.object_not_found("member", "user_id" if sent.user_id else "email")
-        return reply(_with_role(member, sent.role))
+        return respond(_with_role(member, sent.role))
 
 
 class ProjectUser(ManagementRoute):
-    """One member as a project has them."""
-
     path = "projects/<str:project_id>/users/<str:user_id>"
     operations = {
         "GET": Operation(
-            "retrieveProjectUser",
-            "Show a member who sees a project",
-            "accounts.view_member",
+            "retrieveProjectUser", "Show a member who sees a project", "accounts.view_member",
             objects.ProjectUser,
         ),
         "POST": Operation(
-            "modifyProjectUser",
-            "Change a member's role in a project",
-            "accounts.change_member",
+            "modifyProjectUser", "Change a member's role in a project", "accounts.change_member",
             objects.ProjectUser,
             body=requests.ProjectUserChange,
             description="Another role than the member has in the organization is refused.",
         ),
         "DELETE": Operation(
-            "deleteProjectUser",
-            "Remove a member from a project",
-            "accounts.delete_member",
-            objects.Deleted,
+            "deleteProjectUser", "Remove a member from a project", "accounts.delete_member", objects.Deleted,
             description="Always refused: a member sees all projects. Remove them from the organization.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str, user_id: str) -> Response:
         self.project(request, project_id)
-        return reply(_project_user(_find(request, user_id)))
+        return respond(_project_user(_find(request, user_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str, user_id: str) -> Response:
         """Return the member, who has this role already."""
         self.project(request, project_id)
         member = _find(request, user_id)
-        return reply(_with_role(member, self.body(request).role))
+        return respond(_with_role(member, self.body(request).role))
 
     def delete(self, request: Request, project_id: str, user_id: str) -> Response:
         """Refuse: a smaller right than to the whole organization does not exist."""
@@ -198,26 +169,19 @@ class Invites(ManagementRoute):
     path = "invites"
     operations = {
         "GET": Operation(
-            "listInvites",
-            "List the open invitations",
-            "accounts.view_member",
-            Page[objects.Invite],
+            "listInvites", "List the open invitations", "accounts.view_member", Page[objects.Invite],
             query=PageQuery,
         ),
         "POST": Operation(
-            "inviteUser",
-            "Invite a person",
-            "accounts.add_member",
-            objects.Invite,
+            "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=requests.InviteBody,
             description="Nothing is mailed: the answer has the path at which the person chooses a password.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        """Return a page, the oldest first."""
         rows = memberships.pending(_members(request))
-        return reply(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
+        return respond(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
@@ -231,7 +195,7 @@ class Invites(ManagementRoute):
         person = memberships.person_with_email(owner.pk, sent.email)
         member = Member(organization=owner, user=person, role=role)
         memberships.join(member)
-        return reply(_invite(member, url=invitations.path(caller, person)))
+        return respond(_invite(member, url=invitations.path(caller, person)))
 
 
 class Invite(ManagementRoute):
@@ -241,17 +205,13 @@ class Invite(ManagementRoute):
     operations = {
         "GET": Operation("retrieveInvite", "Show an invitation", "accounts.view_member", objects.Invite),
         "DELETE": Operation(
-            "deleteInvite",
-            "Withdraw an invitation",
-            "accounts.delete_member",
-            objects.Deleted,
+            "deleteInvite", "Withdraw an invitation", "accounts.delete_member", objects.Deleted,
             description="An accepted one can't be withdrawn: remove the member.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, invite_id: str) -> Response:
-        """Return the invitation, accepted or not."""
-        return reply(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
+        return respond(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
 
     @transaction.atomic
     def delete(self, request: Request, invite_id: str) -> Response:
@@ -259,7 +219,7 @@ class Invite(ManagementRoute):
         member = find(caller_of(request), _MEMBERS, invite_id, "invite")
         access.require_role(caller_of(request), member.role)
         memberships.withdraw(member)
-        return reply(objects.Deleted(object="organization.invite.deleted", id=invite_id))
+        return respond(objects.Deleted(object="organization.invite.deleted", id=invite_id))
 
 
 routes: list[type[ManagementRoute]] = [Users, User, ProjectUsers, ProjectUser, Invites, Invite]

@@ -39,7 +39,7 @@ def page_of_rows(
     *,
     newest_first: bool = False,
 ) -> Page[Item]:
-    """Return the page of these rows in the order of their ids; `shown` makes the items of its rows.
+    """Return the page of these rows, the oldest first; `shown` makes the items of its rows.
 
     The cursors are ids, and a row that was deleted meanwhile still marks a place.
     """

@@ -13,92 +13,72 @@ from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import Operation
 from chatapi.api.management.pages import Page, page_of_rows
-from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more, reply
-from chatapi.api.views import caller_of
+from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
+from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
 from chatapi.wire.invalid_request import InvalidRequest
 
 
 class Projects(ManagementRoute):
-    """The projects of the organization."""
-
     path = "projects"
     operations = {
         "GET": Operation(
-            "listProjects",
-            "List the projects",
-            "accounts.view_project",
-            Page[objects.Project],
+            "listProjects", "List the projects", "accounts.view_project", Page[objects.Project],
             query=requests.ProjectListQuery,
         ),
         "POST": Operation(
-            "createProject",
-            "Create a project",
-            "accounts.add_project",
-            objects.Project,
+            "createProject", "Create a project", "accounts.add_project", objects.Project,
             body=requests.ProjectBody,
             description="Its name is unique in the organization.",
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request) -> Response:
-        """Return a page, the oldest first."""
         query = self.query(request)
         rows = access.managed_by(caller_of(request), Project.objects.all())
         if not query.include_archived:
             rows = rows.filter(is_active=True)
-        return reply(page_of_rows(rows, query, lambda rows: [project(row) for row in rows]))
+        return respond(page_of_rows(rows, query, lambda rows: [project(row) for row in rows]))
 
     @transaction.atomic
     def post(self, request: Request) -> Response:
-        """Create a project."""
         # The organization's lock lets no second request pass the checks of the number and the name.
         owner = Organization.objects.select_for_update().get(pk=caller_of(request).organization_id)
         refuse_more(owner.projects.all(), "projects")
         row = Project(organization=owner, name=self.body(request).name)
         _save_named(row)
-        return reply(project(row))
+        return respond(project(row))
 
 
 class OneProject(ManagementRoute):
-    """One project."""
-
     path = "projects/<str:project_id>"
     operations = {
         "GET": Operation("retrieveProject", "Show a project", "accounts.view_project", objects.Project),
         "POST": Operation(
-            "modifyProject",
-            "Rename a project",
-            "accounts.change_project",
-            objects.Project,
+            "modifyProject", "Rename a project", "accounts.change_project", objects.Project,
             body=requests.ProjectBody,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        return reply(project(self.project(request, project_id)))
+        return respond(project(self.project(request, project_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
         row = self.project(request, project_id)
         row.name = self.body(request).name
         _save_named(row)
-        return reply(project(row))
+        return respond(project(row))
 
 
 class ProjectArchive(ManagementRoute):
-    """The end of a project."""
-
     path = "projects/<str:project_id>/archive"
     operations = {
         "POST": Operation(
-            "archiveProject",
-            "Archive a project",
-            "accounts.change_project",
-            objects.Project,
+            "archiveProject", "Archive a project", "accounts.change_project", objects.Project,
             description="Its keys are refused within a second. Its page in the admin can make it active.",
         )
-    }
+    }  # fmt: skip
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
@@ -110,38 +90,30 @@ class ProjectArchive(ManagementRoute):
         if row.is_active:
             row.is_active = False
             row.save()
-        return reply(project(row))
+        return respond(project(row))
 
 
 class ProjectModelPermissions(ManagementRoute):
-    """The models that a project can use."""
-
     path = "projects/<str:project_id>/model_permissions"
     operations = {
         "GET": Operation(
-            "retrieveModelPermissions",
-            "Show which models a project can use",
-            "accounts.view_project",
+            "retrieveModelPermissions", "Show which models a project can use", "accounts.view_project",
             objects.ModelPermissions,
             description="Without a list, the answer is an empty `deny_list`.",
         ),
         "POST": Operation(
-            "modifyModelPermissions",
-            "Set which models a project can use",
-            "accounts.change_project",
+            "modifyModelPermissions", "Set which models a project can use", "accounts.change_project",
             objects.ModelPermissions,
             body=requests.ModelPermissionsBody,
         ),
         "DELETE": Operation(
-            "deleteModelPermissions",
-            "Let a project use all models",
-            "accounts.change_project",
+            "deleteModelPermissions", "Let a project use all models", "accounts.change_project",
             objects.Deleted,
         ),
-    }
+    }  # fmt: skip
 
     def get(self, request: Request, project_id: str) -> Response:
-        return reply(_permissions(self.project(request, project_id)))
+        return respond(_permissions(self.project(request, project_id)))
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
@@ -153,24 +125,22 @@ class ProjectModelPermissions(ManagementRoute):
             refuse(f"there is no model {unknown[0]!r}.", "model_ids")
         row.models_mode, row.listed_models = sent.mode, wanted
         row.save()
-        return reply(_permissions(row))
+        return respond(_permissions(row))
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str) -> Response:
-        """Remove the list."""
         row = self.project(request, project_id)
         if row.models_mode == ModelsMode.ALL:
             raise errors.object_not_found("list of models", "project_id")
         row.models_mode, row.listed_models = ModelsMode.ALL, []
         row.save()
-        return reply(objects.Deleted(object="project.model_permissions.deleted"))
+        return respond(objects.Deleted(object="project.model_permissions.deleted"))
 
 
 routes: list[type[ManagementRoute]] = [Projects, OneProject, ProjectArchive, ProjectModelPermissions]
 
 
 def project(row: Project) -> objects.Project:
-    """Return the project as clients see it."""
     return objects.Project(
         id=str(row.pk),
         name=row.name,

@@ -1,6 +1,4 @@
-"""The bodies and queries of the management API. An unknown member is refused: a setting that is not applied
-misleads.
-"""
+"""The bodies and queries of the management API; an unknown member is refused, for it would mislead."""
 
 from typing import Annotated, Literal
 

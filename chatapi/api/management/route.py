@@ -1,7 +1,6 @@
 """The base of the management API's routes: who may call them, what they read, and the rows that they find."""
 
 import re
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, NoReturn, TypeVar
 
@@ -9,12 +8,10 @@ import msgspec
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import IntegrityError, connection
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
 from django.utils import timezone
 from msgspec import Struct
 from msgspec.inspect import ListType, type_info
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from accounts import access
 from accounts.authentication import Caller
@@ -36,15 +33,19 @@ class ManagementRoute(ClientRoute):
     http_method_names = ["get", "head", "post", "delete"]
     required_scope = KeyScope.MANAGEMENT
     operations: ClassVar[Operations]
+    operation: Operation
+    """The one that the request's method names."""
     path: ClassVar[str]
     """The path behind `/v1/organization/`, in Django's words."""
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuse other methods, then keys without the scope, the role or its permission."""
-        if self._operation(request) is None:
+        operation = self.operations.get("GET" if request.method == "HEAD" else str(request.method))
+        if operation is None:
             self.http_method_not_allowed(request)
         super().initial(request, *args, **kwargs)
-        access.require(caller_of(request), self.operation(request).permission)
+        access.require(caller_of(request), operation.permission)
+        self.operation = operation
 
     def handle_exception(self, exc: Exception) -> Any:
         """Answer 400 to values that a row can't have, and 409 to a change that another one has overtaken."""
@@ -54,19 +55,9 @@ class ManagementRoute(ClientRoute):
             exc = errors.conflict()
         return super().handle_exception(exc)
 
-    def operation(self, request: Request) -> Operation:
-        """Return the operation that the request's method names."""
-        found = self._operation(request)
-        assert found is not None, "`initial` refuses other methods"
-        return found
-
-    def _operation(self, request: Request | HttpRequest) -> Operation | None:
-        method = str(request.method)
-        return self.operations.get("GET" if method == "HEAD" else method)
-
     def body(self, request: Request) -> Any:
         """Return the body as the operation's type. Raises `InvalidRequest`, for an unknown member too."""
-        body_type = self.operation(request).body
+        body_type = self.operation.body
         assert body_type is not None, "the operation takes a body"
         if request.content_type.partition(";")[0].strip().lower() != "application/json":
             raise errors.unsupported_media_type("application/json")
@@ -80,7 +71,7 @@ class ManagementRoute(ClientRoute):
         """Return the query as the operation's type. Lists are repeated, as `ids[]=1&ids[]=2` or without the
         brackets. Raises `InvalidRequest`, for an unknown parameter too.
         """
-        query_type = self.operation(request).query
+        query_type = self.operation.query
         assert query_type is not None, "the operation takes a query"
         fields = {field.encode_name: field for field in msgspec.structs.fields(query_type)}
         sent: dict[str, Any] = {}
@@ -130,10 +121,6 @@ def refuse_more(rows: QuerySet[Any], noun: str) -> None:
 def expiry(expires_in_seconds: int | None) -> datetime | None:
     """Return the time that is that many seconds from now; None if the client has sent none."""
     return None if expires_in_seconds is None else timezone.now() + timedelta(seconds=expires_in_seconds)
-
-
-def reply(resource: Struct | Mapping[str, Any]) -> Response:
-    return Response(msgspec.to_builtins(resource))
 
 
 def _is_list(type_: Any) -> bool:

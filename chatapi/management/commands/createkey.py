@@ -18,34 +18,21 @@ PERIODS = {"day": Period.DAY, "month": Period.MONTH, "total": Period.EVER}
 
 
 class Command(BaseCommand):
-    """Make an API key and print it once."""
-
     help = (
         "Make an API key. It is printed once and only its HMAC is kept: copy it now. The key alone is on "
         "stdout, what it is for on stderr. A missing organization or project is created."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options and an example."""
         parser.epilog = (
             'Example: manage.py createkey --organization "Acme Inc" --project chat --name backend '
             "--requests-per-minute 60 --budget-usd 50 --per month"
         )
-        parser.add_argument(
-            "--organization", required=True, metavar="NAME", help="the organization that pays"
-        )
-        parser.add_argument(
-            "--project",
-            default="default",
-            metavar="NAME",
-            help="its project that uses the key (default: default)",
-        )
-        parser.add_argument(
-            "--name",
-            default="default",
-            metavar="NAME",
-            help="the key's name in lists (default: default)",
-        )
+        payer, user = "the organization that pays", "its project that uses the key (default: default)"
+        parser.add_argument("--organization", required=True, metavar="NAME", help=payer)
+        parser.add_argument("--project", default="default", metavar="NAME", help=user)
+        shown = "the key's name in lists (default: default)"
+        parser.add_argument("--name", default="default", metavar="NAME", help=shown)
         parser.add_argument(
             "--test",
             action="store_true",
@@ -83,7 +70,6 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help='print only {"key": ..., "id": ...}')
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make the key with its limits and print it. Raises `CommandError` for a wrong name or number."""
         if (options["budget_usd"] is None) != (options["per"] is None):
             raise CommandError("--budget-usd and --per go together: --budget-usd 50 --per month.")
         _check_models(options["model"])
@@ -155,8 +141,7 @@ def _check_names(options: dict[str, Any]) -> None:
 
 
 def _check_models(names: list[str]) -> None:
-    """Raise `CommandError` for an unknown model."""
-    # A mistyped name would make a useless key.
+    """Raise `CommandError` for an unknown model: a mistyped name would make a useless key."""
     known = set(ServedModel.objects.filter(pk__in=names).values_list("pk", flat=True))
     if unknown := [name for name in names if name not in known]:
         raise CommandError(
@@ -166,8 +151,7 @@ def _check_models(names: list[str]) -> None:
 
 
 def _made(options: dict[str, Any]) -> str:
-    """Return a note on what will be created."""
-    # A mistyped name would make another tenant.
+    """Return a note on what will be created: a mistyped name would make another tenant."""
     if not Organization.objects.filter(name=options["organization"]).exists():
         return " The organization is new."
     if not Project.objects.filter(

@@ -18,8 +18,6 @@ SUBJECT_WIDTH = 13
 
 
 class Command(BaseCommand):
-    """Print what is in order, what is not, and what to do."""
-
     help = (
         "Check everything that the service needs: settings, database, migrations, Redis, clocks, processes, "
         "mail, webhooks, prices, proxies and upstreams. It changes nothing and sends no mail. Each line is "
@@ -31,7 +29,6 @@ class Command(BaseCommand):
     requires_system_checks = []  # it reports them itself
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the option and an example."""
         parser.epilog = "Example: manage.py doctor --no-upstreams"
         parser.add_argument(
             "--no-upstreams",
@@ -41,7 +38,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the findings as they come; exit with 1 if one is wrong."""
         levels: Counter[Level] = Counter()
         for finding in _findings(calls_upstreams=not options["no_upstreams"]):
             levels[finding.level] += 1

@@ -9,16 +9,12 @@ from chatapi.catalog.writing import write
 
 
 class Command(BaseCommand):
-    """Print the catalog file."""
-
     help = "Print models, deployments and current prices as TOML; loadcatalog makes the same rows from it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add an example."""
         parser.epilog = "Example: manage.py exportcatalog > catalog.toml"
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Print the file. Raises `CommandError` for a row that a file can't express."""
         try:
             self.stdout.write(write(), ending="")
         except CatalogError as error:

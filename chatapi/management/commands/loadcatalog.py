@@ -12,8 +12,6 @@ from chatapi.catalog import loading as catalog_loading
 
 
 class Command(BaseCommand):
-    """Load a catalog file and print the changes."""
-
     help = (
         "Load models, prices and deployments from a TOML file; a file with a mistake changes nothing. "
         "Safe to repeat. Running processes see the change within a second. "
@@ -32,7 +30,6 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Load the file and print a line for each model. Raises `CommandError` for a mistake in it."""
         try:
             catalog = catalog_file.read(options["file"])
             with acting_command("loadcatalog"):

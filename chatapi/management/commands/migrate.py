@@ -12,7 +12,6 @@ class Command(migrate.Command):
     """Migrates the database; what a migration computes between two statements may take any time."""
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Migrate; statements and waits for locks keep the service's limits."""
         database = connections[options["database"]]
         if database.vendor != "postgresql":
             super().handle(*args, **options)

@@ -25,8 +25,6 @@ PROCESSES = {
 
 
 class Command(BaseCommand):
-    """Run the service or one of its processes."""
-
     help = (
         "Run the service until Ctrl-C: an embedded Valkey (unless REDIS_URL is set), web, worker and reaper. "
         "The first time it also makes a demo organization with an API key, an administrator and "
@@ -35,7 +33,6 @@ class Command(BaseCommand):
     requires_system_checks = []  # `preflight` runs the relevant ones, with one line each
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the options and examples."""
         parser.epilog = (
             "Examples: manage.py serve --port 9000; four web and eight worker processes on one port: "
             "manage.py serve --web 4 --worker 8; "

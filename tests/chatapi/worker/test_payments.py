@@ -11,11 +11,11 @@ from accounts.models import Organization
 from chatapi.worker.reaper import payments as reaper
 from tests.fake_stripe import METER, Stripe
 from usage.books import credit
+from usage.database.clock import hour_of
 from usage.database.group_commit import GroupCommit
 from usage.errors import StripeUnavailable
 from usage.payment import payments
 from usage.payment.models import MeterEvent, Payment
-from usage.rollups import hour_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

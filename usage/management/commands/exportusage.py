@@ -59,9 +59,7 @@ class Command(BaseCommand):
             )
 
     def _record(self, spec: exporting.ExportSpec, folder: Path, manifest: dict[str, Any]) -> None:
-        """Write the audit entry. On a read-only database, such as a replica, the export is kept
-        without it.
-        """
+        """Write the audit entry, if the database takes it: a replica does not."""
         facts = {
             "from": spec.since,
             "to": spec.until,

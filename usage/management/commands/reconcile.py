@@ -9,16 +9,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from usage import pricing
-from usage.bills import statements
-from usage.bills.reconciliation import (
-    ReconciliationSpec,
-    billed_in_period,
-    compare,
-    has_served,
-    unknown_models,
-    unused_prices,
-    without_deployment,
-)
+from usage.bills import reconciliation, statements
+from usage.bills.reconciliation import ReconciliationSpec
 from usage.bills.statements import Bill
 from usage.errors import Dropped
 from usage.management import arguments
@@ -75,11 +67,11 @@ class Command(BaseCommand):
         spec = ReconciliationSpec(
             *arguments.period(options), options["deployment"], names, prices, options["tolerance"]
         )
-        if spec.deployment and not has_served(spec.deployment):
+        if spec.deployment and not reconciliation.has_served(spec.deployment):
             raise CommandError(f"No request was ever served by a deployment {spec.deployment!r}.")
         try:
             bill = statements.read(options["file"])
-            discrepancies = list(compare(bill, spec))
+            discrepancies = list(reconciliation.compare(bill, spec))
         except (statements.InvalidBill, Dropped) as error:
             raise CommandError(str(error)) from error
         # Before the differences, because a wrong name or period explains most of them.
@@ -94,16 +86,16 @@ class Command(BaseCommand):
         self.stdout.write(f"The books and {options['file']} agree.")
 
     def _note_omissions(self, bill: Bill, spec: ReconciliationSpec) -> None:
-        for model in unknown_models(spec.names):
+        for model in reconciliation.unknown_models(spec.names):
             self.stderr.write(f"Note: nothing was ever charged for a model {model!r}, which --name names.")
-        for model in unused_prices(bill, spec):
+        for model in reconciliation.unused_prices(bill, spec):
             self.stderr.write(
                 f"Note: neither the bill nor the books have a model {model!r}, for which --price gives a "
                 "price."
             )
-        if bill.lines and not billed_in_period(bill, spec):
+        if bill.lines and not reconciliation.billed_in_period(bill, spec):
             self.stderr.write("Note: the bill has lines, but none for a day of the period.")
-        count, nanodollars = without_deployment(spec) if spec.deployment else (0, 0)
+        count, nanodollars = reconciliation.without_deployment(spec) if spec.deployment else (0, 0)
         if count:
             omitted = (
                 f"{count} request{pluralize(count)} of the period, charged ${pricing.to_usd(nanodollars)}"

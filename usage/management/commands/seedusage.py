@@ -86,7 +86,6 @@ class Command(BaseCommand):
         self.stdout.write(f"Made {plan.generations:,} generations and their books in {seconds:.0f} s.")
 
     def _report(self, done: str) -> None:
-        """Print the progress every few seconds."""
         now = time.monotonic()
         if now - self._reported >= EVERY_S:
             self._reported = now

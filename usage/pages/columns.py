@@ -1,4 +1,4 @@
-"""Amounts in columns of lists, with their points below each other, and exact on a row's own page."""
+"""Columns of lists: counts, times, and amounts with their points below each other; exact on a row's page."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,3 +41,23 @@ def amounts(
         return without if (nanodollars := read(row)) is None else formatting.usd(nanodollars)
 
     return column, exact
+
+
+def count_column(title: str, name: str) -> Any:
+    """Return the method of a `ModelAdmin` for a column of whole numbers."""
+
+    @display(description=title, ordering=name)
+    def column(_: Any, row: Any) -> str:
+        return f"{getattr(row, name):,}"
+
+    return column
+
+
+def time_column(title: str, name: str, ordering: str | None = None) -> Any:
+    """Return the method of a `ModelAdmin` for a column or field of times, in UTC."""
+
+    @display(description=f"{title} (UTC)", ordering=ordering)
+    def column(_: Any, row: Any) -> str | None:
+        return formatting.moment(getattr(row, name))
+
+    return column
