@@ -72,7 +72,7 @@ def _state(row: Any) -> tuple[str, str]:
         return "disabled", "plain"
     if row.newest_state in health.NOT_ARRIVED:
         return "failing", "bad"
-    return ("works", "good") if row.newest_state else ("nothing sent yet", "plain")
+    return ("working", "good") if row.newest_state else ("nothing sent yet", "plain")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
