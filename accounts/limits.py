@@ -36,8 +36,8 @@ class LimitNumber(NamedTuple):
     def title(self) -> str:
         """Return its heading in a table or form."""
         if self.counts is Counts.RUNNING:
-            return "At the same time"
-        return f"{self.counts.capitalize()} a {WINDOWS[self.window_ms]}"
+            return "Concurrent requests"
+        return f"{self.counts.capitalize()} per {WINDOWS[self.window_ms]}"
 
     @property
     def measure(self) -> str:

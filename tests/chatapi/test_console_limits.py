@@ -212,7 +212,7 @@ def test_a_rate_limit_is_set_changed_and_removed(alice: Person) -> None:
     )  # fmt: skip
     assert "already exists" in text(client.post(new, empty | {"requests_per_minute": "1"}), 400)
     shown = text(client.get(url(alice, "budgets/rate-limits")))
-    assert "Requests a minute" in shown
+    assert "Requests per minute" in shown
     assert "60" in shown
     client.post(url(alice, f"budgets/rate-limits/{row.pk}"), {"tokens_per_day": "1000"})
     row.refresh_from_db()
@@ -286,4 +286,4 @@ def test_without_redis_the_limits_are_shown_all_the_same(alice: Person, settings
     RateLimit.objects.create(project=alice.project, requests_per_day=10)
     shown = text(client_of(alice.user).get(url(alice, "budgets/rate-limits")))
     assert "can't be read right now" in shown
-    assert "Requests a day" in shown
+    assert "Requests per day" in shown
