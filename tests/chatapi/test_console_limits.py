@@ -59,7 +59,7 @@ def test_a_project_gets_fifty_dollars_a_month(alice: Person) -> None:
     assert (entry.action, entry.actor_id) == ("created", alice.user.pk)
     again = text(client.post(url(alice, "budgets/new"), sent), 400)
     assert "There is a limit for this period already" in again
-    assert "Enter a limit, a soft limit or both." in text(
+    assert "Enter at least one of the two amounts." in text(
         client.post(url(alice, "budgets/new"), sent | {"period": "day", "limit_nanodollars": ""}),
         400,
     )
