@@ -154,7 +154,7 @@ def test_nobody_is_sent_to_pay_where_nothing_can_be_paid(
     credit.require(acme)
     start = owner.get(f"/console/{acme.pk}/start")
     assert "until the operator of this service grants some" in text(start)
-    assert f'<a href="{path}">Credit</a>' not in start.content.decode()
+    assert f'at <a href="{path}">Credit</a>' not in start.content.decode()
     assert "Requests beyond the balance are refused all the same" in text(owner.get(path))
 
 

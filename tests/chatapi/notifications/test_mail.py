@@ -212,7 +212,7 @@ def reach(person: Person, now: datetime, *thresholds: str) -> None:
 
 
 def sentences(mailbox: Mailbox) -> list[str]:
-    return [each.get_content().partition("\n")[0] for each in mailbox.messages]
+    return [each.get_content().splitlines()[0] for each in mailbox.messages]
 
 
 @pytest.mark.parametrize(
