@@ -56,8 +56,8 @@ def draw(
     to_text: Callable[[int], str],
     to_mark: Callable[[int], str] | None = None,
 ) -> Trend:
-    """Return the chart; the first layer is the rearmost. Numbers have the texts of `to_text`, grid lines those
-    of `to_mark`, if there is one.
+    """Return the chart; the first layer is the rearmost. Numbers have the texts of `to_text`, grid lines
+    those of `to_mark`, if there is one.
     """
     highest = max((value or 0 for layer in layers for value in layer.values), default=0)
     step, top = scale(highest)

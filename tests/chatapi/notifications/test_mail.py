@@ -228,11 +228,11 @@ def test_thresholds_that_are_reached_at_once_are_one_mail_and_an_event_each(
     receiver: Receiver,
     alice: Person,
     deliver: Deliver,
-    now: datetime,
     thresholds: list[str],
     said: str,
 ) -> None:
     has_signed_in(alice)
+    now = database_now()
     endpoint_of(alice, receiver.url)
     reach(alice, now, *thresholds)
     deliver(now)
