@@ -35,8 +35,8 @@ class LimitNumber(NamedTuple):
     @property
     def title(self) -> str:
         if self.counts is Counts.RUNNING:
-            return "At the same time"
-        return f"{self.counts.capitalize()} a {WINDOWS[self.window_ms]}"
+            return "Concurrent requests"
+        return f"{self.counts.capitalize()} per {WINDOWS[self.window_ms]}"
 
     @property
     def measure(self) -> str:

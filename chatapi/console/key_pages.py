@@ -71,9 +71,10 @@ def secret_page(request: HttpRequest, console: Console, row: APIKey, secret: str
 @require_safe
 @page("accounts.view_apikey")
 def key_page(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
-    """Show one key: its rights, limits and budgets."""
+    """Show one key: its use, rights, limits and budgets."""
     row, now = key_of(console, key_id), timezone.now()
     context = {
+        "activity": key_activity([row], now)[row.pk],
         "title": row.name,
         "key": row,
         "status": keys.status(row, now),

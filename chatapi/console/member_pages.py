@@ -95,6 +95,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
             for row in found[:PAGE]
         ],
         "role_choices": [value for value, _ in _role_choices(console)],
+        "meanings": [(role.value, meaning) for role, meaning in _MEANINGS.items()],
         "may_invite": console.may("accounts.add_member"),
         "next_url": console.url("members", after=found[PAGE - 1].pk) if len(found) > PAGE else "",
     }

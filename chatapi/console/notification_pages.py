@@ -95,13 +95,18 @@ def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
     found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])
     sent = _sent(found[:PAGE])
     return {
-        "events": [(event, texts.sentence(event), sent.get(event.pk, [])) for event in found[:PAGE]],
+        "events": [(event, own_sentence(console, event), sent.get(event.pk, [])) for event in found[:PAGE]],
         "chips": [Chip(f"kind: {_KINDS[kind]}", console.url("notifications"))] if kind else [],
         "older_url": console.url("notifications", kind=kind, before=found[PAGE - 1].pk)
         if len(found) > PAGE
         else "",
         "newest_url": console.url("notifications", kind=kind) if before else "",
     }
+
+
+def own_sentence(console: Console, event: Event) -> str:
+    """Return what has happened, with the names of projects and keys without their organization's."""
+    return texts.sentence(event).replace(f"{console.organization} / ", "", 1)
 
 
 def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:

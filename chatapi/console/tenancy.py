@@ -154,10 +154,13 @@ def render(
     """Render a page in the console's frame; the context has its `title`."""
     match = request.resolver_match
     here = (match.url_name if match else None) or ""
+    nav = [_nav_link(request.path, console, each) for each in _PAGES if _is_shown(console, each)]
+    above = [link for link in nav if link.is_current and link.url.partition("?")[0] != request.path]
     frame = {
         "console": console,
         "organization": console.organization,
-        "nav": [_nav_link(request.path, console, each) for each in _PAGES if _is_shown(console, each)],
+        "nav": nav,
+        "parent": above[0] if above else None,
         "organizations": [
             Link(row.name, reverse("console:home_of", args=[row.pk]), False) for row in console.others
         ],

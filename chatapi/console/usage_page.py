@@ -176,6 +176,7 @@ def _trends(buckets: Sequence[Any], columns: Sequence[Column]) -> list[Trend]:
             "Error rate", share(whole.failed_requests, whole.requests), buckets,
             [Layer("failed", "colour-bad", [_permyriad(each.totals) for each in columns])],
             lambda value: rate(value, 10_000),
+            lambda value: share(value, 10_000),
         ),
         draw(
             "Time to first token", _typical(firsts, duration), buckets,

@@ -11,13 +11,13 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
+from chatapi.console.notification_pages import own_sentence
 from chatapi.console.tenancy import Console, newest_first, page, render
 from chatapi.notifications import health, queue, webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS
-from usage.notifications import texts
 
 PAGE = 25
 _VIEW, _ADD = "chatapi.view_webhookendpoint", "chatapi.add_webhookendpoint"
@@ -72,7 +72,7 @@ def _state(row: Any) -> tuple[str, str]:
         return "disabled", "plain"
     if row.newest_state in health.NOT_ARRIVED:
         return "failing", "bad"
-    return ("works", "good") if row.newest_state else ("nothing sent yet", "plain")
+    return ("working", "good") if row.newest_state else ("nothing sent yet", "plain")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -115,7 +115,7 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
         "state": state,
         "mood": mood,
         "form": form,
-        "deliveries": [(each, texts.sentence(each.event), _log(each)) for each in found],
+        "deliveries": [(each, own_sentence(console, each.event), _log(each)) for each in found],
         **links,
     }
     return render(request, console, "webhook.html", context, 400 if form and form.errors else 200)

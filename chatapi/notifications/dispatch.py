@@ -1,7 +1,8 @@
 """Decides who gets an event: the organization's endpoints, and the people who want mail of its kind."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -11,8 +12,9 @@ from accounts import access
 from accounts.memberships import is_invited
 from accounts.models import Member, Organization, Role
 from chatapi.notifications.models import Delivery, MailPreference, WebhookEndpoint
+from usage.books.outbox import SOFT_LIMIT
 from usage.failpoints import failpoint
-from usage.models import ENDS, OPERATORS_KINDS, TENANTS_KINDS, Event
+from usage.models import ENDS, OPERATORS_KINDS, TENANTS_KINDS, Event, EventKind
 
 BATCH = 100
 # The roles that get mail of their organization's events unless they choose otherwise.
@@ -28,9 +30,10 @@ def dispatch(now: datetime) -> int:
     with transaction.atomic():
         # Locked, so that two processes do not decide about one event; SQLite has one writer.
         events = list(waiting.select_for_update(skip_locked=True).order_by("created_at")[:BATCH])
+        overtaken = _overtaken(events) if settings.SENDS_EMAIL else ()
         for event in events:
             _write([Delivery(endpoint=endpoint) for endpoint in _endpoints(event)], event, now)
-            if settings.SENDS_EMAIL:
+            if settings.SENDS_EMAIL and event.pk not in overtaken:
                 _write([Delivery(user=person) for person in _people(event)], event, now)
         Event.objects.filter(pk__in=[event.pk for event in events]).update(dispatched_at=now)
         if events:
@@ -42,6 +45,25 @@ def _write(deliveries: Iterable[Delivery], event: Event, now: datetime) -> None:
     for delivery in deliveries:
         delivery.event, delivery.begun_at, delivery.due_at = event, now, now
     Delivery.objects.bulk_create(deliveries, ignore_conflicts=True)
+
+
+def _overtaken(events: Iterable[Event]) -> Collection[UUID]:
+    """Return the events of which people get no mail, because that of a higher threshold of the same budget
+    and period says more.
+    """
+    waiting = [event for event in events if event.kind == EventKind.BUDGET]
+    subjects, periods = {each.subject for each in waiting}, {each.period for each in waiting}
+    rows = Event.objects.filter(kind=EventKind.BUDGET, subject__in=subjects, period__in=periods)
+    percents = sorted(rows.exclude(threshold=SOFT_LIMIT), key=lambda row: int(row.threshold))
+    highest = {(row.subject, row.period): row for row in percents}
+    return {
+        event.pk
+        for event in waiting
+        if (top := highest.get((event.subject, event.period))) is not None
+        and top.pk != event.pk
+        # Only an event that was written with the warning's says it, too.
+        and (event.threshold != SOFT_LIMIT or SOFT_LIMIT in top.data.get("reached", ()))
+    }
 
 
 def _endpoints(event: Event) -> list[WebhookEndpoint]:

@@ -145,7 +145,7 @@ def sign_up(page: Page, service: Installation, mailbox: Mailbox, address: str, o
     page.get_by_role("link", name="Sign up").click()
     page.get_by_label("E-mail address").fill(address)
     page.keyboard.press("Enter")
-    expect(page.get_by_role("heading", name="Look into your mail")).to_be_visible()
+    expect(page.get_by_role("heading", name="Check your mail")).to_be_visible()
     page.goto(mailbox.link(address).replace("127.0.0.1", "localhost"))
     page.get_by_label("Password").fill(PASSPHRASE)
     page.get_by_label("Name of your organization").fill(organization)
@@ -289,7 +289,7 @@ def test_a_forgotten_password_and_an_invitation_come_by_mail(
     invited.get_by_label("E-mail address").fill("ivan@owners.example")
     assert flaws(invited) == []
     invited.keyboard.press("Enter")
-    expect(invited.get_by_role("heading", name="Look into your mail")).to_be_visible()
+    expect(invited.get_by_role("heading", name="Check your mail")).to_be_visible()
     invited.goto(mailbox.link("ivan@owners.example").replace("127.0.0.1", "localhost"))
     expect(invited.get_by_role("heading", name="Choose a password")).to_be_visible()
     other.close()

@@ -49,6 +49,21 @@ def test_the_menu_of_an_organization_without_projects_is_not_empty(alice: Person
     assert "All projects" in menu
 
 
+def test_a_page_below_a_list_leads_back_to_it_and_the_list_does_not(alice: Person) -> None:
+    client, back = client_of(alice.user), "Back to"
+    pages = {f"keys/{alice.api_key.pk}": "API keys", "budgets/rate-limits/new": "Budgets and limits"}
+    for page, parent in pages.items():
+        assert f"{back} {parent}" in text(client.get(url(alice, page)))
+    for page in ("keys", "budgets", "budgets/rate-limits", "projects/new"):
+        assert back not in text(client.get(url(alice, page))), page
+
+
+def test_every_page_names_the_time_zone_of_its_times(alice: Person) -> None:
+    Organization.objects.update(time_zone="Asia/Tokyo")
+    for page in ("notifications", "keys", f"keys/{alice.api_key.pk}"):
+        assert "Times are in Asia/Tokyo" in text(client_of(alice.user).get(url(alice, page))), page
+
+
 # ---- keys
 
 

@@ -59,7 +59,7 @@ def test_a_project_gets_fifty_dollars_a_month(alice: Person) -> None:
     assert (entry.action, entry.actor_id) == ("created", alice.user.pk)
     again = text(client.post(url(alice, "budgets/new"), sent), 400)
     assert "There is a limit for this period already" in again
-    assert "Enter a limit, a soft limit or both." in text(
+    assert "Enter at least one of the two amounts." in text(
         client.post(url(alice, "budgets/new"), sent | {"period": "day", "limit_nanodollars": ""}),
         400,
     )
@@ -212,7 +212,7 @@ def test_a_rate_limit_is_set_changed_and_removed(alice: Person) -> None:
     )  # fmt: skip
     assert "already exists" in text(client.post(new, empty | {"requests_per_minute": "1"}), 400)
     shown = text(client.get(url(alice, "budgets/rate-limits")))
-    assert "Requests a minute" in shown
+    assert "Requests per minute" in shown
     assert "60" in shown
     client.post(url(alice, f"budgets/rate-limits/{row.pk}"), {"tokens_per_day": "1000"})
     row.refresh_from_db()
@@ -286,4 +286,4 @@ def test_without_redis_the_limits_are_shown_all_the_same(alice: Person, settings
     RateLimit.objects.create(project=alice.project, requests_per_day=10)
     shown = text(client_of(alice.user).get(url(alice, "budgets/rate-limits")))
     assert "can't be read right now" in shown
-    assert "Requests a day" in shown
+    assert "Requests per day" in shown

@@ -220,7 +220,7 @@ def test_the_page_of_an_endpoint_has_its_log_and_sends_again(alice: Person) -> N
     assert (row.state, row.attempts) == (Delivery.State.DUE, 0)
     [delivery] = queue.take(database_now(), 1)
     queue.record(now, delivery, queue.Attempt(9, 204))
-    assert "works" in text(client.get(url(alice, "webhooks")))
+    assert "working" in text(client.get(url(alice, "webhooks")))
     assert client.post(f"{page}/deliveries/999/replay").status_code == 404
 
 

@@ -143,7 +143,19 @@ def test_an_organization_that_stripe_bills_pays_nothing_in_advance(
     page = text(owner.get(path))
     assert "Stripe bills the usage of this organization" in page
     assert "Add credit" not in page
+    assert "Requests beyond the balance are refused" not in page
     assert "pays nothing in advance" in text(owner.post(path, {"preset": "10"}), 409)
+
+
+def test_nobody_is_sent_to_pay_where_nothing_can_be_paid(
+    stripe: Stripe, owner: Client, path: str, acme: Organization
+) -> None:
+    outbox.bill(acme, "cus_fake1")
+    credit.require(acme)
+    start = owner.get(f"/console/{acme.pk}/start")
+    assert "until the operator of this service grants some" in text(start)
+    assert f'at <a href="{path}">Credit</a>' not in start.content.decode()
+    assert "Requests beyond the balance are refused all the same" in text(owner.get(path))
 
 
 def test_refunds_and_open_payments_are_shown(stripe: Stripe, owner: Client, path: str) -> None:

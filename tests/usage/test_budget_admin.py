@@ -177,7 +177,7 @@ def test_a_list_of_limits_asks_no_more_for_more_of_them(root: Client, alice: Per
 def test_a_limit_may_be_soft_only(root: Client, alice: Person) -> None:
     add = "/admin/usage/budgetlimit/add/"
     form = {"project": alice.project.pk, "period": "day"}
-    assert "Enter a limit, a soft limit or both." in text(root.post(add, form))
+    assert "Enter at least one of the two amounts." in text(root.post(add, form))
     assert root.post(add, form | {"soft_limit_nanodollars": "0.0001"}).status_code == 302
     row = BudgetLimit.objects.get()
     assert (row.limit_nanodollars, row.soft_limit_nanodollars) == (None, 100_000)

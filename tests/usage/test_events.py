@@ -69,6 +69,7 @@ def test_one_large_request_crosses_all_thresholds_of_all_its_budgets(key: APIKey
         "limit_usd": "0.00001",
         "is_soft": False,
         "spent_usd": "0.00001",
+        "reached": ["50", "80", "100"],
         "threshold": "80",
     }
 

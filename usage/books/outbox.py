@@ -73,9 +73,9 @@ def _crossed(now: datetime, after: Posted, before: int) -> list[NewEvent]:
 
 
 def budget_events(
-    budget_id: str, thresholds: Iterable[str], posted_nanodollars: int, signed_limit_nanodollars: int
+    budget_id: str, thresholds: Sequence[str], posted_nanodollars: int, signed_limit_nanodollars: int
 ) -> list[NewEvent]:
-    """Return the events of thresholds that a budget has reached; none if its owner is gone."""
+    """Return the events of thresholds that a budget has reached at once; none if its owner is gone."""
     key = BudgetKey.parse(budget_id)
     owner = owner_of(key.scope, key.scope_id)
     if owner is None:
@@ -90,6 +90,7 @@ def budget_events(
         "limit_usd": to_usd(abs(signed_limit_nanodollars)),
         "is_soft": signed_limit_nanodollars < 0,
         "spent_usd": to_usd(posted_nanodollars),
+        "reached": thresholds,
     }
     return [
         NewEvent(

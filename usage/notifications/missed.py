@@ -4,6 +4,7 @@ threshold of low credit was changed.
 
 from collections.abc import Iterator
 from datetime import date, datetime
+from itertools import groupby
 
 from django.db.models import Max, Model
 
@@ -34,9 +35,10 @@ def of_budgets(now: datetime) -> Iterator[NewEvent]:
         for zone in set(zones.values())
         for period in Period
     }
-    for budget_id, posted, limit, threshold in _reached(current, _turn(now, BudgetLimit)) if current else ():
+    reached = _reached(current, _turn(now, BudgetLimit)) if current else ()
+    for (budget_id, posted, limit), rows in groupby(reached, key=lambda row: row[:3]):
         key = BudgetKey.parse(budget_id)
-        for event in outbox.budget_events(budget_id, [threshold], posted, limit):
+        for event in outbox.budget_events(budget_id, [row[3] for row in rows], posted, limit):
             today = local_day(now, zones.get(event.organization_id or 0, "UTC"))
             # In some time zones, the period is over already.
             if Period(key.period).start(today) == key.period_start:
@@ -70,7 +72,7 @@ def _reached(current: set[tuple[str, date]], ids: range) -> Iterator[tuple[str, 
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
             AND e.subject = {_SUBJECT}
             AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
-        ORDER BY l.id LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
+        ORDER BY l.id, t.percent LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
         [*parameters, ids[0], ids[-1], *(db_value(value) for pair in sorted(current) for value in pair)],
     )
     for budget_id, posted, signed, threshold in rows:

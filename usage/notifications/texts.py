@@ -15,7 +15,7 @@ Data = Mapping[str, Any]
 MEANINGS: Mapping[str, str] = {
     EventKind.BUDGET: (
         "A budget has spent 50, 80 or 100 % of its limit, or has reached its warning. Once in each day or "
-        "month, or in total, as the limit."
+        "month, or in total, as the limit. One mail says what was reached at once."
     ),
     EventKind.CREDIT: (
         "The prepaid balance fell below its threshold, which is a tenth of the last grant unless another "
@@ -50,7 +50,10 @@ def _budget(data: Data) -> str:
     spent = f"{data['name']} has spent {amounts} {_period(data)}"
     if data["threshold"] == SOFT_LIMIT:
         return f"{spent}, and has reached its warning."
-    return f"{spent}: {data['threshold']} % of its {'warning' if data['is_soft'] else 'limit'}."
+    share = f"{data['threshold']} % of its {'warning' if data['is_soft'] else 'limit'}"
+    # Events of older releases do not have what was reached with them.
+    warned = ", and has reached its warning" if SOFT_LIMIT in data.get("reached", ()) else ""
+    return f"{spent}: {share}{warned}."
 
 
 def _period(data: Data) -> str:

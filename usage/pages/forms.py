@@ -89,7 +89,7 @@ def named_end_user(project: Project | None, name: str | None, *, is_each: bool |
 def check_some_limit(data: dict[str, Any]) -> None:
     """Raise `ValidationError` without a limit. An amount that can't be read has its own error."""
     if all(data.get(name, "unread") is None for name in ("limit_nanodollars", "soft_limit_nanodollars")):
-        raise ValidationError("Enter a limit, a soft limit or both.")
+        raise ValidationError("Enter at least one of the two amounts.")
 
 
 def check_is_new(key: LimitKey) -> None:

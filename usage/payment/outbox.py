@@ -71,8 +71,13 @@ def end(organization: Organization) -> None:
 def refuse_billed(organization: Organization) -> None:
     """Raise `NotBooked` if Stripe bills the organization's usage; in a transaction, which keeps it so."""
     _lock(organization)
-    if StripeCustomer.objects.filter(organization=organization).exists():
+    if is_billed(organization):
         raise NotBooked(f"Stripe bills the usage of {organization}: if it were prepaid, it would pay twice.")
+
+
+def is_billed(organization: Organization) -> bool:
+    """Return whether Stripe bills the organization's usage, so that it pays nothing in advance."""
+    return StripeCustomer.objects.filter(organization=organization).exists()
 
 
 def _lock(organization: Organization) -> None:

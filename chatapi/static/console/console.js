@@ -37,12 +37,9 @@ document.addEventListener("keydown", (event) => {
   open.querySelector("summary").focus();
 });
 
-// On a phone the pages are a strip that scrolls.
-document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
-
-export { announce };
-
 // On a phone the pages are a row that is wider than the screen: it begins near the current one.
 const side = document.querySelector(".side");
 const current = side?.querySelector("[aria-current]");
 if (current) side.scrollLeft = current.offsetLeft - side.clientWidth / 3;
+
+export { announce };

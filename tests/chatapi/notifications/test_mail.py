@@ -1,5 +1,6 @@
 """Mail: a real SMTP server gets one message for each event and person that wants it."""
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -13,11 +14,12 @@ from chatapi.notifications.dispatch import prefer, preferences
 from chatapi.notifications.models import Delivery, DeliveryAttempt
 from tests.admin_pages import client_of, text
 from tests.cast import Person
-from tests.chatapi.notifications.conftest import Deliver, has_signed_in, write_event
+from tests.chatapi.notifications.conftest import Deliver, endpoint_of, has_signed_in, write_event
 from tests.installation import free_port
 from tests.mail_server import Mailbox, serving, use
+from tests.webhook_receiver import Receiver
 from usage.books import outbox
-from usage.books.outbox import NewEvent
+from usage.books.outbox import SOFT_LIMIT, NewEvent
 from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS, EventKind
 
@@ -201,3 +203,65 @@ def test_a_name_with_a_line_break_adds_no_header(
     deliver(now)
     assert mailbox.receivers == []
     assert DeliveryAttempt.objects.get().error == "the mail server: BadHeaderError"
+
+
+def reach(person: Person, now: datetime, *thresholds: str) -> None:
+    """Write the events of thresholds that the month of the person's key reaches in one posting."""
+    budget_id = f"key/{person.api_key.pk}/month/2026-11-01"
+    outbox.write(now, outbox.budget_events(budget_id, thresholds, 80 * 10**9, 100 * 10**9))
+
+
+def sentences(mailbox: Mailbox) -> list[str]:
+    return [each.get_content().splitlines()[0] for each in mailbox.messages]
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "said"),
+    [
+        (["50", "80"], "80 % of its limit."),
+        (["50", "80", SOFT_LIMIT], "80 % of its limit, and has reached its warning."),
+        ([SOFT_LIMIT], "in November 2026, and has reached its warning."),
+    ],
+)
+def test_thresholds_that_are_reached_at_once_are_one_mail_and_an_event_each(
+    mailbox: Mailbox,
+    receiver: Receiver,
+    alice: Person,
+    deliver: Deliver,
+    thresholds: list[str],
+    said: str,
+) -> None:
+    has_signed_in(alice)
+    now = database_now()
+    endpoint_of(alice, receiver.url)
+    reach(alice, now, *thresholds)
+    deliver(now)
+    assert deliver(now) == 0
+    [sentence] = sentences(mailbox)
+    assert sentence.endswith(said)
+    sent = [json.loads(each.body)["data"]["threshold"] for each in receiver.messages]
+    assert sorted(sent) == sorted(thresholds)
+
+
+def test_a_threshold_that_is_reached_later_is_another_mail(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    for hour, threshold in enumerate(("50", SOFT_LIMIT, "80")):
+        reach(alice, now + timedelta(hours=hour), threshold)
+        deliver(now + timedelta(hours=hour))
+    assert len(mailbox.messages) == 3
+    reach(alice, now + timedelta(hours=3), "100")
+    assert deliver(now + timedelta(hours=3)) == 1
+
+
+def test_a_lower_threshold_that_is_found_later_is_no_mail_and_a_warning_is(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    reach(alice, now, "80")
+    deliver(now)
+    later = now + timedelta(minutes=1)
+    reach(alice, later, "50", SOFT_LIMIT)
+    assert deliver(later) == 1
+    assert ["reached its warning" in each for each in sentences(mailbox)] == [False, True]

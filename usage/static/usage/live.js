@@ -125,7 +125,7 @@ function show(row, data) {
   }
   numbers.set(row, data);
   const cost = row.querySelector("[data-is=cost]");
-  if (cost) write(cost, `≥ ${dollars(data.cost_nanodollars)}`);
+  if (cost) write(cost, `≥\u00a0${dollars(data.cost_nanodollars)}`);
   row.querySelector("[data-is=state]").classList.toggle("warn", data.state === "waiting");
   age(row);
 }
