@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
@@ -151,3 +151,11 @@ def test_the_first_wish_that_is_not_empty_chooses_the_dialect() -> None:
     assert choose("opentoken", "openai", "") == "opentoken"
     with pytest.raises(UnknownDialect, match="klingon"):
         choose("klingon", "openai")
+def test_llamas_error_in_mid_stream_is_its_documents() -> None:
+    failure = Failed("context overflow", "invalid_request_error", "context_length_exceeded", status=400)
+    stream = Case([Started(), Text("Hi"), failure]).stream("llama").decode()
+    told = json.loads(stream.rpartition("event: error\ndata: ")[2])
+    assert told.pop("error")["type"] == "invalid_request_error"
+    assert told == {"message": "context overflow", "type": "server_error"}
+
+
