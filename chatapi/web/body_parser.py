@@ -118,6 +118,7 @@ class BodyParser:
         *,
         is_ticket: bool = False,
         is_resolved: bool = False,
+        ignored_parameters: frozenset[str] = frozenset(),
     ) -> ParsedRequest:
         """Return the request in the pieces of a body; raises `InvalidRequest`, `UnresolvedReferences` or
         `ParserUnavailable`.
@@ -125,7 +126,7 @@ class BodyParser:
         The list is empty afterwards, or has the body if that refers to earlier answers. Cancelling the caller
         while its body is parsed kills the child.
         """
-        task = Task(protocol, default_model, is_ticket, is_resolved, CPU_LIMIT_S)
+        task = Task(protocol, default_model, is_ticket, is_resolved, ignored_parameters, CPU_LIMIT_S)
         async with self._turn:
             outcome, content, state = await self._ask(task, pieces)
         if outcome.references:

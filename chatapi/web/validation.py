@@ -5,7 +5,7 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from django.conf import settings
@@ -113,7 +113,11 @@ async def _parse(
     """Return the request in the pieces of a body. Raises `InvalidRequest` or `UnresolvedReferences`."""
     default_model = None if dialect.requires_model else settings.DEFAULT_MODEL
     protocol = exchange.kind.protocol
-    flags = {"is_ticket": exchange.kind.is_ticket, "is_resolved": is_resolved}
+    options: dict[str, Any] = {
+        "is_ticket": exchange.kind.is_ticket,
+        "is_resolved": is_resolved,
+        "ignored_parameters": dialect.ignored_parameters,
+    }
     n_bytes = sum(map(len, pieces))
     if n_bytes > settings.MAX_BODY_BYTES:
         raise errors.body_too_large()
@@ -121,12 +125,12 @@ async def _parse(
         turn = await services.counting_turns.acquire(caller.organization_id)
         exchange.rooms.append(turn)
         try:
-            return await services.parser.parse(pieces, protocol, default_model, **flags)
+            return await services.parser.parse(pieces, protocol, default_model, **options)
         finally:
             turn.release()  # it may be parsed again, with what it refers to
     if n_bytes > LARGE_BYTES:
-        return await services.parser.parse(pieces, protocol, default_model, **flags)
-    return parsed_request.parse(b"".join(pieces), protocol, default_model, **flags)
+        return await services.parser.parse(pieces, protocol, default_model, **options)
+    return parsed_request.parse(b"".join(pieces), protocol, default_model, **options)
 
 
 async def redeem(exchange: Exchange, services: Services, secret: str) -> ValidatedRequest:

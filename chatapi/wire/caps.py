@@ -61,7 +61,8 @@ MAX_NAME_CHARS: Final = 64
 # Ids that other servers gave: tool calls, files, sounds.
 MAX_ID_CHARS: Final = 256
 MAX_USER_CHARS: Final = 512
-MAX_SAFETY_IDENTIFIER_CHARS: Final = 128
+# OpenAI's.
+MAX_SAFETY_IDENTIFIER_CHARS: Final = 64
 MAX_CACHE_KEY_CHARS: Final = 512
 MAX_DESCRIPTION_CHARS: Final = 65_536
 

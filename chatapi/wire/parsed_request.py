@@ -7,9 +7,10 @@ on: the web process never decodes or encodes the request again.
 
 import msgspec
 
-from chatapi.wire import requests
+from chatapi.wire import request_body, requests
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.protocols import PROTOCOLS
+from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.protocols import PROTOCOLS, Protocol
 
 
 class RequestSummary(msgspec.Struct, frozen=True, array_like=True):
@@ -75,23 +76,36 @@ def parse(
     *,
     is_ticket: bool = False,
     is_resolved: bool = False,
+    ignored_parameters: frozenset[str] = frozenset(),
 ) -> ParsedRequest:
     """Return the request that `body` holds; see `protocols.protocol.Parser`.
 
-    `is_resolved`: the service has added what the client's body refers to.
+    `is_resolved`: the service has added what the client's body refers to. `ignored_parameters` are left out
+    where a value of them is wrong.
     """
     row = PROTOCOLS[protocol]
-    if is_resolved:
-        assert row.parse_resolved is not None, "its parser knows no references"
-        request = row.parse_resolved(body, default_model)
-    else:
-        request = row.parse(body, default_model, is_ticket=is_ticket)
+    try:
+        request = _request(row, body, default_model, is_ticket=is_ticket, is_resolved=is_resolved)
+    except InvalidRequest as error:
+        if (error.param or "").partition(".")[0] not in ignored_parameters:
+            raise
+        body = request_body.without(body, ignored_parameters)
+        request = _request(row, body, default_model, is_ticket=is_ticket, is_resolved=is_resolved)
     # Nothing runs for it, so no content is kept.
     if row.counts_tokens:
         return _parsed(request, b"", prompt_tokens=request.prompt_tokens_estimate)
     # Apart, because it goes to another key in Redis; a worker never needs it.
     state, request = request.state, msgspec.structs.replace(request, state=b"")
     return _parsed(request, requests.to_bytes(request), state)
+
+
+def _request(
+    row: Protocol, body: bytes, default_model: str | None, *, is_ticket: bool, is_resolved: bool
+) -> GenerationRequest:
+    if is_resolved:
+        assert row.parse_resolved is not None, "its parser knows no references"
+        return row.parse_resolved(body, default_model)
+    return row.parse(body, default_model, is_ticket=is_ticket)
 
 
 def read(content: bytes) -> ParsedRequest:

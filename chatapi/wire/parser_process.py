@@ -33,6 +33,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     default_model: str | None
     is_ticket: bool
     is_resolved: bool
+    ignored_parameters: frozenset[str]
     cpu_limit_s: float
 
 
@@ -101,6 +102,7 @@ def _parse(task: Task, body: bytes) -> tuple[Outcome, bytes, bytes]:
             task.default_model,
             is_ticket=task.is_ticket,
             is_resolved=task.is_resolved,
+            ignored_parameters=task.ignored_parameters,
         )
     except InvalidRequest as error:
         refusal = Refusal(error.message, error.param, error.code, error.status, error.is_stream)

@@ -7,7 +7,7 @@ kept in `extras` for deployments that ask for it; anything else is dropped and n
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -40,6 +40,12 @@ def read(
     except InvalidRequest as error:
         error.is_stream = _asks_for_stream(body)
         raise
+
+
+def without(body: bytes, names: Collection[str]) -> bytes:
+    """Return the body, which was decoded before, without these parameters."""
+    sent = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return _encoder.encode({name: value for name, value in sent.items() if name not in names})
 
 
 def client_parameters(request_type: type[msgspec.Struct]) -> list[str]:

@@ -171,8 +171,6 @@ BOMB = "(a+)+" * 50 + "$"
 PARAMETERS: list[tuple[str, Any, str]] = [
     ("stream", "true", "invalid_type"),
     ("stream", 1, "invalid_type"),
-    ("stream_options", True, "invalid_type"),
-    ("stream_options", {"include_usage": "yes"}, "invalid_type"),
     ("n", 0, "invalid_value"),
     ("n", 129, "invalid_value"),
     ("stop", ["x"] * 100, "invalid_value"),
@@ -215,6 +213,42 @@ def test_a_parameter_that_makes_no_sense_is_named(suspect: Client, name: str, va
     status, shown, param = refusal(suspect.send("POST", CHAT, chat(**{name: value})))
     assert (status, shown) == (400, code)
     assert (param or "").startswith(("audio", name))
+
+
+WRONG_OPTIONS: list[Any] = [True, "yes", [], 0, {"include_usage": "yes"}, {"include_usage": {}}]
+WITH_OPTIONS = pytest.mark.parametrize(("path", "body"), [("chat/completions", chat), ("completions", text)])
+
+
+@WITH_OPTIONS
+@pytest.mark.parametrize("options", WRONG_OPTIONS, ids=str)
+@pytest.mark.parametrize("dialect", ["openai", "llama", "bitseek"])
+def test_wrong_stream_options_are_named(
+    suspect: Client, dialect: str, path: str, body: Callable[..., bytes], options: Any
+) -> None:
+    status, code, param = refusal(suspect.send("POST", f"/{dialect}/v1/{path}", body(stream_options=options)))
+    assert (status, code) == (400, "invalid_type")
+    assert (param or "").startswith("stream_options")
+
+
+@WITH_OPTIONS
+@pytest.mark.parametrize("options", WRONG_OPTIONS, ids=str)
+@pytest.mark.parametrize("prefix", ["", "/opentoken"])
+def test_opentoken_ignores_stream_options_whatever_they_are(
+    client: Client, prefix: str, path: str, body: Callable[..., bytes], options: Any
+) -> None:
+    for stream in (True, False):
+        sent = body(stream=stream, stream_options=options)
+        assert client.send("POST", f"{prefix}/v1/{path}", sent).status == 200
+    answer = client.send("POST", f"{prefix}/v1/{path}", body(stream=True, stream_options=options))
+    *_, usage, done, rest = answer.body.split(b"\n\n")
+    assert (done, rest) == (b"data: [DONE]", b"")
+    assert json.loads(usage.removeprefix(b"data: "))["choices"] == []
+    # All else is still checked.
+    assert refusal(client.send("POST", f"{prefix}/v1/{path}", body(stream_options=options, n=0))) == (
+        400,
+        "invalid_value",
+        "n",
+    )
 
 
 PROMPTS: list[Any] = [

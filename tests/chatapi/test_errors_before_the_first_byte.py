@@ -277,6 +277,28 @@ def test_an_upstreams_refusal_has_its_own_status(
     assert receipt["error"] == {"code": answer.error["code"], "message": kept}
 
 
+@pytest.mark.parametrize("model", [name for name, (status, *_) in UPSTREAM.items() if status == 400])
+def test_llama_tells_what_an_upstream_finds_invalid_inside_the_stream(
+    client: Client, installation: Installation, model: str
+) -> None:
+    """Its document: a validation that fails before the generation is an error event, without a role frame."""
+    answer = client.complete(model, stream=True, dialect="llama")
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    event, data, *rest = answer.body.decode().split("\n")
+    assert (event, rest) == ("event: error", ["", ""])
+    told = json.loads(data.removeprefix("data: "))
+    whole = client.complete(model, dialect="llama")
+    assert error_of(whole) == UPSTREAM[model]
+    assert told["error"] == whole.error
+    assert (told["message"], told["type"]) == (whole.error["message"], whole.error["type"])
+    assert installation.receipt(answer.headers["x-generation-id"])["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("model", [name for name, (status, *_) in UPSTREAM.items() if status != 400])
+def test_llama_has_a_status_for_every_other_failure(client: Client, model: str) -> None:
+    assert error_of(client.complete(model, stream=True, dialect="llama")) == UPSTREAM[model]
+
+
 @BOTH_WAYS
 def test_an_upstreams_retry_after_is_passed_on(client: Client, stream: bool) -> None:
     headers = client.complete("status-429", stream=stream).headers

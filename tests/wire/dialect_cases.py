@@ -192,6 +192,8 @@ CHATS = {
     "failure-in-a-tool-call": Case([Started(), *WEATHER[:2], FAILURE]),
 }
 
+LOGPROBS = {"logprobs": True}
+"""The context of a text completion whose client asked for log probabilities."""
 ONCE: list[AnyDelta] = [Text(" Once"), Text(" upon"), Text(" a")]
 COMPLETIONS = {
     "completion": Case([Started(), *ONCE, Finished("length"), Usage(4, 3)], is_text=True),
@@ -200,7 +202,7 @@ COMPLETIONS = {
     ),
     "completion-echo-logprobs": Case(
         [
-            Started(),
+            Started(context=LOGPROBS),
             Text(
                 "Say é",
                 logprobs=[logprob("Say", UNKNOWN_LOGPROB), logprob(" é", -1.5, (" é", -1.5), (" a", -2.0))],
@@ -214,7 +216,7 @@ COMPLETIONS = {
     ),
     "completion-prompts": Case(
         [
-            Started(),
+            Started(context=LOGPROBS),
             Text("a", 0, [logprob("a", -0.5)]),
             Text("b", 1, [logprob("b", -0.5)]),
             Text("cd", 0, [logprob("c", -0.5), logprob("d", -0.5)]),

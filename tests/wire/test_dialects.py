@@ -8,11 +8,23 @@ from typing import Any
 
 import pytest
 
-from chatapi.wire.deltas import AnyDelta, Finished, Started, Text, Usage
+from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
-from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, SEEDS, TRANSCRIPTS, Case, transcripts
+from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
+from tests.wire.dialect_cases import (
+    CASES,
+    CHATS,
+    COMPLETIONS,
+    END,
+    FAILURE,
+    SEEDS,
+    TRANSCRIPTS,
+    Case,
+    logprob,
+    transcripts,
+)
 
 GOLDEN = dict(transcripts())
 WHOLE = [name for name, case in CASES.items() if not case.has_failed]
@@ -66,6 +78,30 @@ def test_a_bodys_text_offsets_are_the_streams(dialect: str, case: str) -> None:
         ]
         offsets = [offset for piece in pieces for offset in piece["text_offset"]]
         assert offsets == (whole["logprobs"] or {}).get("text_offset", [])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("case", ["completion-echo-logprobs", "completion-prompts"])
+def test_each_chunk_has_the_four_lists_if_log_probabilities_were_requested(dialect: str, case: str) -> None:
+    lists = {"tokens", "text_offset", "token_logprobs", "top_logprobs"}
+    for choice in choices(CASES[case].stream(dialect)):
+        assert choice["logprobs"].keys() == lists
+        if not choice["text"] and choice["finish_reason"]:
+            assert not any(choice["logprobs"].values())
+    without = Case([Started(), *CASES[case].deltas[1:]], CASES[case].answer, is_text=True)
+    assert choices(without.stream(dialect))[-1]["logprobs"] is None
+
+
+def test_only_the_first_token_of_an_echoed_prompt_has_no_probability() -> None:
+    (choice,) = json.loads(COMPLETIONS["completion-echo-logprobs"].body("openai"))["choices"]
+    assert choice["logprobs"]["token_logprobs"] == [None, -1.5, -0.5, -0.125, -0.25]
+    assert [alternatives is None for alternatives in choice["logprobs"]["top_logprobs"]] == [
+        True,
+        *[False] * 4,
+    ]
+    told = Case([Started(), Text("a", logprobs=[logprob("a", UNKNOWN_LOGPROB, ("b", -0.5))]), *END], {}, True)
+    (choice,) = json.loads(told.body("openai"))["choices"]
+    assert choice["logprobs"]["token_logprobs"] == [UNKNOWN_LOGPROB]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -144,6 +180,14 @@ def test_only_llama_tells_an_invalid_request_inside_the_stream() -> None:
         for kind in (chat, text_completions)
     }
     assert written == {"openai": None, "opentoken": None, "bitseek": None, "llama": event}
+
+
+def test_llamas_error_in_mid_stream_is_its_documents() -> None:
+    failure = Failed("context overflow", "invalid_request_error", "context_length_exceeded", status=400)
+    stream = Case([Started(), Text("Hi"), failure]).stream("llama").decode()
+    told = json.loads(stream.rpartition("event: error\ndata: ")[2])
+    assert told.pop("error")["type"] == "invalid_request_error"
+    assert told == {"message": "context overflow", "type": "server_error"}
 
 
 def test_the_first_wish_that_is_not_empty_chooses_the_dialect() -> None:

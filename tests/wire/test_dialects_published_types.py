@@ -10,6 +10,7 @@ from openai._models import construct_type
 from openai.lib.streaming.chat._completions import ChatCompletionStreamState
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.completion_choice import Logprobs
 from openai.types.shared import ErrorObject
 from pydantic import ValidationError
 
@@ -19,9 +20,27 @@ from tests.wire.dialect_cases import CASES, CHATS, COMPLETIONS, FAILURE, Case
 
 STREAMED_CUSTOM_TOOLS = "tool-calls"
 """The types of chunks know function calls only, those of messages custom tools as well."""
+ECHOED = "completion-echo-logprobs"
 
 
-class StreamedChoice(CompletionChoice):
+class EchoedLogprobs(Logprobs):
+    """The published type has a probability for each token; the first one of an echoed prompt has none, and
+    OpenAI's own answers and vLLM's have null for it.
+    """
+
+    token_logprobs: list[float | None] | None = None  # type: ignore[assignment]
+    top_logprobs: list[dict[str, float] | None] | None = None  # type: ignore[assignment]
+
+
+class EchoedChoice(CompletionChoice):
+    logprobs: EchoedLogprobs | None = None
+
+
+class EchoedCompletion(Completion):
+    choices: list[EchoedChoice]  # type: ignore[assignment]
+
+
+class StreamedChoice(EchoedChoice):
     """The published type says that the finish_reason of a text completion is never null; OpenAI's own streams
     say null until the end.
     """
@@ -67,7 +86,8 @@ def test_every_text_chunk_is_of_the_published_type(dialect: str, case: str) -> N
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("case", [name for name, case in CASES.items() if not case.has_failed])
 def test_every_body_is_of_the_published_type(dialect: str, case: str) -> None:
-    published: type[ChatCompletion] | type[Completion] = Completion if CASES[case].is_text else ChatCompletion
+    text = EchoedCompletion if case == ECHOED else Completion
+    published: type[ChatCompletion] | type[Completion] = text if CASES[case].is_text else ChatCompletion
     published.model_validate_json(CASES[case].body(dialect), strict=True)
 
 
@@ -124,6 +144,8 @@ def test_the_exceptions_are_still_needed() -> None:
     )
     with pytest.raises(ValidationError):
         ChatCompletionChunk.model_validate_json(json.dumps(custom), strict=True)
+    with pytest.raises(ValidationError):
+        Completion.model_validate_json(COMPLETIONS[ECHOED].body("openai"), strict=True)
     with pytest.raises(ValidationError):
         Completion.model_validate_json(
             json.dumps(documents(COMPLETIONS["completion"], "openai")[0]), strict=True

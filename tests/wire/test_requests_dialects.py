@@ -4,12 +4,15 @@ of refusals.
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.parsed_request import parse
+from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.requests import refuse_idle_stream_options
@@ -91,6 +94,29 @@ def test_stream_options_say_whether_usage_is_wanted() -> None:
     options = chat(stream_options={})
     assert (options.idle_parameters, options.include_usage) == (("stream_options",), False)
     assert chat(stream_options={"include_usage": True}).include_usage
+
+
+@pytest.mark.parametrize(("name", "body"), [("chat.completions", chat_body), ("completions", text_body)])
+@pytest.mark.parametrize("options", [True, "yes", [], {"include_usage": 1}])
+def test_opentoken_ignores_stream_options_of_any_form(
+    name: str, body: Callable[..., bytes], options: Any
+) -> None:
+    """Its document: any `stream_options` field that a client sends is ignored."""
+    sent = body(stream=True, stream_options=options, seed=2**60, unknown=1.0)
+    for dialect, row in PROTOCOLS[name].dialects.items():
+        if dialect == "opentoken":
+            parsed = parse(sent, name, None, ignored_parameters=row.ignored_parameters)
+            assert parsed == parse(body(stream=True, seed=2**60, unknown=1.0), name, None)
+            wrong = body(stream=True, stream_options=options, n=0)
+            found = refusal(wrong, partial(_without_options, name, row.ignored_parameters))
+            assert (found.param, found.is_stream) == ("n", True)
+        else:
+            found = refusal(sent, partial(_without_options, name, row.ignored_parameters))
+            assert (found.param or "").startswith("stream_options")
+
+
+def _without_options(name: str, ignored_parameters: frozenset[str], body: bytes) -> Any:
+    return parse(body, name, None, ignored_parameters=ignored_parameters)
 
 
 NO_STREAM: list[Any] = [False, None, "true", 1, []]

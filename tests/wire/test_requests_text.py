@@ -108,6 +108,7 @@ def test_logprobs_may_be_a_boolean_as_the_llama_dialect_has_it(
     assert body.get("logprobs") == forwarded
     assert not isinstance(body.get("logprobs"), bool)
     assert ("logprobs" in body) == (forwarded is not None)
+    assert request.context == ({} if count is None else {"logprobs": True})
 
 
 def test_it_limits_the_output_when_the_client_does_not() -> None:

@@ -118,6 +118,8 @@ class Dialect:
     """Whether a request must name its model."""
     refuses_idle_parameters: bool = False
     """Whether parameters that only affect streams are refused if no stream is requested, or ignored."""
+    ignored_parameters: frozenset[str] = frozenset()
+    """Names of parameters that its document says are ignored: no value of them is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

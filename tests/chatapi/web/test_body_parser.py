@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable
 from subprocess import Popen
+from typing import Any
 
 import pytest
 
@@ -34,21 +35,22 @@ def in_pieces(body: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("body", "endpoint", "default_model", "is_ticket"),
+    ("body", "endpoint", "default_model", "options"),
     [
-        (chat_body(), CHAT, None, False),
-        (b'{"messages":[{"role":"user","content":"hi"}]}', CHAT, "usual", True),
-        (text_body(n=3, dream=1), TEXT, None, False),
-        (LARGE, CHAT, None, False),
+        (chat_body(), CHAT, None, {}),
+        (b'{"messages":[{"role":"user","content":"hi"}]}', CHAT, "usual", {"is_ticket": True}),
+        (chat_body(stream_options=5), CHAT, None, {"ignored_parameters": frozenset({"stream_options"})}),
+        (text_body(n=3, dream=1), TEXT, None, {}),
+        (LARGE, CHAT, None, {}),
     ],
-    ids=["chat", "ticket", "text", "large"],
+    ids=["chat", "ticket", "ignored", "text", "large"],
 )
 async def test_it_answers_as_if_it_were_parsed_here(
-    parser: BodyParser, body: bytes, endpoint: str, default_model: str | None, is_ticket: bool
+    parser: BodyParser, body: bytes, endpoint: str, default_model: str | None, options: dict[str, Any]
 ) -> None:
     for _ in range(2):
-        found = await parser.parse(in_pieces(body), endpoint, default_model, is_ticket=is_ticket)
-        assert found == parse(body, endpoint, default_model, is_ticket=is_ticket)
+        found = await parser.parse(in_pieces(body), endpoint, default_model, **options)
+        assert found == parse(body, endpoint, default_model, **options)
 
 
 @pytest.mark.parametrize(

@@ -19,20 +19,20 @@ class Llama(OpenAI):
     }
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the event that ends a stream that broke off."""
-        return _error_event(failure)
+        """Return the event that ends a stream that broke off: the document has one type for it, also for a
+        context that has overflowed.
+        """
+        return _error_event(failure, "server_error")
 
     @classmethod
     def invalid_stream(cls, failure: Failed) -> bytes | None:
         """Return the error event as the whole stream: no role frame comes before it."""
-        return _error_event(failure)
+        return _error_event(failure, failure.type)
 
 
-def _error_event(failure: Failed) -> bytes:
+def _error_event(failure: Failed, type: str) -> bytes:
     """Return the document's two members, and beside them the envelope without which SDKs take a broken stream
     for a whole one.
     """
     error = {"message": failure.message, "type": failure.type, "param": failure.param, "code": failure.code}
-    return b"event: error\n" + frame(
-        to_json({"message": failure.message, "type": failure.type, "error": error})
-    )
+    return b"event: error\n" + frame(to_json({"message": failure.message, "type": type, "error": error}))

@@ -79,6 +79,8 @@ class OpenAI:
     """Whether a stream has its usage only for a client that asked for it."""
     requires_model: ClassVar[bool] = True
     """Whether a request must name its model."""
+    ignored_parameters: ClassVar[frozenset[str]] = frozenset()
+    """Names of parameters of which no value is wrong."""
     finish_reasons: ClassVar[dict[FinishReason, FinishReason]] = {}
     """What is written for the reasons that the dialect has no word for."""
     new_logprobs: ClassVar[type[Logprobs]] = LogprobObjects
@@ -114,6 +116,7 @@ class OpenAI:
             envelope=cls.envelope,
             requires_model=cls.requires_model,
             refuses_idle_parameters=cls.usage_is_opt_in,
+            ignored_parameters=cls.ignored_parameters,
         )
 
     @classmethod

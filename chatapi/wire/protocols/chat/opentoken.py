@@ -11,6 +11,7 @@ class OpenToken(OpenAI):
     """One chat completion in OpenToken's dialect."""
 
     usage_is_opt_in: ClassVar[bool] = False
+    ignored_parameters: ClassVar[frozenset[str]] = frozenset({"stream_options"})
 
     def failed(self, failure: Failed) -> bytes:
         """Return the frames that end a stream that broke off; in a frame the envelope has three members."""

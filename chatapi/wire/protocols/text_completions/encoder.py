@@ -28,6 +28,7 @@ from chatapi.wire.protocols.chat.llama import Llama
 from chatapi.wire.protocols.chat.openai import OpenAI, to_json
 from chatapi.wire.protocols.chat.opentoken import OpenToken
 from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.upstream_logprobs import UNKNOWN_LOGPROB
 
 # How many tokens in a row may be parts of one character.
 _CHARACTER_TOKENS = 8
@@ -74,6 +75,14 @@ class OpenAIText(OpenAI):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self._text_lengths = [0] * answer.choices_count
+        # Of a piece that has no token.
+        self._no_logprobs = b"null"
+
+    def _started(self, delta: Started) -> bytes:
+        # Seed 003: who asks for log probabilities gets the four lists in each chunk.
+        if "logprobs" in delta.context:
+            self._no_logprobs = to_json(_legacy_logprobs("", (), 0))
+        return super()._started(delta)
 
     def _announcement(self, index: int) -> bytes:
         """Return nothing if there is one choice only: there is no role to tell."""
@@ -103,7 +112,7 @@ class OpenAIText(OpenAI):
         return self._empty_piece(delta.index, self._finish_tail(self._word_for(delta.finish_reason)))
 
     def _empty_piece(self, index: int, tail: bytes) -> bytes:
-        return b'%s{"text":"","index":%d,"logprobs":null,%s' % (self._head, index, tail)
+        return b'%s{"text":"","index":%d,"logprobs":%s,%s' % (self._head, index, self._no_logprobs, tail)
 
     def _word_for(self, finish_reason: FinishReason) -> FinishReason:
         word = super()._word_for(finish_reason)
@@ -140,9 +149,16 @@ def _legacy_logprobs(text: str, tokens: Sequence[TokenLogprob], start: int) -> d
     return {
         "tokens": [token.token for token in tokens],
         "text_offset": [start + offset for offset in _offsets(text, tokens)],
-        "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [_alternatives(token) for token in tokens],
+        "token_logprobs": [None if _is_unknown(token) else token.logprob for token in tokens],
+        "top_logprobs": [None if _is_unknown(token) else _alternatives(token) for token in tokens],
     }
+
+
+def _is_unknown(token: TokenLogprob) -> bool:
+    """Return whether the token has no probability: the first one of an echoed prompt, as nothing is before
+    it.
+    """
+    return token.logprob == UNKNOWN_LOGPROB and not token.top_logprobs
 
 
 def _offsets(text: str, tokens: Sequence[TokenLogprob]) -> Iterator[int]:

@@ -42,10 +42,12 @@ class TextRequest(SharedParameters, frozen=True, tag="text", kw_only=True):
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for. No limit is 16 tokens."""
+        logprobs = None if self.logprobs is None or self.logprobs is False else int(self.logprobs)
         members = self.members(NAME, is_ticket=is_ticket) | {
             "prompt": Texts(self.prompt, self.echo, self.suffix),
             "max_tokens": MAX_TOKENS_DEFAULT if self.max_tokens is None else self.max_tokens,
-            "logprobs": None if self.logprobs is None or self.logprobs is False else int(self.logprobs),
+            "logprobs": logprobs,
+            "context": {} if logprobs is None else {"logprobs": True},
         }
         return GenerationRequest(**members)
 
