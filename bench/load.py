@@ -211,7 +211,7 @@ def costs(ran: Run, load: Load, right: int) -> dict[str, Cost]:
         name: Cost(
             cpu_ms_per_request=round(ran.spent(name) * 1e3 / right, 3),
             cpu_us_per_token=round(ran.spent(name) * 1e6 / tokens, 2),
-            peak_rss_mb=round(processes.peak_rss_mb(pids), 1),
+            peak_pss_mb=round(processes.peak_pss_mb(pids), 1),
             pss_mb=round(processes.pss_mb(pids), 1),
             processes=len(pids),
         )

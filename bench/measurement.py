@@ -18,9 +18,10 @@ class Cost(msgspec.Struct, frozen=True):
 
     cpu_ms_per_request: float
     cpu_us_per_token: float
-    peak_rss_mb: float
     pss_mb: float
     processes: int
+    peak_pss_mb: float = 0
+    """The highest memory; 0 in older files of results."""
 
 
 class Measurement(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class Measurement(msgspec.Struct, frozen=True):
     calibration_ms: float
     """A fixed piece of Python, timed before and after: shows when the machine changed its speed."""
     # `bench.table` adds the rest.
-    rest_rss_mb: float = 0
+    rest_pss_mb: float = 0
     """The target's memory before the run."""
     thread_cpu_ms: dict[str, float] = {}
     """CPU time a request by process and thread; empty unless the service is probed."""

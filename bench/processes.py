@@ -6,7 +6,7 @@ roots: `serve` owns itself but not the web and worker processes below it when th
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -69,9 +69,17 @@ def pss_mb(pids: Iterable[int]) -> float:
     return sum(megabytes(pid, "smaps_rollup", "Pss:") for pid in pids)
 
 
+def peak_pss_mb(pids: Collection[int]) -> float:
+    """Return the highest memory since `reset_peaks`, without what sharing saves of it.
+
+    The kernel knows only the peak of the resident pages; the shared ones among them are counted now.
+    """
+    return peak_rss_mb(pids) - rss_mb(pids) + pss_mb(pids)
+
+
 def rss_mb(pids: Iterable[int]) -> float:
     """Return resident memory now; shared pages count in every process."""
-    return sum(megabytes(pid, "status", "VmRSS:") for pid in pids)
+    return sum(megabytes(pid, "smaps_rollup", "Rss:") for pid in pids)
 
 
 def thread_seconds(pid: int) -> dict[str, float]:
@@ -85,7 +93,7 @@ def thread_seconds(pid: int) -> dict[str, float]:
 
 
 def reset_peaks(pids: Iterable[int]) -> None:
-    """Starts `peak_rss_mb` afresh (proc(5), clear_refs); processes of another user are left as they are."""
+    """Starts the peaks of memory afresh (proc(5), clear_refs); those of another user are left as they are."""
     for pid in pids:
         try:
             (PROC / str(pid) / "clear_refs").write_text("5")

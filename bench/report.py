@@ -37,7 +37,7 @@ HEADINGS = (
     "lag p50 / p99 ms",
     "CPU ms per request",
     "CPU µs per token",
-    "peak RSS / PSS MB",
+    "peak / last PSS MB",
     "problems",
 )
 
@@ -218,7 +218,7 @@ def row(results: Results, target: str) -> list[str]:
         else "",
         cpu_by_process(runs),
         total(runs, lambda cost: cost.cpu_us_per_token, 1),
-        f"{total(runs, lambda cost: cost.peak_rss_mb, 0)} / {total(runs, lambda cost: cost.pss_mb, 0)}",
+        f"{total(runs, lambda cost: cost.peak_pss_mb, 0)} / {total(runs, lambda cost: cost.pss_mb, 0)}",
         problems(runs),
     ]
 

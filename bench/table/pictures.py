@@ -34,7 +34,7 @@ def drawn(parts: Parts) -> dict[str, str]:
         "performance-throughput.svg": bars(
             "Answers a second, 64 tokens, 32 at once", throughput(parts), is_stacked=False, digits=0
         ),
-        "performance-memory.svg": bars("Memory with 1,000 streams, MB (peak RSS)", memory(parts), digits=0),
+        "performance-memory.svg": bars("Memory with 1,000 streams, MB", memory(parts), digits=0),
         "performance-cpu.svg": bars("CPU time of a 64-token stream, ms", cpu_by_process(parts), digits=2),
     }
 
@@ -53,7 +53,8 @@ def throughput(parts: Parts) -> Bars:
 
 def memory(parts: Parts) -> Bars:
     """Return the median peak memory of each process under 1,000 streams."""
-    return pieces(parts, "crowd", "peak_rss_mb")
+    rows = pieces(parts, "crowd", "peak_pss_mb")
+    return {name: row for name, row in rows.items() if any(row.values())}  # not of older files of results
 
 
 def cpu_by_process(parts: Parts) -> Bars:

@@ -79,9 +79,9 @@ def cpu_us_per_token(run: Measurement) -> float | None:
     return summed(run, lambda cost: cost.cpu_us_per_token)
 
 
-def peak_rss_mb(run: Measurement) -> float | None:
-    """Return the highest resident memory of all of the target's processes, added."""
-    return summed(run, lambda cost: cost.peak_rss_mb)
+def peak_pss_mb(run: Measurement) -> float | None:
+    """Return the highest memory of each of the target's processes, added; None in older files of results."""
+    return summed(run, lambda cost: cost.peak_pss_mb) or None
 
 
 def longest_turn_ms(run: Measurement) -> float | None:
@@ -161,7 +161,7 @@ ROWS = (
         ratio(lag_p99_ms, FLOOR, "1+1 alone"),
         (1.3, 1.3),
     ),
-    Row("crowd-rss", "crowd", "their memory, MB", value(peak_rss_mb, "1+1 alone"), (400, 550), digits=0),
+    Row("crowd-memory", "crowd", "their memory, MB", value(peak_pss_mb, "1+1 alone"), (400, 550), digits=0),
     Row(
         "prompt-cpu",
         "large prompt",

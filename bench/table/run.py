@@ -128,7 +128,7 @@ def run_once(part: Part, fleet: Fleet, contestant: Contestant, seconds: float) -
     if variant:
         target = used_as(target, variant, fleet.folder)
     groups = processes.process_groups(target.find_roots())
-    rest_rss_mb = round(sum(map(processes.rss_mb, groups.values())), 1)
+    rest_pss_mb = round(sum(map(processes.pss_mb, groups.values())), 1)
     is_probed = bool(variant and variant.service == "probed")
     before, began = thread_seconds(target) if is_probed else {}, time.perf_counter()
     scenario = SCENARIOS[part.scenario]
@@ -138,7 +138,7 @@ def run_once(part: Part, fleet: Fleet, contestant: Contestant, seconds: float) -
         for name, now in (thread_seconds(target) if is_probed else {}).items()
     }
     turns = longest_turns_ms(target, fleet.folder, began, time.perf_counter()) if is_probed else {}
-    return msgspec.structs.replace(run, rest_rss_mb=rest_rss_mb, thread_cpu_ms=spent, longest_turn_ms=turns)
+    return msgspec.structs.replace(run, rest_pss_mb=rest_pss_mb, thread_cpu_ms=spent, longest_turn_ms=turns)
 
 
 def thread_seconds(target: Target) -> dict[str, float]:

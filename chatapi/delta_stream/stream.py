@@ -104,10 +104,10 @@ class DeltaStream:
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         with redis_errors():
             found = await self._asking.call("MGET", *keys)
-        jobs = [self._job(data) for data in found[: len(ids)]]
+        # Each goes as soon as it is decoded: a large one must not stay in memory beside the others' copies.
+        jobs = [self._job(found.pop(0)) for _ in ids]
         return [
-            (job, None if flag is None else Cancellation(flag))
-            for job, flag in zip(jobs, found[len(ids) :], strict=True)
+            (job, None if flag is None else Cancellation(flag)) for job, flag in zip(jobs, found, strict=True)
         ]
 
     def _job(self, data: bytes | None) -> Job | None:

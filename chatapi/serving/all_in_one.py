@@ -17,6 +17,7 @@ from chatapi.serving import embedded_valkey, first_start, preflight
 from chatapi.serving.first_start import Credentials
 from chatapi.serving.greeting import base_url, first_start_message, greeting
 from chatapi.serving.preflight import CannotStart
+from chatapi.serving.process_tuning import give_memory_back
 from chatapi.serving.supervisor import Program, Say, Supervisor
 
 READY_WITHIN_S = 60.0
@@ -60,6 +61,7 @@ def prepare_database(say: Say) -> Credentials | None:
     connection.close()
     if connection.vendor == "postgresql":
         connection.close_pool()  # type: ignore[attr-defined]  # the pool's threads must end before a fork
+    give_memory_back()
     return credentials
 
 

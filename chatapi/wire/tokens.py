@@ -62,7 +62,7 @@ class VocabularyError(RuntimeError):
 
 
 def warm(*encodings: str) -> None:
-    """Load these encodings (default: the default one) now, 0.4 s and 80 MB, not in the first request."""
+    """Load these encodings (default: the default one) now, 0.4 s and 45 MB, not in the first request."""
     for encoding in encodings or (DEFAULT_ENCODING,):
         _encoding(encoding)
 
@@ -223,4 +223,7 @@ def _load(name: str) -> tiktoken.Encoding:
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
         raise VocabularyError(f"{path} is missing or damaged: it is {name} of tiktoken with SHA-256 {sha256}")
     os.environ["TIKTOKEN_CACHE_DIR"] = str(_VOCABULARY)
-    return tiktoken.get_encoding(name)
+    encoding = tiktoken.get_encoding(name)
+    # Its own tables have all of it: this copy, a third of the memory, is for pickling an encoding.
+    encoding._mergeable_ranks.clear()
+    return encoding

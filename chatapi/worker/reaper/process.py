@@ -13,6 +13,7 @@ from chatapi.concurrency import supervise
 from chatapi.process_metrics import publish_forever
 from chatapi.redis_servers import RedisServers
 from chatapi.serving.liveness import alive
+from chatapi.serving.process_tuning import give_memory_back
 from chatapi.serving.watchdog import watched
 from chatapi.worker.reaper.garbage_collection import collect_garbage
 from chatapi.worker.reaper.housekeeping import keep_house
@@ -26,6 +27,7 @@ from usage.payment import configuration
 
 def run() -> None:
     """Run the reaper, the housekeeping and the garbage collection until a signal."""
+    give_memory_back()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run())
 
