@@ -200,9 +200,7 @@ def test_a_tier_above_the_usual_price_goes_only_to_deployments_that_ask_for_it(t
 
 @pytest.mark.parametrize("tier", ["auto", "default", "flex"])
 def test_any_other_tier_goes_to_all(tier: str) -> None:
-    body = upstream_body(
-        chat(service_tier=tier), model="m", max_output_tokens=9, extra_parameters=NOTHING
-    )
+    body = upstream_body(chat(service_tier=tier), model="m", max_output_tokens=9, extra_parameters=NOTHING)
     assert body["service_tier"] == tier
     assert ignored_parameters(summary(service_tier=tier), NOTHING) == ()
 
