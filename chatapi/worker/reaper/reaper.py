@@ -30,7 +30,12 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Failed
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.worker.runs.heavy_work import in_thread
-from chatapi.worker.runs.run_usage import RunUsage, counted_completion, prompt_tokens
+from chatapi.worker.runs.run_usage import (
+    RunUsage,
+    counted_completion,
+    counted_tokens,
+    prompt_tokens,
+)
 from usage.books import ledger
 from usage.books.ledger import Orphan, Settlement
 from usage.database.clock import database_now
@@ -172,14 +177,11 @@ def _settlement(
     if not sealed.is_whole:
         # Redis has lost a part of the log: the last heartbeat's count may be higher.
         completion = max(completion, min(orphan.completion_tokens, orphan.completion_tokens_cap))
-    reasoning = usage.reasoning_tokens
-    if reasoning is not None:
-        reasoning = min(reasoning, completion)
     return Settlement(
         orphan.id,
         orphan.fence,
         Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
-        Tokens(prompt_tokens(request), completion, None, reasoning) if completion else Tokens(),
+        counted_tokens(orphan, usage, prompt_tokens(request), completion) if completion else Tokens(),
         UsageSource.COUNTED if completion else UsageSource.NONE,
         error_code=failure.code or "",
         error_message=failure.message,
