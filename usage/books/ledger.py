@@ -195,13 +195,18 @@ class Orphan:
     @classmethod
     def of(cls, row: Sequence[Any]) -> "Orphan":
         """Return the values of `_ORPHANED`, converted from the database's types."""
-        own, price = row[: -len(PRICE_COLUMNS)], row[-len(PRICE_COLUMNS) :]
-        id_, fence, claimed_at, completion_tokens, each, choices_count, *bounds = own
-        # Multiplied in Python: PostgreSQL computes the product in the columns' type, and an overflow would
-        # fail the whole statement.
-        cap = each * choices_count
+        known = dict(zip(_ORPHANED, row, strict=True))
         return cls(
-            to_uuid(id_), fence, claimed_at is not None, completion_tokens, cap, *bounds, Price(*price)
+            to_uuid(known["id"]),
+            known["fence"],
+            known["claimed_at"] is not None,
+            known["completion_tokens"],
+            # Multiplied in Python: PostgreSQL computes the product in the columns' type, and an overflow
+            # would fail the whole statement.
+            known["max_output_tokens"] * known["choices_count"],
+            known["max_prompt_tokens"],
+            known["reserved_nanodollars"],
+            Price(*(known[name] for name in PRICE_COLUMNS)),
         )
 
 
