@@ -83,6 +83,10 @@ class Started(Delta, tag=1, frozen=True):
     """Our estimate of the prompt, for protocols that begin with it; `Usage` has what is charged."""
     model: str | None = None
     """The name of the model that answers, where it is not the requested one."""
+    prompt_usage: "Usage | None" = None
+    """The upstream's own figures of the prompt, if it sends them before its answer. They are charged if the
+    answer is cut off, because we can't count pictures.
+    """
 
 
 class _Said(Delta, frozen=True):

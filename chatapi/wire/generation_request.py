@@ -101,9 +101,18 @@ class GenerationRequest(
 
     @property
     def extra_names(self) -> tuple[str, ...]:
-        """Names of the engine parameters that were sent, or that marks in the prompt stand for."""
+        """Names of the parameters that only deployments get that ask for them: those of engines, that of
+        marks in the prompt, and that of a dear tier.
+        """
         has_marks = bool(self.tool_cache_marks) or self.prompt.has_cache_marks
-        return tuple(dict.fromkeys((*self.extras, *(["cache_control"] if has_marks else ()))))
+        marks = ["cache_control"] if has_marks else []
+        tier = [parameters.SERVICE_TIER] if self.has_dear_tier else []
+        return tuple(dict.fromkeys((*self.extras, *marks, *tier)))
+
+    @property
+    def has_dear_tier(self) -> bool:
+        """Return whether it asks for a tier above the usual price."""
+        return self.service_tier in parameters.DEAR_TIERS
 
     @property
     def stop_sequences(self) -> tuple[str, ...]:

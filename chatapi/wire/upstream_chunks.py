@@ -86,6 +86,7 @@ class ChunkReader:
         self._choices: dict[int, _ChoiceState] = {}
         self._finished = 0
         self._usage = UsageReader(choices_per_prompt=max(1, choices // prompts))
+        self._has_one_prompt = prompts == 1
         self._started = Started()
         self.is_cut = False
         """A choice was ended by our limit: the upstream would go on."""
@@ -158,11 +159,11 @@ class ChunkReader:
         return [] if usage is None else [usage]
 
     def _read_chunk(self, chunk: Chunk, batch: list[AnyDelta]) -> None:
-        if not self.has_started:
-            self._read_head(chunk)
         before = len(batch)
         for position, choice in enumerate(chunk.choices or ()):
             self._read_choice(choice, position if choice.index is None else choice.index, batch)
+        if not self.has_started:
+            self._read_head(chunk)
         if chunk.usage is None and len(batch) == before + 1 and type(batch[-1]) is Text:
             self._usage.said += 1  # what nearly every chunk is
         else:
@@ -172,8 +173,13 @@ class ChunkReader:
         """Keep what the first chunk says of all; it may come before the first delta."""
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
+        # Of several prompts, an early usage may be that of one. One behind the whole answer is not early.
+        is_early = self._has_one_prompt and not self.is_complete
+        usage = chunk.usage.of_prompt() if chunk.usage is not None and is_early else None
         self._started = Started(
-            known.system_fingerprint or chunk.system_fingerprint, known.service_tier or tier
+            known.system_fingerprint or chunk.system_fingerprint,
+            known.service_tier or tier,
+            prompt_usage=usage or known.prompt_usage,
         )
 
     def _read_done(self, batch: list[AnyDelta]) -> None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from chatapi.wire.generation_request import GenerationRequest, check_fields
+from chatapi.wire.parameters import SERVICE_TIER
 from chatapi.wire.prompts import PROMPTS
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -77,6 +78,8 @@ def _forwarded(request: GenerationRequest, model: str, extra_parameters: frozens
                 _translate(message, extra_parameters)
         elif name in _FORWARDED:
             body[name] = value
+    if request.has_dear_tier and SERVICE_TIER not in extra_parameters:
+        del body[SERVICE_TIER]
     extras = {name: value for name, value in request.extras.items() if name in extra_parameters}
     return body | extras | {"model": model}
 

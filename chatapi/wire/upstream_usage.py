@@ -19,13 +19,15 @@ The kinds of input have several names; the first one that is present counts:
                              (LiteLLM), cache_creation_input_tokens (Anthropic), or the sum of the next two
     written for 5 min, 1 h   ephemeral_5m_input_tokens, ephemeral_1h_input_tokens (Anthropic, LiteLLM)
 
+Reasoning is part of the completion, but not for xAI, and some gateways of Gemini: their total says so.
+
 `prompt_tokens` includes all kinds. Anthropic's `input_tokens`, which some gateways pass on in its place, is
 the uncached input only.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 
@@ -46,6 +48,8 @@ from chatapi.wire.deltas import (
 
 # So many of a choice may come in no chunk: the one that ends it.
 HIDDEN_TOKENS = 1
+# More is in no context.
+_MAX_TOKENS = 2**31 - 1
 _WITH_TOKENS = (Text, Refusal, Reasoning, ToolCall, Audio, Vector)
 _WITHOUT_TOKENS = (Started, Annotations, Finished, Usage, Failed)
 assert {*_WITH_TOKENS, *_WITHOUT_TOKENS} == set(get_args(AnyDelta)), "a delta has tokens or has none"
@@ -73,6 +77,8 @@ class SentUsage(msgspec.Struct, gc=False):
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: Any = None
+    """Of any type: a wrong one must not spoil the other numbers."""
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _CompletionDetails | None = None
     input_tokens: int | None = None
@@ -98,6 +104,8 @@ class SentUsage(msgspec.Struct, gc=False):
         reasoning = (
             self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
         )
+        if reasoning and reasoning > 0 and self.total_tokens == prompt + completion + reasoning:
+            completion += reasoning  # counted apart
         return Usage(
             prompt,
             completion,
@@ -106,6 +114,13 @@ class SentUsage(msgspec.Struct, gc=False):
             cache_write_tokens=written,
             cache_write_1h_tokens=None if written is None else _at_most(written, for_1h),
         )
+
+    def of_prompt(self) -> Usage | None:
+        """Return what it says of the prompt; None if that is nothing, zero, as of one that is not read yet,
+        or more than can be.
+        """
+        found = msgspec.structs.replace(self, completion_tokens=0, completion_tokens_details=None).value()
+        return found if found is not None and 0 < found.prompt_tokens <= _MAX_TOKENS else None
 
     def _written(self, details: _PromptDetails) -> tuple[int | None, int | None]:
         """The tokens written to the cache, and those of them that it keeps for an hour."""

@@ -25,6 +25,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "org/with-slash": {},
     "steady": {"tokens": 1000, "rate": 40},
     "three-then-silence": {"tokens": 1000, "stall_after": 3},
+    "counts-pictures": {"tokens": 1000, "stall_after": 3, "usage_every_chunk": True, "prompt_tokens": 900},
     "begins-late": {"ttft_ms": 600},
     "refuses-late": {"ttft_ms": 600, "status": 500},
     "slow-to-begin": {"ttft_ms": 2_500},

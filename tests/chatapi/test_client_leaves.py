@@ -51,6 +51,20 @@ def test_a_stream_is_cut_and_what_was_sent_is_charged(client: Client, installati
     assert_cancelled(installation.receipt(generation_id), 3)
 
 
+def test_a_client_that_leaves_pays_for_its_pictures(client: Client, installation: Installation) -> None:
+    """Their tokens are only known to the upstream, which has said them before its answer."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    messages = [{"role": "user", "content": [picture]}]
+    with client.asking("counts-pictures", stream=True, messages=messages) as exchange:
+        assert len(list(islice(exchange.texts(), 3))) == 3
+        generation_id = exchange.response.headers["x-generation-id"]
+        exchange.leave()
+    receipt = installation.receipt(generation_id)
+    assert (receipt["outcome"], receipt["usage_source"]) == ("client_cancelled", "counted")
+    assert (receipt["usage"]["prompt_tokens"], receipt["usage"]["completion_tokens"]) == (900, 3)
+    assert receipt["amount_nanodollars"] == 900 * 1_000 + 3 * 2_000
+
+
 @pytest.mark.parametrize("seen", [1, 10])
 def test_an_abandoned_stream_is_charged_for_at_most_two_more_seconds(
     client: Client, installation: Installation, seen: int

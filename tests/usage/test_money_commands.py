@@ -243,6 +243,7 @@ WRONG = [
     ("I11 sent = charged", "UPDATE usage_generation SET cached_tokens = 7"),
     ("I11 sent = charged", "UPDATE usage_generation SET model = 'dear'"),
     ("I11 sent = charged", "UPDATE usage_generation SET budget_day = '2020-01-01'"),
+    ("I11 sent = charged", "UPDATE usage_generation SET end_user_id = 7"),
     ("I15 kept", "DELETE FROM usage_generation"),
 ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
 from chatapi.wire.generation_request import GenerationRequest, check_fields
-from chatapi.wire.parameters import ENGINE_PARAMETERS
+from chatapi.wire.parameters import DEAR_TIERS, ENGINE_PARAMETERS, SERVICE_TIER
 from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -186,6 +186,23 @@ def test_a_deployment_gets_the_extras_that_it_asks_for() -> None:
     assert (body["top_k"], body["model"]) == (40, "m")
     assert not {"min_p", "repetition_penalty", "extras", "ignored", "request"} & set(body)
     assert ignored_parameters(request, frozenset({"top_k"})) == ("min_p", "repetition_penalty")
+
+
+@pytest.mark.parametrize("tier", sorted(DEAR_TIERS))
+def test_a_tier_above_the_usual_price_goes_only_to_deployments_that_ask_for_it(tier: str) -> None:
+    request = chat(service_tier=tier)
+    for extra_parameters, sent in ((NOTHING, None), (frozenset({SERVICE_TIER}), tier)):
+        body = upstream_body(request, model="m", max_output_tokens=9, extra_parameters=extra_parameters)
+        assert body.get("service_tier") == sent
+    assert ignored_parameters(summary(service_tier=tier), NOTHING) == ("service_tier",)
+    assert ignored_parameters(summary(service_tier=tier), frozenset({SERVICE_TIER})) == ()
+
+
+@pytest.mark.parametrize("tier", ["auto", "default", "flex"])
+def test_any_other_tier_goes_to_all(tier: str) -> None:
+    body = upstream_body(chat(service_tier=tier), model="m", max_output_tokens=9, extra_parameters=NOTHING)
+    assert body["service_tier"] == tier
+    assert ignored_parameters(summary(service_tier=tier), NOTHING) == ()
 
 
 NEVER_FORWARDED = "api_base base_url api_key api_version headers extra_headers extra_query extra_body"

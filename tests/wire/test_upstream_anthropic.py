@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from chatapi.wire import upstream_anthropic_request, upstream_request
 from chatapi.wire.completion import collect
-from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Text, ToolCall, Usage
+from chatapi.wire.deltas import AnyDelta, Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
 from chatapi.wire.protocols.messages.request import parse as parse_messages
 from chatapi.wire.upstream_anthropic_request import messages_body
 from chatapi.wire.upstream_api import ANTHROPIC
@@ -115,6 +115,17 @@ def test_what_is_new_or_nothing_is_passed_over() -> None:
         ]
     )
     assert read(body)[1:] == [Text("a"), Finished("stop"), Usage(5, 1, 2)]
+
+
+def test_the_prompts_figures_come_before_the_answer() -> None:
+    """So they are charged if the answer is cut off: nobody else can count pictures."""
+    sent = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 1}
+    beginning = [
+        event("message_start", message={"usage": sent}),
+        event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"}),
+    ]
+    found = ChunkReader(choices=1, max_chunks=9).read(ANTHROPIC.parser().feed(b"".join(beginning)))
+    assert found == [Started(prompt_usage=Usage(5, 0, 2)), Text("a")]
 
 
 @pytest.mark.parametrize(

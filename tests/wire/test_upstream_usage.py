@@ -28,6 +28,55 @@ def test_usage_comes_alone_or_with_the_end_or_with_every_chunk(events: list[Even
     assert read(*events)[-1] == Usage(3, 1)
 
 
+@pytest.mark.parametrize(
+    ("completion", "reasoning", "total", "counted"),
+    [
+        pytest.param(2, 317, 331, Usage(12, 319, None, 317), id="apart, as xAI's grok-3-mini has it"),
+        pytest.param(0, 60, 72, Usage(12, 60, None, 60), id="apart, without an answer"),
+        pytest.param(319, 317, 331, Usage(12, 319, None, 317), id="in the completion"),
+        pytest.param(2, 317, 14, Usage(12, 2), id="left out of the total"),
+        pytest.param(2, 0, 14, Usage(12, 2, None, 0), id="none"),
+        pytest.param(2, -1, 13, Usage(12, 2), id="negative"),
+        pytest.param(2, 317, "331", Usage(12, 2), id="a total of another type"),
+        pytest.param(2, 317, None, Usage(12, 2), id="no total"),
+    ],
+)
+def test_reasoning_that_is_counted_apart_from_the_completion_is_added(
+    completion: int, reasoning: int, total: Any, counted: Usage
+) -> None:
+    details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    usage = {"prompt_tokens": 12, "completion_tokens": completion, "total_tokens": total, **details}
+    assert read(STOP, event({"choices": [], "usage": usage}), DONE)[-1] == counted
+
+
+@pytest.mark.parametrize(
+    ("early", "kept"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 1}, Usage(3, 0)),
+        ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}, Usage(3, 0, 2)),
+        ({"input_tokens": 3, "cache_creation_input_tokens": 2}, Usage(5, 0, cache_write_tokens=2)),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
+        ({"prompt_tokens": 1 << 70, "completion_tokens": 0}, None),
+        ({"completion_tokens": 1}, None),
+        (None, None),
+    ],
+)
+def test_what_it_says_of_the_prompt_before_the_answer_is_kept(
+    early: dict[str, Any] | None, kept: Usage | None
+) -> None:
+    first = event({"choices": [], "usage": early})
+    assert read(first, chunk({"content": "a"}), STOP)[0] == Started(prompt_usage=kept)
+    assert read(chunk({"content": "a"}, usage=early), STOP)[0] == Started(prompt_usage=kept)
+    assert read(chunk({"content": "a"}), first, STOP)[0] == Started()
+
+
+def test_of_several_prompts_an_early_usage_may_be_that_of_one() -> None:
+    reader = ChunkReader(choices=2, max_chunks=9, is_text=True, prompts=2)
+    usage = {"prompt_tokens": 3, "completion_tokens": 1}
+    choices = [{"index": 0, "text": "a"}]
+    assert reader.read([event({"choices": choices, "usage": usage})]) == [Started(), Text("a")]
+
+
 def test_a_usage_of_zero_stays_zero_and_none_stays_none() -> None:
     assert read(STOP, event({"usage": {"prompt_tokens": 0, "completion_tokens": 0}}))[-1] == Usage(0, 0)
     assert read(STOP, DONE)[-1] == Finished("stop")
@@ -212,7 +261,8 @@ def test_a_usage_of_other_types_is_none_and_no_error(usage: object) -> None:
         read(chunk({"content": "a"}, usage=usage), STOP, event({"choices": [], "usage": usage}), DONE) == said
     )
     assert read(chunk({"content": "a"}, usage=LATE), STOP, event({"choices": [], "usage": usage}), DONE) == [
-        *said,
+        Started(prompt_usage=Usage(3, 0)),
+        *said[1:],
         Usage(3, 1),
     ]
 

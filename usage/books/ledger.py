@@ -186,6 +186,32 @@ class Orphan:
     """As of the last heartbeat: the basis of the charge if Redis has lost the deltas too."""
     completion_tokens_cap: int
     """The most that the request allows, over all choices."""
+    max_prompt_tokens: int | None
+    reserved_nanodollars: int
+    price: Price
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "Orphan":
+        """Return the values of `_ORPHANED`, converted from the database's types."""
+        known = dict(zip(_ORPHANED, row, strict=True))
+        return cls(
+            to_uuid(known["id"]),
+            known["fence"],
+            known["claimed_at"] is not None,
+            known["completion_tokens"],
+            # Multiplied in Python: PostgreSQL computes the product in the columns' type, and an overflow
+            # would fail the whole statement.
+            known["max_output_tokens"] * known["choices_count"],
+            known["max_prompt_tokens"],
+            known["reserved_nanodollars"],
+            Price(*(known[name] for name in PRICE_COLUMNS)),
+        )
+
+
+_ORPHANED = (
+    "id", "fence", "claimed_at", "completion_tokens", "max_output_tokens", "choices_count",
+    "max_prompt_tokens", "reserved_nanodollars", *PRICE_COLUMNS,
+)  # fmt: skip
 
 
 def take_over(now: datetime, items: Sequence[TakeOver]) -> list[list[Orphan]]:
@@ -203,14 +229,12 @@ def _take_over(now: datetime, item: TakeOver) -> list[Orphan]:
         worker = CASE WHEN claimed_at IS NULL THEN 'reaper' ELSE worker END
         WHERE id IN (SELECT id FROM usage_generation WHERE state <> 'settled' AND lease_expires_at < %s
                      ORDER BY lease_expires_at LIMIT %s {skip_locked})
-        RETURNING id, fence, claimed_at, completion_tokens, max_output_tokens, choices_count""",  # noqa: S608
+        RETURNING {", ".join(_ORPHANED)}""",  # noqa: S608
         [db_value(now + timedelta(milliseconds=item.lease_ms)), db_value(item.asked_at), item.limit],
     )
     if rows:
         failpoint("reaper.in_tx")
-    # Multiplied in Python: PostgreSQL computes the product in the columns' type, and an overflow would fail
-    # the whole statement.
-    return [Orphan(to_uuid(row[0]), row[1], row[2] is not None, row[3], row[4] * row[5]) for row in rows]
+    return [Orphan.of(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,10 +197,12 @@ def told_is_charged(since: datetime | None) -> Iterator[Difference]:
     wrong = (
         entries(since)
         .filter(_WITH_ROW, kind=Kind.CHARGE)
+        .annotate(end_user=Coalesce("end_user_id", 0))
         .exclude(
             # A generation's kinds of tokens are NULL if the upstream did not report them; the ledger has
             # zeros.
             **{name: Coalesce(f"generation__{name}", 0) for name in TOKEN_COLUMNS},
+            end_user=Coalesce("generation__end_user_id", 0),
             outcome=F("generation__outcome"),
             created_at=F("generation__settled_at"),
             **{name: F(f"generation__{name}") for name in _OWNED},
@@ -222,7 +224,7 @@ _OWNED = ("organization_id", "project_id", "api_key_id", "model", "budget_day")
 
 
 def _owned(row: Generation | LedgerEntry) -> str:
-    return " ".join(str(getattr(row, name)) for name in _OWNED)
+    return " ".join(str(getattr(row, name)) for name in (*_OWNED, "end_user_id"))
 
 
 _HAS_ROW = Exists(Generation.objects.filter(pk=OuterRef("generation_id")))

@@ -172,7 +172,7 @@ def _settlement(
         orphan.id,
         orphan.fence,
         Outcome.WORKER_LOST if orphan.was_started else Outcome.NOT_STARTED,
-        counted_tokens(usage, prompt_tokens(request), completion) if completion else Tokens(),
+        counted_tokens(orphan, usage, prompt_tokens(request), completion) if completion else Tokens(),
         UsageSource.COUNTED if completion else UsageSource.NONE,
         error_code=failure.code or "",
         error_message=failure.message,

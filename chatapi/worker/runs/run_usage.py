@@ -3,9 +3,10 @@
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +20,7 @@ from usage import pricing
 from usage.books.ledger import Claimed, Settlement
 from usage.books.settlement import Attempt
 from usage.models import Outcome, UsageNote, UsageSource
-from usage.pricing import TOKEN_COLUMNS, Tokens
+from usage.pricing import TOKEN_COLUMNS, Price, Tokens
 
 
 class RunUsage:
@@ -33,6 +34,8 @@ class RunUsage:
         self.last_token_ms: int | None = None
         self.has_started = False
         """Whether the delta that announces the choices has passed."""
+        self.prompt: Usage | None = None
+        """The upstream's own figures of the prompt, if it sent them before its answer."""
         self.unsettled_chars = 0
         """The length of the text that the counters keep until they `settle`, or their tokens are read."""
         self._pieces = 0
@@ -66,6 +69,7 @@ class RunUsage:
                     self.reported = delta
                 case Started():
                     self.has_started = True
+                    self.prompt = delta.prompt_usage
                     passing.append(delta)
                 case Failed():
                     passing.append(delta)
@@ -160,6 +164,17 @@ class Ending(Enum):
     FENCED_OFF = "fenced_off"
 
 
+class Bounds(Protocol):
+    """What a running generation, or an orphan, can use at most."""
+
+    @property
+    def max_prompt_tokens(self) -> int | None: ...
+    @property
+    def price(self) -> Price: ...
+    @property
+    def reserved_nanodollars(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """How a run ended. `failure` is published unless it completed or was cancelled on request."""
@@ -234,11 +249,15 @@ def is_plausible(run: Claimed, reported: Usage) -> bool:
     2. The completion is within the cap of each choice.
     3. The amount is at most what was reserved.
     """
-    fits_context = run.max_prompt_tokens is None or reported.prompt_tokens <= run.max_prompt_tokens
     # `best_of` generates more choices than it returns, and all are paid for.
     is_capped = reported.completion_tokens <= run.max_output_tokens * (run.sampled_count or run.choices_count)
-    amount = pricing.amount(_tokens(reported), run.price)
-    return fits_context and is_capped and amount <= run.reserved_nanodollars
+    return is_capped and _is_held(run, _tokens(reported))
+
+
+def _is_held(bounds: Bounds, used: Tokens) -> bool:
+    """Return whether the prompt fits into the context, and the amount into what was reserved."""
+    fits_context = bounds.max_prompt_tokens is None or used.prompt_tokens <= bounds.max_prompt_tokens
+    return fits_context and pricing.amount(used, bounds.price) <= bounds.reserved_nanodollars
 
 
 def believable_count(reported_tokens: int) -> int:
@@ -259,17 +278,26 @@ def _counted(run: Claimed, usage: RunUsage, end: End, prompt_tokens: int) -> tup
     # Nothing was delivered, so nothing is charged, the prompt neither.
     if not counted and end.ending is not Ending.COMPLETED:
         return UsageSource.NONE, Tokens()
-    if run.max_prompt_tokens is not None:
+    return UsageSource.COUNTED, counted_tokens(run, usage, prompt_tokens, counted)
+
+
+def counted_tokens(bounds: Bounds, usage: RunUsage, prompt: int, completion: int) -> Tokens:
+    """Return the tokens to charge for an answer that we count, of our own counts.
+
+    What the upstream said of the prompt before its answer comes before our count, which has no pictures,
+    unless that or its usage is implausible, or it is far below our count.
+    """
+    if bounds.max_prompt_tokens is not None:
         # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.
-        prompt_tokens = min(prompt_tokens, run.max_prompt_tokens)
-    return UsageSource.COUNTED, counted_tokens(usage, prompt_tokens, counted)
-
-
-def counted_tokens(usage: RunUsage, prompt_tokens: int, completion_tokens: int) -> Tokens:
-    """Return the tokens to charge by our own count, of which reasoning is a part."""
+        prompt = min(prompt, bounds.max_prompt_tokens)
     reasoning = usage.reasoning_tokens
-    reasoning = None if reasoning is None else min(reasoning, completion_tokens)
-    return Tokens(prompt_tokens, completion_tokens, None, reasoning)
+    own = Tokens(prompt, completion, None, None if reasoning is None else min(reasoning, completion))
+    if usage.prompt is None or usage.reported is not None:
+        return own
+    if prompt > believable_count(usage.prompt.prompt_tokens):
+        return own
+    sent = replace(_tokens(usage.prompt), completion_tokens=completion, reasoning_tokens=own.reasoning_tokens)
+    return sent if _is_held(bounds, sent) else own
 
 
 def counted_completion(usage: RunUsage, cap: int) -> int:

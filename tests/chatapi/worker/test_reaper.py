@@ -1,6 +1,7 @@
 """What the reaper charges for a lost run, and that it takes no living run for a dead one."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +14,7 @@ from redis.asyncio import Redis
 from chatapi.delta_stream import MAX_SEQ, DeltaStream, Entry, Job, StreamServers
 from chatapi.redis_client import connect
 from chatapi.wire import deltas, requests
-from chatapi.wire.deltas import Failed, Text
+from chatapi.wire.deltas import AnyDelta, Failed, Started, Text, Usage
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker.reaper import reaper as reaper_module
 from chatapi.worker.reaper.reaper import Reaper
@@ -23,7 +24,7 @@ from usage.database import clock
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.errors import DatabaseUnavailable
-from usage.models import Generation, Outcome
+from usage.models import Generation, Kind, Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -104,6 +105,39 @@ async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
+
+
+async def lost(commits: Commits, stream: DeltaStream, person: Person, prompt: str, *said: AnyDelta) -> UUID:
+    """Return a run of this prompt that is lost after it has said this; its model's context has 20 tokens."""
+    bounds = {"max_output_tokens": 5, "prompt_tokens_bound": 20, "max_prompt_tokens": 20}
+    row = await commits.read(admit, person, **bounds)
+    claimed = await commits.write(ledger.claim, ledger.Claim(row.pk, "worker", -1))
+    body = json.dumps({"model": "small", "prompt": prompt}).encode()
+    await stream.keep_again(row.pk, Job("web", requests.to_bytes(parse_text(body))))
+    await stream.publish([Entry(row.pk, claimed.fence, 1, deltas.encode(said))])
+    assert await Reaper(commits, StreamServers([stream])).reap() == 1
+    return row.pk
+
+
+async def test_a_lost_run_never_costs_more_than_was_held(
+    commits: Commits, stream: DeltaStream, alice: Person
+) -> None:
+    """Our tokenizer may find more tokens in a prompt than the model's context has."""
+    run_id = await lost(commits, stream, alice, " the" * 100, Text(" the of to in is that"))
+    row = await commits.read(Generation.objects.get, pk=run_id)
+    assert (row.prompt_tokens, row.completion_tokens) == (20, 5)
+    assert row.amount_nanodollars <= row.reserved_nanodollars
+    assert [entry.kind for entry in await commits.read(list, row.ledger_entries.all())] == [Kind.CHARGE]
+
+
+async def test_of_a_lost_run_the_upstream_has_counted_the_prompt(
+    commits: Commits, stream: DeltaStream, alice: Person
+) -> None:
+    run_id = await lost(
+        commits, stream, alice, " the", Started(prompt_usage=Usage(17, 0, 3)), Text(" the of")
+    )
+    row = await commits.read(Generation.objects.get, pk=run_id)
+    assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (17, 3, 2)
 
 
 ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo": true}')

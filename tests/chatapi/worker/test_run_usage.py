@@ -396,6 +396,45 @@ def test_what_is_free_is_bounded_by_tokens_only() -> None:
     assert judged(Usage(101, 10), free) == OURS
 
 
+LEFT = End(Ending.CLIENT_LEFT, None, (THERE,))
+
+
+def cut_off(prompt: Usage | None, *more: AnyDelta, run: Claimed = PAID) -> Tokens:
+    """Return what an answer costs that its client left, where the upstream has said this of the prompt."""
+    settled = run_usage.settlement(
+        run, REQUEST, heard(Started(prompt_usage=prompt), Text(" the of"), *more), LEFT
+    )
+    assert settled.usage_source is UsageSource.COUNTED
+    return settled.tokens
+
+
+def test_of_an_answer_that_is_cut_off_the_upstream_has_counted_the_prompt() -> None:
+    """A client that leaves before the end must not have its pictures for nothing."""
+    sent = Usage(40, 0, 20, cache_write_tokens=10, cache_write_1h_tokens=5)
+    assert cut_off(sent) == Tokens(40, 2, 20, None, 10, 5)
+    assert cut_off(sent, Reasoning(" the")) == Tokens(40, 3, 20, 1, 10, 5)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more"),
+    [
+        pytest.param(None, [], id="it said nothing"),
+        pytest.param(Usage(101, 0), [], id="more than fits the context"),
+        pytest.param(Usage(49, 0), [], id="more than was held"),
+        pytest.param(Usage(40, 0), [Usage(1 << 70, 2)], id="its usage is implausible"),
+    ],
+)
+def test_if_it_is_not_believed_we_count_the_prompt(prompt: Usage | None, more: list[AnyDelta]) -> None:
+    assert cut_off(prompt, *more) == Tokens(run_usage.prompt_tokens(REQUEST), 2)
+
+
+def test_a_prompt_that_the_upstream_finds_far_too_short_is_counted() -> None:
+    messages = [{"role": "user", "content": " the" * 40}]
+    text = parse_chat(json.dumps({"model": "m", "messages": messages}).encode())
+    settled = run_usage.settlement(PAID, text, heard(Started(prompt_usage=Usage(1, 0)), Text(" the")), LEFT)
+    assert settled.tokens.prompt_tokens == run_usage.prompt_tokens(text)
+
+
 def test_a_receipt_says_that_a_usage_was_added() -> None:
     assert judged(Usage(7, 4, is_added=True)) == (UsageSource.UPSTREAM, UsageNote.ADDED, 7, 4)
     assert judged(Usage(7, 40, is_added=True)) == OURS
