@@ -24,7 +24,7 @@ class Command(BaseCommand):
         parser.epilog = (
             "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
         )
-        parser.add_argument("file", type=Path, metavar="FILE.toml")
+        parser.add_argument("file", type=Path, metavar="FILE.toml", help="the catalog file")
         parser.add_argument(
             "--deactivate-missing",
             action="store_true",
