@@ -44,7 +44,7 @@ class Command(BaseCommand):
         if unset := _unset_keys(catalog):
             self.stdout.write(
                 f"Not set in this environment: {', '.join(unset)}. "
-                "Without it, workers can't ask those deployments."
+                "A worker needs each of them to ask its deployments: set them for the workers, and restart these."
             )
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")
