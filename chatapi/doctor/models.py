@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from chatapi import catalog, upstream_keys
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.models import Deployment, ServedModel
-from chatapi.pages.deployment_pages import call, hint
 from chatapi.pages.deployment_pages import Finding as Answer
+from chatapi.pages.deployment_pages import call, hint
 from usage.books import prices
 
 # Upstreams that are called at the same time.

@@ -146,8 +146,8 @@ def test_it_says_which_keys_are_not_set_where_it_runs(load: Load, monkeypatch: p
     monkeypatch.setenv("SMALL_KEY", " ")
     assert load(text) == [
         "small: unchanged",
-        "Not set in this environment: SMALL_KEY. A worker needs each of them to ask its deployments: set them "
-        "for the workers, and restart these.",
+        "Not set in this environment: SMALL_KEY. "
+        "Set what workers need to ask these deployments, and restart the workers.",
     ]
 
 

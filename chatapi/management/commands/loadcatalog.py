@@ -44,7 +44,7 @@ class Command(BaseCommand):
         if unset := _unset_keys(catalog):
             self.stdout.write(
                 f"Not set in this environment: {', '.join(unset)}. "
-                "A worker needs each of them to ask its deployments: set them for the workers, and restart these."
+                "Set what workers need to ask these deployments, and restart the workers."
             )
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")
