@@ -20,6 +20,7 @@ import yaml
 from django.core.management import load_command_class
 
 from chatapi import local_secrets, settings
+from chatapi.worker.engines import Timeouts
 from tests.chatapi.test_compose import README_SETTINGS
 from tests.installation import ROOT, Installation, die_with_parent, free_port, wait_for
 
@@ -278,6 +279,16 @@ def test_nginx_asks_a_process_that_was_restarted_before_the_next_one_stops(examp
     pauses = re.findall(r"fail_timeout=(\d+)s;", (FOLDER / "nginx" / example).read_text())
     assert len(pauses) == 2
     assert all(int(pause) * 1_000 <= settings.LAME_DUCK_MS / 2 for pause in pauses)
+
+
+def test_a_proxy_waits_for_an_answer_that_is_not_streamed() -> None:
+    """Such an answer sends nothing before its end, and a client that is cut off pays all the same."""
+    seconds = Timeouts().total_ms // 1_000
+    for example in ("chatapi.conf", "prefix.conf"):
+        [wait_s] = re.findall(r"proxy_read_timeout (\d+)s;", (FOLDER / "nginx" / example).read_text())
+        assert int(wait_s) >= seconds
+    [hours] = re.findall(r"\bread_timeout (\d+)h", (FOLDER / "caddy" / "Caddyfile").read_text())
+    assert int(hours) * 3_600 >= seconds
 
 
 @needs_nginx

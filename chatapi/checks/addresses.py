@@ -105,7 +105,7 @@ def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
         "CHATAPI_TRUSTED_PROXIES",
         wrong,
         "no address or network",
-        "Use 10.0.0.5 or 10.0.0.0/8, with commas.",
+        "Use addresses and networks such as 10.0.0.5,10.0.0.0/8.",
         "E006",
     )
 
@@ -135,7 +135,7 @@ def check_trusted_origins(**_: Any) -> Sequence[checks.CheckMessage]:
 def check_allowed_hosts(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each allowed host is a name or an IP address, as Django compares it."""
     wrong = [host for host in settings.ALLOWED_HOSTS if not ALLOWED_HOST.fullmatch(host)]
-    hint = "Use chat.example.com, without scheme, port and path, .example.com or *."
+    hint = "Use chat.example.com, without scheme, port and path; .example.com: also its subdomains; *: any."
     return wrong_values("CHATAPI_ALLOWED_HOSTS", wrong, "no host name", hint, "E013")
 
 
@@ -157,7 +157,8 @@ def check_public_url(**_: Any) -> Sequence[checks.CheckMessage]:
     wrong = [] if not url or (TRUSTED_ORIGIN.fullmatch(url) and "*" not in url) else [url]
     if settings.SENDS_EMAIL and not url and "*" in settings.ALLOWED_HOSTS:
         message = (
-            "CHATAPI_PUBLIC_URL is empty and CHATAPI_ALLOWED_HOSTS is *: visitors choose where mail leads"
+            "CHATAPI_PUBLIC_URL is empty and CHATAPI_ALLOWED_HOSTS is *: visitors could choose where "
+            "links in mail lead."
         )
         return [checks.Error(message, hint="Use https://chat.example.com.", id="chatapi.E021")]
     return wrong_values("CHATAPI_PUBLIC_URL", wrong, "no origin", "Use https://chat.example.com.", "E021")

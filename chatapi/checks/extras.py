@@ -42,7 +42,7 @@ def check_sign_up(**_: Any) -> Sequence[checks.CheckMessage]:
     wrong = [domain for domain in domains if not DOMAIN.fullmatch(domain)]
     if settings.SIGN_UP == "domain" and not domains:
         wrong = [""]
-    hint = "Use example.com, with commas; CHATAPI_SIGN_UP=domain needs one."
+    hint = "Use domains such as example.com,example.org; CHATAPI_SIGN_UP=domain needs one."
     return wrong_values("CHATAPI_SIGN_UP_DOMAINS", wrong, "no domain of addresses", hint, "E022")
 
 

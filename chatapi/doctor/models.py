@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from chatapi import catalog, upstream_keys
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.models import Deployment, ServedModel
-from chatapi.pages.deployment_pages import HINTS, call
 from chatapi.pages.deployment_pages import Finding as Answer
+from chatapi.pages.deployment_pages import call, hint
 from usage.books import prices
 
 # Upstreams that are called at the same time.
@@ -77,5 +77,5 @@ def _of_upstream(row: Deployment, answer: Answer | None) -> Finding:
         return warning("upstreams", f"{row} was not called: {others}.", "Repair those first.")
     if not answer.error:
         return ok("upstreams", f"{row} answered in {answer.total_ms:.0f} ms.")
-    remedy = HINTS.get(answer.error, "See the upstream's own log.")
+    remedy = hint(row, answer.error) or "See the upstream's own log."
     return wrong("upstreams", f"{row}: {answer.outcome}: {answer.message}", remedy)

@@ -49,7 +49,7 @@ def check_database() -> Iterator[Finding]:
         yield warning(
             "database",
             "CHATAPI_DATABASE_TIMEOUT_MS is not in force: a pooler drops the connection's options.",
-            "Set statement_timeout, lock_timeout and idle_in_transaction_session_timeout by ALTER ROLE.",
+            "Set the three limits by ALTER ROLE, as docs/operations.md shows under PgBouncer.",
         )
 
 

@@ -50,7 +50,7 @@ _MOODS = {
 }
 # The limit of the whole call, shorter than the deployment's own, because a person waits for the page.
 TIMEOUT_S = 20.0
-HINTS = {
+_HINTS = {
     "upstream_unreachable": "Is it running, and can this server reach its base URL?",
     "upstream_disconnected": "Is its base URL that of an OpenAI-compatible server?",
     "upstream_authentication": "Is the deployment's API key one of this upstream?",
@@ -61,6 +61,13 @@ HINTS = {
     "upstream_timeout": f"Loading a model can take longer than this test's {TIMEOUT_S:.0f} s.",
     "upstream_rate_limited": "It works, but is at its rate limit now.",
 }
+
+
+def hint(row: Deployment, error: str | None) -> str | None:
+    """Return what an operator can do about the error of a call, or None."""
+    if error == "upstream_credentials_missing" and row.api_key_env:
+        return f"Set {row.api_key_env} in the environment of web processes and workers, and restart them."
+    return _HINTS.get(error or "")
 
 
 # ---- how each deployment did
@@ -359,5 +366,5 @@ def _context(row: Deployment, mistakes: list[str], finding: Finding | None) -> d
         "timeout_s": f"{TIMEOUT_S:.0f}",
         # The page says only whether the key is set.
         "has_key": bool(upstream_keys.key_of(row)),
-        "hint": HINTS.get(finding.error) if finding else None,
+        "hint": hint(row, finding.error) if finding else None,
     }

@@ -25,6 +25,7 @@ PATIENCE_S = 5
 MAX_PORT = 65_535
 MAX_PROCESSES = 64
 _REDIS_SETTINGS = "check REDIS_URL, CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL."
+_NO_REDIS = "set REDIS_URL. Without it, only the whole service, manage.py serve, has a Redis: its own."
 ROLES = ("web", "worker", "reaper")
 
 
@@ -189,7 +190,8 @@ def check_redis() -> None:
     for url, error in errors.items():
         # A process that is started again while a server is away must serve the streams of the others.
         if url == settings.BROKER_URL or are_all_away:
-            raise CannotStart(f"Redis can't be reached ({error}): {_REDIS_SETTINGS}") from error
+            remedy = _NO_REDIS if settings.EMBEDDED_VALKEY else _REDIS_SETTINGS
+            raise CannotStart(f"Redis can't be reached ({error}): {remedy}") from error
         log.warning("streams server %d can't be reached: %s", stream_urls().index(url), error)
 
 

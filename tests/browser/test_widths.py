@@ -145,6 +145,29 @@ def test_a_small_laptop_breaks_no_short_text(page: Page, installation: Installat
         assert link.evaluate(ENDS_WHOLE), link.inner_text()
 
 
+def test_a_small_laptop_has_the_usual_filters_in_one_row(
+    page: Page, installation: Installation, running: str
+) -> None:
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto(f"{installation.url}/admin/requests/")
+    bottoms = page.locator("form[role=search] > .filters > *").evaluate_all(
+        "(fields) => fields.filter((each) => each.checkVisibility())"
+        ".map((each) => each.getBoundingClientRect().bottom)"
+    )
+    assert len(bottoms) == 7
+    assert max(bottoms) - min(bottoms) < 2
+
+
+def test_amounts_end_at_the_edge_on_a_phone(page: Page, installation: Installation, running: str) -> None:
+    """Zeros keep the points of a column below each other; on a phone there is no column."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in ("accounts/apikey/", "usage/ledgerentry/", "requests/"):
+        page.goto(f"{installation.url}/admin/{path}")
+        zeros = page.locator(":is(#result_list, table.stacked) .zeros")
+        assert zeros.count() > 0
+        assert not any(each.is_visible() or each.bounding_box() for each in zeros.all())
+
+
 def test_what_runs_is_seen_and_stopped_on_a_phone(
     page: Page, installation: Installation, running: str
 ) -> None:

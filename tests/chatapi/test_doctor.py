@@ -13,6 +13,7 @@ from redis import Redis
 from chatapi.doctor import configuration, models, stores
 from chatapi.doctor.finding import Finding, Level
 from chatapi.models import Deployment, ServedModel
+from chatapi.pages import deployment_pages
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import Installation
 from usage.books import prices
@@ -174,6 +175,19 @@ def test_models_that_nobody_can_use(small: ServedModel) -> None:
         ("WRONG", "The model unpriced has no price, so every request for it is refused."),
         ("warning", "The model undeployed has no active deployment, so clients don't see it."),
     ]
+
+
+@pytest.mark.django_db
+def test_the_remedy_for_a_missing_key_names_its_variable(
+    small: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SMALL_KEY", raising=False)
+    row = Deployment(
+        model=small, engine="openai_compatible", base_url="http://127.0.0.1:9/v1", api_key_env="SMALL_KEY"
+    )
+    answer = deployment_pages.call(row)
+    remedy = deployment_pages.hint(row, answer.error)
+    assert remedy == "Set SMALL_KEY in the environment of web processes and workers, and restart them."
 
 
 @pytest.mark.django_db

@@ -146,7 +146,8 @@ def test_it_says_which_keys_are_not_set_where_it_runs(load: Load, monkeypatch: p
     monkeypatch.setenv("SMALL_KEY", " ")
     assert load(text) == [
         "small: unchanged",
-        "Not set in this environment: SMALL_KEY. Without it, workers can't ask those deployments.",
+        "Not set in this environment: SMALL_KEY. "
+        "Set what workers need to ask these deployments, and restart the workers.",
     ]
 
 

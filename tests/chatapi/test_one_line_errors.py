@@ -147,7 +147,7 @@ def test_a_question_without_a_terminal(folder: Path) -> None:
 )
 def test_a_host_with_a_scheme_or_a_port_stops_the_start(folder: Path, hosts: str, wrong: str) -> None:
     line = only_line(manage(folder, "serve", "--only", "web", CHATAPI_ALLOWED_HOSTS=hosts))
-    hint = "Use chat.example.com, without scheme, port and path, .example.com or *."
+    hint = "Use chat.example.com, without scheme, port and path; .example.com: also its subdomains; *: any."
     assert line == f"chatapi: CHATAPI_ALLOWED_HOSTS: {wrong!r} is no host name. {hint} (chatapi.E013)"
 
 

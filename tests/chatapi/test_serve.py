@@ -342,6 +342,9 @@ def test_a_process_alone_that_lacks_what_it_needs_says_what_and_ends(start: Star
     assert empty.text.startswith("chatapi: the database ")
     assert " lacks tables or columns of this version: run manage.py migrate first, or set " in empty.text
     assert empty.run([sys.executable, "manage.py", "migrate"]).returncode == 0
+    unset = start("--only", role)
+    assert unset.wait() == 1
+    assert "): set REDIS_URL. Without it, only the whole service, manage.py serve, has" in unset.text
     lonely = start("--only", role, REDIS_URL="redis://127.0.0.1:1")
     assert lonely.wait() == 1
     assert lonely.text.startswith("chatapi: Redis can't be reached (Error 111 connecting to 127.0.0.1:1.")

@@ -146,3 +146,12 @@ def test_it_is_read_in_few_queries(
     root.get("/admin/audit/")
     with django_assert_max_num_queries(7):
         root.get("/admin/audit/")
+
+
+def test_it_says_how_a_person_signed_in_and_quotes_reasons(root: Client) -> None:
+    person = User.objects.create_user("alice")
+    recorder.write(Actor(person.pk, "alice", None), "signed in", person, reason="password, totp")
+    recorder.write(Actor(person.pk, "alice", None), "corrected", person, reason="ticket 91")
+    text = shown(root.get("/admin/audit/?person=alice"))
+    assert "by password, totp" in text
+    assert "“ticket 91”" in text

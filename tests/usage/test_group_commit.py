@@ -178,7 +178,21 @@ async def test_a_restart_of_the_server_between_two_writes_fails_none(
     def own_process(now: datetime, items: Sequence[None]) -> list[int]:
         return [connection.connection.info.backend_pid for _ in items]
 
-    def use_another(have_met: threading.Barrier) -> int:
+    end([await commits.write(own_process, None), *await pooled()])
+    assert await commits.write(write_limits, 1) == 1
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
+async def test_a_restart_of_the_server_before_the_first_write_fails_none(commits: GroupCommit) -> None:
+    """The writer has no connection yet, and those of its pool are dead."""
+    end(await pooled())
+    assert await commits.write(write_limits, 1) == 1
+
+
+async def pooled() -> list[int]:
+    """Leave three connections in the pool, and return their processes."""
+
+    def use_another() -> int:
         connection.ensure_connection()
         have_met.wait(10)
         process = connection.connection.info.backend_pid
@@ -186,12 +200,13 @@ async def test_a_restart_of_the_server_between_two_writes_fails_none(
         return int(process)
 
     have_met = threading.Barrier(3)
-    processes = await asyncio.gather(
-        commits.write(own_process, None), *(asyncio.to_thread(use_another, have_met) for _ in range(3))
-    )
+    return list(await asyncio.gather(*(asyncio.to_thread(use_another) for _ in range(3))))
+
+
+def end(processes: Sequence[int]) -> None:
+    """End the server's processes of these connections."""
     with psycopg.connect(**connection.get_connection_params()) as other:
         other.execute("SELECT pg_terminate_backend(process, 5000) FROM unnest(%s) AS process", [processes])
-    assert await commits.write(write_limits, 1) == 1
 
 
 async def test_a_waiter_that_is_cancelled_does_not_take_its_write_back(commits: GroupCommit) -> None:

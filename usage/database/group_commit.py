@@ -183,15 +183,27 @@ def _guarded(function: Callable[[], Result]) -> Result:
 def _close_if_dead() -> None:
     """Close a connection that has died while it was idle, and its pool's, which may have died too."""
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
-    is_idle = now - getattr(_last_use, "at", now) > IDLE_S
+    # A thread's first connection may be one that another thread has left in the pool.
+    is_idle = now - getattr(_last_use, "at", float("-inf")) > IDLE_S
     _last_use.at = now
-    if is_idle and own.connection is not None:
+    if is_idle:
         with watchdog.watching(statements=1):
-            is_usable = own.is_usable()
+            is_usable = _is_usable(own)
         if not is_usable:
             own.close()
             if pool := getattr(own, "pool", None):
                 pool.drain()
+
+
+def _is_usable(own: BaseDatabaseWrapper) -> bool:
+    """Return whether the connection answers; make one if there is none."""
+    try:
+        own.ensure_connection()
+    except OperationalError:
+        if own.connection is None:
+            raise  # the server gave none
+        return False
+    return own.is_usable()
 
 
 def _resolve(results: Sequence[tuple[_Waiting, Any]]) -> None:

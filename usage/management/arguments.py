@@ -117,7 +117,9 @@ def add_by(parser: CommandParser, purpose: str) -> None:
 
 
 def add_booking(parser: CommandParser) -> None:
-    parser.add_argument("--organization", required=True, type=text(200), metavar="NAME", help="whose credit")
+    parser.add_argument(
+        "--organization", required=True, type=text(200), metavar="NAME", help="the organization"
+    )
     parser.add_argument("--usd", required=True, type=usd, metavar="AMOUNT", help="US dollars, such as 10.00")
     parser.add_argument(
         "--reason", required=True, type=text(500), metavar="TEXT", help="why; written to the ledger"

@@ -102,7 +102,7 @@ def _add_limits(parser: CommandParser) -> None:
             dest=column,
             type=arguments.positive,
             metavar="N",
-            help=f"the most {number.measure} of this key",
+            help=f"the most {number.measure}, for this key",
         )
     parser.add_argument(
         "--budget-usd",

@@ -22,7 +22,7 @@ class Command(BaseCommand):
         parser.epilog = (
             "Example: manage.py loadcatalog docs/catalog.example.toml (that file explains every key)"
         )
-        parser.add_argument("file", type=Path, metavar="FILE.toml")
+        parser.add_argument("file", type=Path, metavar="FILE.toml", help="the catalog file")
         parser.add_argument(
             "--deactivate-missing",
             action="store_true",
@@ -41,7 +41,7 @@ class Command(BaseCommand):
         if unset := _unset_keys(catalog):
             self.stdout.write(
                 f"Not set in this environment: {', '.join(unset)}. "
-                "Without it, workers can't ask those deployments."
+                "Set what workers need to ask these deployments, and restart the workers."
             )
         if report.missing and options["deactivate_missing"]:
             self.stdout.write(f"Not in the file, deactivated: {', '.join(report.missing)}.")

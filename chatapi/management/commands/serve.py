@@ -47,11 +47,11 @@ class Command(BaseCommand):
         parser.add_argument(
             "--port", default="8000", metavar="N", help="the port to listen on (default: 8000)"
         )
-        for role in ("web", "worker"):
+        for role, usual in (("web", "four"), ("worker", "two")):
             parser.add_argument(
                 f"--{role}",
                 metavar="N",
-                help=f"the number of {role} processes (default: by the number of cores)",
+                help=f"the number of {role} processes (default: one for every {usual} cores)",
             )
         roles = f"{{{','.join(preflight.ROLES)}}}"
         parser.add_argument(

@@ -20,9 +20,9 @@ from usage.pricing import Price
 class Command(BaseCommand):
     help = (
         "Compare tokens and cost per UTC day and model with an upstream's bill: a CSV file with the columns "
-        "date, model and any of requests, prompt_tokens, cached_tokens, completion_tokens, cost_usd; or the "
-        "JSON of OpenAI's GET /v1/organization/costs. Exits with 1 and prints each difference beyond the "
-        "tolerance."
+        "date, model and any of requests, prompt_tokens, cached_tokens, cache_write_tokens, "
+        "completion_tokens, cost_usd; or the JSON of OpenAI's GET /v1/organization/costs. Exits with 1 and "
+        "prints each difference beyond the tolerance."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,7 +44,7 @@ class Command(BaseCommand):
             type=_percent,
             default=Decimal(0),
             metavar="PERCENT",
-            help="of the bill's amount (default: 0)",
+            help="the difference that is allowed, in percent of the bill's amount (default: 0)",
         )
         named = "the bill's name of one of our models, if it differs; may be repeated"
         parser.add_argument(
@@ -58,7 +58,7 @@ class Command(BaseCommand):
             action="append",
             default=[],
             type=_price,
-            metavar="THEIRS=INPUT,CACHED,OUTPUT",
+            metavar="THEIRS=INPUT,CACHED,OUTPUT[,CACHE_WRITE[,CACHE_WRITE_1H]]",
             help=priced,
         )
 

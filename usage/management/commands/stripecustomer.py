@@ -26,7 +26,7 @@ class Command(BaseCommand):
         example = '--organization "Acme Inc" --customer cus_NciAYcXfLnqBoz'
         parser.epilog = f"Example: manage.py stripecustomer {example}"
         parser.add_argument(
-            "--organization", required=True, type=arguments.text(200), metavar="NAME", help="whose usage"
+            "--organization", required=True, type=arguments.text(200), metavar="NAME", help="the organization"
         )
         change = parser.add_mutually_exclusive_group()
         change.add_argument("--customer", type=_customer_id, metavar="ID", help="the customer's id at Stripe")
