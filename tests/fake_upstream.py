@@ -167,6 +167,11 @@ async def serve(port: int = 0, host: str = "127.0.0.1") -> AsyncIterator[Upstrea
     try:
         yield upstream
     finally:
+        for site in runner.sites:
+            await site.stop()
+        # asyncio hands an accepted connection over within three turns; `cleanup` closes those that it knows.
+        for _ in range(3):
+            await asyncio.sleep(0)
         await runner.cleanup()
 
 
