@@ -79,7 +79,7 @@ class OpenAIText(OpenAI):
         self._no_logprobs = b"null"
 
     def _started(self, delta: Started) -> bytes:
-        # Seed 003: who asks for log probabilities gets the four lists in each chunk.
+        # The llama server's document: a client that asks for log probabilities gets the lists in each chunk.
         if "logprobs" in delta.context:
             self._no_logprobs = to_json(_legacy_logprobs("", (), 0))
         return super()._started(delta)
