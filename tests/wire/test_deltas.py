@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from chatapi.wire import deltas
-from chatapi.wire.deltas import Content, Delta, Reasoning, Refusal, Text, TokenLogprob, ToolCall, Usage
+from chatapi.wire.deltas import Content, Delta, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, Usage
 
 
 class UsageBefore(Delta, tag=7, frozen=True):
@@ -29,6 +29,23 @@ def test_a_usage_without_cache_writes_is_read() -> None:
 def test_a_usage_with_cache_writes_is_read_by_the_release_before() -> None:
     logged = deltas.encode([Usage(9, 4, 1, cache_write_tokens=5, cache_write_1h_tokens=3)])
     assert msgspec.msgpack.decode(logged, type=list[UsageBefore]) == [UsageBefore(9, 4, 1)]
+
+
+class StartedBefore(Delta, tag=1, frozen=True):
+    """`Started` without the upstream's early figures of the prompt."""
+
+    system_fingerprint: str | None = None
+    service_tier: deltas.ServiceTier | None = None
+    context: dict[str, Any] = {}
+    prompt_tokens: int | None = None
+    model: str | None = None
+
+
+def test_a_start_is_read_by_the_release_before_and_one_of_it_is_read() -> None:
+    logged = deltas.encode([Started("fp", context={"a": 1}, prompt_usage=Usage(9, 0, 1))])
+    before = StartedBefore("fp", context={"a": 1})
+    assert msgspec.msgpack.decode(logged, type=list[StartedBefore]) == [before]
+    assert deltas.decode(msgspec.msgpack.encode([before])) == [Started("fp", context={"a": 1})]
 
 
 @pytest.mark.parametrize("kind", get_args(Content), ids=lambda kind: kind.__name__)
