@@ -75,7 +75,7 @@ class OpenAIText(OpenAI):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self._text_lengths = [0] * answer.choices_count
-        # Of a piece that has no token.
+        # What a chunk without a token has as its `logprobs`.
         self._no_logprobs = b"null"
 
     def _started(self, delta: Started) -> bytes:
