@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from chatapi.wire import deltas
-from chatapi.wire.deltas import Content, Delta, Reasoning, Refusal, Started, Text, TokenLogprob, ToolCall, Usage
+from chatapi.wire.deltas import Content, Delta, Reasoning, Refusal, Text, TokenLogprob, ToolCall, Usage
 
 
 class UsageBefore(Delta, tag=7, frozen=True):
@@ -42,10 +42,10 @@ class StartedBefore(Delta, tag=1, frozen=True):
 
 
 def test_a_start_is_read_by_the_release_before_and_one_of_it_is_read() -> None:
-    logged = deltas.encode([Started("fp", context={"a": 1}, prompt_usage=Usage(9, 0, 1))])
+    logged = deltas.encode([deltas.Started("fp", context={"a": 1}, prompt_usage=Usage(9, 0, 1))])
     before = StartedBefore("fp", context={"a": 1})
     assert msgspec.msgpack.decode(logged, type=list[StartedBefore]) == [before]
-    assert deltas.decode(msgspec.msgpack.encode([before])) == [Started("fp", context={"a": 1})]
+    assert deltas.decode(msgspec.msgpack.encode([before])) == [deltas.Started("fp", context={"a": 1})]
 
 
 @pytest.mark.parametrize("kind", get_args(Content), ids=lambda kind: kind.__name__)
