@@ -124,7 +124,7 @@ async def repeat(
             except expected as error:
                 log.warning("%s: %r", subject, error)
             except Exception:
-                name = getattr(duty, "func", duty).__name__  # of a partial: its function's
+                name = getattr(duty, "func", duty).__qualname__  # of a partial: its function's
                 log.exception("%s: %s failed", subject, name)
         await asyncio.sleep(every_s)
 

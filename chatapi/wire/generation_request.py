@@ -66,7 +66,8 @@ class GenerationRequest(
     metadata: parameters.Metadata | None = None
     store: bool | None = None
     service_tier: parameters.ServiceTier | None = None
-    safety_identifier: parameters.SafetyIdentifier | None = None
+    safety_identifier: parameters.User | None = None
+    """Longer in a job of the release before than a body may have it now."""
     web_search_options: parameters.WebSearchOptions | None = None
     moderation: parameters.Moderation | None = None
     prompt_cache_key: parameters.CacheKey | None = None

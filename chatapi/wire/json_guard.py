@@ -42,6 +42,7 @@ _LONG_EXPONENT = b"e000"
 _SURROGATE_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _decoder = msgspec.json.Decoder()
+_members_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encoder = msgspec.json.Encoder()
 
 
@@ -69,6 +70,15 @@ def decode(body: bytes) -> dict[str, Any]:
     # one quote more.)
     if quotes + _count_escapes(body, rb"\u0022") != len(_encoder.encode(found).translate(None, _NO_QUOTE)):
         raise _duplicate(body)
+    return found
+
+
+def members(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of a JSON object that `decode` may have read in part only, none of them decoded.
+
+    Raises `InvalidRequest` for invalid JSON.
+    """
+    found: dict[str, msgspec.Raw] = _decode(body, _members_decoder)
     return found
 
 
@@ -157,9 +167,9 @@ def _check_depth(body: bytes) -> None:
         raise InvalidRequest(f"The body is nested more than {MAX_DEPTH} levels deep.", code="too_deep")
 
 
-def _decode(body: bytes) -> Any:
+def _decode(body: bytes, decoder: msgspec.json.Decoder[Any] = _decoder) -> Any:
     try:
-        return _decoder.decode(body)
+        return decoder.decode(body)
     except msgspec.ValidationError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -43,8 +43,8 @@ def read(
 
 
 def without(body: bytes, names: Collection[str]) -> bytes:
-    """Return the body, which was decoded before, without these parameters."""
-    sent = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    """Return the body without these parameters. Raises `InvalidRequest` if a part of it is no JSON."""
+    sent = json_guard.members(body)
     return _encoder.encode({name: value for name, value in sent.items() if name not in names})
 
 

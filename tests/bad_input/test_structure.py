@@ -233,7 +233,7 @@ def test_wrong_stream_options_are_named(
 @WITH_OPTIONS
 @pytest.mark.parametrize("options", WRONG_OPTIONS, ids=str)
 @pytest.mark.parametrize("prefix", ["", "/opentoken"])
-def test_opentoken_ignores_stream_options_whatever_they_are(
+def test_opentoken_ignores_stream_options_of_any_form(
     client: Client, prefix: str, path: str, body: Callable[..., bytes], options: Any
 ) -> None:
     for stream in (True, False):

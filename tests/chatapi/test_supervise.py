@@ -38,3 +38,21 @@ async def test_a_loop_that_fails_is_logged_and_runs_again(
     assert "loop" in record.getMessage()
     assert record.exc_info
     assert isinstance(record.exc_info[1], LookupError)
+
+
+class Sweeper:
+    """A loop as the services have it: a method."""
+
+    async def run(self) -> None:
+        raise LookupError("a bug")
+
+
+@pytest.mark.parametrize("made", [lambda loop: loop, partial], ids=["a method", "a partial"])
+async def test_the_log_names_the_class_of_a_loop_that_fails(
+    made: Callable[[concurrency.Loop], concurrency.Loop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Most loops are called `run`."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(concurrency.supervise(made(Sweeper().run)), 0.1)
+    (record,) = caplog.records
+    assert "Sweeper.run" in record.getMessage()

@@ -31,6 +31,23 @@ def test_a_usage_with_cache_writes_is_read_by_the_release_before() -> None:
     assert msgspec.msgpack.decode(logged, type=list[UsageBefore]) == [UsageBefore(9, 4, 1)]
 
 
+class StartedBefore(Delta, tag=1, frozen=True):
+    """`Started` without the upstream's early figures of the prompt."""
+
+    system_fingerprint: str | None = None
+    service_tier: deltas.ServiceTier | None = None
+    context: dict[str, Any] = {}
+    prompt_tokens: int | None = None
+    model: str | None = None
+
+
+def test_a_start_is_read_by_the_release_before_and_one_of_it_is_read() -> None:
+    logged = deltas.encode([deltas.Started("fp", context={"a": 1}, prompt_usage=Usage(9, 0, 1))])
+    before = StartedBefore("fp", context={"a": 1})
+    assert msgspec.msgpack.decode(logged, type=list[StartedBefore]) == [before]
+    assert deltas.decode(msgspec.msgpack.encode([before])) == [deltas.Started("fp", context={"a": 1})]
+
+
 @pytest.mark.parametrize("kind", get_args(Content), ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("name", ["counted_text", "content_chars"])
 def test_each_kind_of_content_says_what_is_charged_and_how_long_it_is(kind: type[Delta], name: str) -> None:

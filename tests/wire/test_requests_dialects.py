@@ -115,6 +115,15 @@ def test_opentoken_ignores_stream_options_of_any_form(
             assert (found.param or "").startswith("stream_options")
 
 
+@pytest.mark.parametrize("rest", [b"", b', "\xff": 1}', b', "user": "\\ud800"}', b"}}"])
+def test_opentoken_refuses_what_is_no_json_behind_wrong_stream_options(rest: bytes) -> None:
+    """A number that no float holds ends the decoding before the rest is seen."""
+    ignored_parameters = PROTOCOLS["chat.completions"].dialects["opentoken"].ignored_parameters
+    body = b'{"stream_options": 1e999' + rest
+    found = refusal(body, partial(_without_options, "chat.completions", ignored_parameters))
+    assert (found.code, found.param) == ("invalid_json", None)
+
+
 def _without_options(name: str, ignored_parameters: frozenset[str], body: bytes) -> Any:
     return parse(body, name, None, ignored_parameters=ignored_parameters)
 

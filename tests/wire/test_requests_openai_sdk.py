@@ -15,6 +15,7 @@ from openai.types.chat import completion_create_params as chat_params
 from typing_extensions import get_type_hints, is_typeddict
 
 from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.parameters import SERVICE_TIER
 from chatapi.wire.protocols.chat.request import ChatRequest
 from chatapi.wire.protocols.text_completions.request import TextRequest
 from chatapi.wire.upstream_request import upstream_body
@@ -88,7 +89,9 @@ def hints(module: types.ModuleType) -> dict[str, Any]:
 
 
 def forwarded(request: GenerationRequest) -> dict[str, Any]:
-    body = upstream_body(request, model="x", max_output_tokens=1, extra_parameters=frozenset())
+    """Return what a deployment gets that asks for dear tiers, too."""
+    extra_parameters = frozenset({SERVICE_TIER})
+    body = upstream_body(request, model="x", max_output_tokens=1, extra_parameters=extra_parameters)
     return dict(msgspec.json.decode(msgspec.json.encode(body)))
 
 

@@ -282,10 +282,12 @@ def _counted(run: Claimed, usage: RunUsage, end: End, prompt_tokens: int) -> tup
 
 
 def counted_tokens(bounds: Bounds, usage: RunUsage, prompt: int, completion: int) -> Tokens:
-    """Return the tokens to charge for an answer that we count, of our own counts.
+    """Return the tokens to charge if the upstream sent no usage at its end, or an implausible one; `prompt`
+    and `completion` are our own counts.
 
-    What the upstream said of the prompt before its answer comes before our count, which has no pictures,
-    unless that or its usage is implausible, or it is far below our count.
+    Figures of the prompt that the upstream sent before its answer replace ours, which have no pictures. They
+    do not if they are implausible or far below ours, or if its usage was implausible: then nothing that it
+    says of tokens counts.
     """
     if bounds.max_prompt_tokens is not None:
         # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.

@@ -75,11 +75,11 @@ class OpenAIText(OpenAI):
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer)
         self._text_lengths = [0] * answer.choices_count
-        # Of a piece that has no token.
+        # What a chunk without a token has as its `logprobs`.
         self._no_logprobs = b"null"
 
     def _started(self, delta: Started) -> bytes:
-        # Seed 003: who asks for log probabilities gets the four lists in each chunk.
+        # The llama server's document: a client that asks for log probabilities gets the lists in each chunk.
         if "logprobs" in delta.context:
             self._no_logprobs = to_json(_legacy_logprobs("", (), 0))
         return super()._started(delta)
