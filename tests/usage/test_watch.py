@@ -14,8 +14,10 @@ from tests.cast import Person, run
 from tests.usage.conftest import DOLLAR, limit, plan
 from usage.books import credit
 from usage.books.credit import Note
+from usage.books.outbox import SOFT_LIMIT
 from usage.database.clock import database_now
 from usage.models import Budget, BudgetLimit, Credit, Event, LedgerCheck, Outcome
+from usage.models.budget_keys import BudgetKey
 from usage.notifications import missed, watch
 from usage.pricing import Tokens
 
@@ -73,6 +75,27 @@ def test_a_soft_limit_beside_another_is_found_too(alice: Person) -> None:
     assert look() == ["budget.reached warning"]
     Event.objects.all().delete()
     assert look() == ["budget.reached warning"]
+
+
+def test_what_a_budget_has_reached_is_known_together_beside_days_of_other_time_zones(alice: Person) -> None:
+    Organization.objects.create(name="First", time_zone="Pacific/Kiritimati")
+    Organization.objects.create(name="Last", time_zone="Pacific/Pago_Pago")
+    run(alice)
+    now, key_id = database_now(), alice.api_key.pk
+    today = Budget.objects.get(scope="key", scope_id=key_id, period="day")
+    today.soft_limit_reached_at = now
+    today.save()
+    for days in (-1, 1):
+        budget_key = BudgetKey("key", key_id, "day", today.period_start + timedelta(days=days))
+        values = {"posted_nanodollars": today.posted_nanodollars, "soft_limit_reached_at": now}
+        Budget.objects.create(id=str(budget_key), **budget_key._asdict(), **values)
+    spent = today.posted_nanodollars
+    BudgetLimit.objects.create(
+        scope="key", scope_id=key_id, period="day", soft_limit_nanodollars=1, limit_nanodollars=spent
+    )
+    found = [(each.threshold, each.data["reached"]) for each in missed.of_budgets(now)]
+    reached = [SOFT_LIMIT, "50", "80", "100"]
+    assert found == [(threshold, reached) for threshold in reached]
 
 
 def test_looks_at_very_many_limits_take_turns(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
