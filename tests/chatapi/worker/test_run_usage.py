@@ -401,9 +401,8 @@ LEFT = End(Ending.CLIENT_LEFT, None, (THERE,))
 
 def cut_off(prompt: Usage | None, *more: AnyDelta, run: Claimed = PAID) -> Tokens:
     """Return what an answer costs that its client left, where the upstream has said this of the prompt."""
-    settled = run_usage.settlement(
-        run, REQUEST, heard(Started(prompt_usage=prompt), Text(" the of"), *more), LEFT
-    )
+    said = heard(Started(prompt_usage=prompt), Text(" the of"), *more)
+    settled = run_usage.settlement(run, said, LEFT, run_usage.prompt_tokens(REQUEST))
     assert settled.usage_source is UsageSource.COUNTED
     return settled.tokens
 
@@ -431,8 +430,8 @@ def test_if_it_is_not_believed_we_count_the_prompt(prompt: Usage | None, more: l
 def test_a_prompt_that_the_upstream_finds_far_too_short_is_counted() -> None:
     messages = [{"role": "user", "content": " the" * 40}]
     text = parse_chat(json.dumps({"model": "m", "messages": messages}).encode())
-    settled = run_usage.settlement(PAID, text, heard(Started(prompt_usage=Usage(1, 0)), Text(" the")), LEFT)
-    assert settled.tokens.prompt_tokens == run_usage.prompt_tokens(text)
+    own, said = run_usage.prompt_tokens(text), heard(Started(prompt_usage=Usage(1, 0)), Text(" the"))
+    assert run_usage.settlement(PAID, said, LEFT, own).tokens.prompt_tokens == own
 
 
 def test_a_receipt_says_that_a_usage_was_added() -> None:
