@@ -67,7 +67,9 @@ class EventStreamConsumer(AsyncConsumer):
                 task.result()
 
     async def _wait_for_disconnect(self) -> None:
-        await self._whole_body  # until then, messages are pieces of the body
+        if self.has_more_body:  # until it is whole, messages are pieces of the body
+            # By `wait`, because cancelling an `await` of the future itself would make the body look whole.
+            await asyncio.wait((self._whole_body,))
         while (await self._receive())["type"] != "http.disconnect":
             pass
 

@@ -185,6 +185,29 @@ async def test_it_leaves_no_task_behind_when_it_is_cancelled_itself() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
+async def test_a_handle_that_is_cancelled_knows_that_its_body_is_not_whole() -> None:
+    known: list[bool] = []
+    started = asyncio.Event()
+
+    class Looking(EventStreamConsumer):
+        async def handle(self) -> None:
+            started.set()
+            try:
+                await self.read_body()
+            finally:
+                await asyncio.sleep(0)  # a clean-up that waits
+                known.append(self.has_more_body)
+
+    incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    incoming.put_nowait({"type": "http.request", "body": b"a", "more_body": True})
+    task = asyncio.create_task(Looking.as_asgi()({"type": "http"}, incoming.get, None))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert known == [True]
+
+
 async def test_an_error_is_the_servers_unless_a_subclass_answers_it() -> None:
     class Failing(EventStreamConsumer):
         async def handle(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import pytest
 
 from accounts.loop_clock import clock
-from chatapi.wire.deltas import Finished, Started, Text
+from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.worker.engines import EngineError, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import (
@@ -268,7 +268,7 @@ async def test_it_stops_an_upstream_that_ignores_max_tokens(
         upstream.url, "tokens=1000,rate=200,ignore_max_tokens,usage_every_chunk", max_output_tokens=3
     )
     assert await deltas_of(engine, call) == [
-        Started("fp_fake"),
+        Started("fp_fake", prompt_usage=Usage(7, 0)),
         Text(" the"),
         Text(" of"),
         Text(" and"),
