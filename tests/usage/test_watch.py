@@ -14,8 +14,9 @@ from tests.cast import Person, run
 from tests.usage.conftest import DOLLAR, limit, plan
 from usage.books import credit
 from usage.books.credit import Note
-from usage.database.clock import database_now
+from usage.database.clock import database_now, local_day
 from usage.models import Budget, BudgetLimit, Credit, Event, LedgerCheck, Outcome
+from usage.models.budget_keys import BudgetKey
 from usage.notifications import missed, watch
 from usage.pricing import Tokens
 
@@ -47,6 +48,22 @@ def test_a_period_that_is_over_has_no_late_events(alice: Person) -> None:
     limit("key", alice.api_key.pk, "day", 1)
     limit("key", alice.api_key.pk, "month", 1)
     assert look(database_now() + timedelta(days=40)) == []
+
+
+def test_thresholds_that_one_budget_has_reached_are_found_together(alice: Person, charlie: Person) -> None:
+    run(alice)
+    now, spent = database_now(), Budget.objects.get(scope="key", period="day")
+    # Another organization has another day, whose budget of this key is read, too.
+    zone = "Etc/GMT+12" if now.hour < 12 else "Pacific/Kiritimati"
+    Organization.objects.filter(pk=charlie.project.organization_id).update(time_zone=zone)
+    day = local_day(now, zone)
+    assert day != spent.period_start
+    key = BudgetKey.parse(spent.pk)._replace(period_start=day)
+    Budget.objects.create(pk=str(key), **key._asdict(), posted_nanodollars=spent.posted_nanodollars)
+    limit("key", alice.api_key.pk, "day", spent.posted_nanodollars)
+    found = {event.threshold: event.data["reached"] for event in missed.of_budgets(now)}
+    assert list(found) == ["50", "80", "100"]
+    assert list(found.values()) == [["50", "80", "100"]] * 3
 
 
 def test_settlements_after_the_look_repeat_nothing(alice: Person) -> None:

@@ -72,7 +72,7 @@ def _reached(current: set[tuple[str, date]], ids: range) -> Iterator[tuple[str, 
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
             AND e.subject = {_SUBJECT}
             AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
-        ORDER BY l.id, t.percent LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
+        ORDER BY l.id, b.id, t.percent LIMIT {MAX_FOUND}""",  # noqa: S608  the text is ours, the values are parameters
         [*parameters, ids[0], ids[-1], *(db_value(value) for pair in sorted(current) for value in pair)],
     )
     for budget_id, posted, signed, threshold in rows:
