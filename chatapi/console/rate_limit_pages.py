@@ -24,7 +24,7 @@ from accounts.rate_limits import LEASE_MS, RateLimits
 from accounts.redis_urls import shared_url
 from chatapi.console.budget_forms import OwnerForm, key_of
 from chatapi.console.offers import model_names
-from chatapi.console.tenancy import Console, newest_first, page, render
+from chatapi.console.tenancy import Console, Link, newest_first, page, render
 from chatapi.redis_client import connect
 from usage.pages.gauges import fullness
 
@@ -129,6 +129,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
         "form": form,
         "submit": "Set the rate limit",
         "back": console.url("rate_limits"),
+        "parent": _parent(console),
         "has_no_project": not key and not console.projects,
         "intro": "Leave a number empty for no limit. 0 blocks everything.",
     }
@@ -151,11 +152,17 @@ def change_page(request: HttpRequest, console: Console, limit_id: int) -> HttpRe
         "form": form,
         "submit": "Save",
         "back": console.url("rate_limits"),
+        "parent": _parent(console),
         "intro": f"For {row.model or 'all models together'}. Leave a number empty for no limit. 0 blocks "
         "everything.",
         "remove_url": console.url("remove_rate_limit", row.pk),
     }
     return render(request, console, "limit_form.html", context, 400 if form.errors else 200)
+
+
+def _parent(console: Console) -> Link:
+    # The menu has no link to this list: it is beside that of budgets.
+    return Link("Rate limits", console.url("rate_limits"), True)
 
 
 @require_POST

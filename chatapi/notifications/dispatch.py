@@ -48,22 +48,27 @@ def _write(deliveries: Iterable[Delivery], event: Event, now: datetime) -> None:
 
 
 def _overtaken(events: Iterable[Event]) -> Collection[UUID]:
-    """Return the events of which people get no mail, because that of a higher threshold of the same budget
-    and period says more.
+    """Return the events of which people get no mail, because that of a higher threshold of the same budget,
+    period and limit says more.
     """
     waiting = [event for event in events if event.kind == EventKind.BUDGET]
     subjects, periods = {each.subject for each in waiting}, {each.period for each in waiting}
     rows = Event.objects.filter(kind=EventKind.BUDGET, subject__in=subjects, period__in=periods)
     percents = sorted(rows.exclude(threshold=SOFT_LIMIT), key=lambda row: int(row.threshold))
-    highest = {(row.subject, row.period): row for row in percents}
+    highest = {_limit_of(row): row for row in percents}
     return {
         event.pk
         for event in waiting
-        if (top := highest.get((event.subject, event.period))) is not None
+        if (top := highest.get(_limit_of(event))) is not None
         and top.pk != event.pk
         # Only an event that was written with the warning's says it, too.
         and (event.threshold != SOFT_LIMIT or SOFT_LIMIT in top.data.get("reached", ()))
     }
+
+
+def _limit_of(event: Event) -> tuple[str, str, str]:
+    # Half of a limit that was raised is news, though all of the lower one was spent before.
+    return event.subject, event.period, event.data["limit_usd"]
 
 
 def _endpoints(event: Event) -> list[WebhookEndpoint]:

@@ -77,7 +77,7 @@ def test_a_soft_limit_beside_another_is_found_too(alice: Person) -> None:
     assert look() == ["budget.reached warning"]
 
 
-def test_what_a_budget_has_reached_is_known_together_beside_days_of_other_time_zones(alice: Person) -> None:
+def test_what_a_budget_reached_is_found_together_beside_other_days(alice: Person) -> None:
     Organization.objects.create(name="First", time_zone="Pacific/Kiritimati")
     Organization.objects.create(name="Last", time_zone="Pacific/Pago_Pago")
     run(alice)

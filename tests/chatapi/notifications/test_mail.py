@@ -205,10 +205,10 @@ def test_a_name_with_a_line_break_adds_no_header(
     assert DeliveryAttempt.objects.get().error == "the mail server: BadHeaderError"
 
 
-def reach(person: Person, now: datetime, *thresholds: str) -> None:
+def reach(person: Person, now: datetime, *thresholds: str, limit_usd: int = 100) -> None:
     """Write the events of thresholds that the month of the person's key reaches in one posting."""
     budget_id = f"key/{person.api_key.pk}/month/2026-11-01"
-    outbox.write(now, outbox.budget_events(budget_id, thresholds, 80 * 10**9, 100 * 10**9))
+    outbox.write(now, outbox.budget_events(budget_id, thresholds, 80 * 10**9, limit_usd * 10**9))
 
 
 def sentences(mailbox: Mailbox) -> list[str]:
@@ -265,3 +265,15 @@ def test_a_lower_threshold_that_is_found_later_is_no_mail_and_a_warning_is(
     reach(alice, later, "50", SOFT_LIMIT)
     assert deliver(later) == 1
     assert ["reached its warning" in each for each in sentences(mailbox)] == [False, True]
+
+
+def test_a_lower_threshold_of_a_limit_that_was_raised_is_a_mail(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    reach(alice, now, "100", limit_usd=80)
+    deliver(now)
+    later = now + timedelta(minutes=1)
+    reach(alice, later, "50", limit_usd=160)
+    assert deliver(later) == 1
+    assert sentences(mailbox)[1].endswith("50 % of its limit.")

@@ -7,10 +7,14 @@ document.addEventListener("submit", (event) => {
   const before = [...button.childNodes];
   button.dataset.isArmed = "yes";
   button.textContent = button.dataset.really;
-  button.addEventListener("blur", () => {
-    delete button.dataset.isArmed;
-    button.replaceChildren(...before);
-  }, { once: true });
   const announcement = document.querySelector("[data-announces]");
   if (announcement) announcement.textContent = button.dataset.really;
+  button.addEventListener("blur", () => {
+    // It keeps its size, so that what the person presses instead does not move away under the pointer.
+    const { width, height } = button.getBoundingClientRect();
+    Object.assign(button.style, { minWidth: `${width}px`, minHeight: `${height}px` });
+    delete button.dataset.isArmed;
+    button.replaceChildren(...before);
+    if (announcement) announcement.textContent = "";
+  }, { once: true });
 });
