@@ -18,3 +18,11 @@ document.addEventListener("submit", (event) => {
     if (announcement) announcement.textContent = "";
   }, { once: true });
 });
+
+// A key that is held and a double click are one press.
+document.addEventListener("keydown", (event) => {
+  if (event.repeat && event.key === "Enter" && event.target.dataset.really) event.preventDefault();
+});
+document.addEventListener("click", (event) => {
+  if (event.detail > 1 && event.target.closest("[data-really]")) event.preventDefault();
+});
