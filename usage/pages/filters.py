@@ -202,7 +202,7 @@ class OrganizationFilterForm(forms.Form):
     organization = RowField(Organization, "organization")
 
     def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET, auto_id=False)
+        super().__init__(request.GET.dict(), auto_id=False)
         self._field.person = request.user
 
     @property
