@@ -383,6 +383,16 @@ def test_a_stranger_sees_nothing_and_learns_nothing(house: House, alice: Person,
             assert shown == _without_ids(house, name, client.get(house.path(name, unknown=True))), name
 
 
+@pytest.mark.parametrize("page", ["budgets", "statements", "requests", "index"])
+def test_a_filter_names_no_organization_of_others(alice: Person, charlie: Person, page: str) -> None:
+    client, path = client_of(alice.user), f"/{ROUTES[page]}"
+    others_id = str(charlie.project.organization_id)
+    others, unknown = (client.get(path, {"organization": each}) for each in (others_id, "999999999"))
+    assert others.status_code == unknown.status_code
+    assert "Umbrella" in str(charlie.project.organization)
+    assert "Umbrella" not in others.content.decode()
+
+
 def _without_ids(house: House, name: str, response: Any) -> str:
     """Return status, redirect and body, without the ids of the request."""
     shown = f"{response.status_code} {response.headers.get('location', '')} {body(response)}"

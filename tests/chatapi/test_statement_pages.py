@@ -48,8 +48,10 @@ def test_an_operator_finds_the_statement_of_an_organization_and_month(
     assert everything.count("January 2026") == everything.count("February 2026") == 2
     assert "Acme, March 2026 Preview" in everything
     owner = alice.project.organization_id
-    found = shown(root.get(f"{PATH}?organization={owner}&month=2026-01"))
+    response = root.get(f"{PATH}?organization={owner}&month=2026-01")
+    found = shown(response)
     assert (found.count("January 2026"), "February 2026" in found) == (1, False)
+    assert [each.value() for each in response.context["filters"]] == [str(owner), "2026-01"]
     assert "Umbrella" not in shown(root.get(f"{PATH}?organization=Acme")).partition("Find")[2]
 
 

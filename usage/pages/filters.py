@@ -170,9 +170,10 @@ class RowField(forms.Field):
         return Q(name=text)
 
     def row(self, row_id: int) -> Model | None:
-        """Return the row with the owners that its name begins with, or None if there is none."""
+        """Return the row with the owners that its name begins with; None if the person sees no such row."""
         if self.known is None or self.known.pk != row_id:
-            self.known = self.model._default_manager.select_related().filter(pk=row_id).first()
+            rows = self.model._default_manager.select_related().filter(pk=row_id)
+            self.known = access.seen_by(self.person, rows).first()
         return self.known
 
     def offer(self, rows: "QuerySet[Any] | Sequence[Any]", chosen: int | None) -> str:
@@ -201,7 +202,7 @@ class OrganizationFilterForm(forms.Form):
     organization = RowField(Organization, "organization")
 
     def __init__(self, request: HttpRequest) -> None:
-        super().__init__(request.GET, auto_id=False)
+        super().__init__(request.GET.dict(), auto_id=False)
         self._field.person = request.user
 
     @property
