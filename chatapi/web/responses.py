@@ -157,8 +157,7 @@ async def _deliver(
             failure = msgspec.structs.replace(failure, retry_after_ms=None)
             if NO_RETRY not in retry_headers(failure):  # SDKs do not understand it twice
                 exchange.response_headers.append(NO_RETRY)
-        # A worker or an upstream has found the request invalid.
-        await exchange.send_error(failure, is_invalid_stream=is_stream and failure.status == 400)
+        await exchange.send_error(failure)
     failpoint("view.after_terminal")
     return usage
 

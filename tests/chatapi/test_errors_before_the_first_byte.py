@@ -277,25 +277,9 @@ def test_an_upstreams_refusal_has_its_own_status(
     assert receipt["error"] == {"code": answer.error["code"], "message": kept}
 
 
-@pytest.mark.parametrize("model", [name for name, (status, *_) in UPSTREAM.items() if status == 400])
-def test_llama_tells_what_an_upstream_finds_invalid_inside_the_stream(
-    client: Client, installation: Installation, model: str
-) -> None:
-    """Its document: a validation that fails before the generation is an error event, without a role frame."""
-    answer = client.complete(model, stream=True, dialect="llama")
-    assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    event, data, *rest = answer.body.decode().split("\n")
-    assert (event, rest) == ("event: error", ["", ""])
-    told = json.loads(data.removeprefix("data: "))
-    whole = client.complete(model, dialect="llama")
-    assert error_of(whole) == UPSTREAM[model]
-    assert told["error"] == whole.error
-    assert (told["message"], told["type"]) == (whole.error["message"], whole.error["type"])
-    assert installation.receipt(answer.headers["x-generation-id"])["outcome"] == "failed"
-
-
-@pytest.mark.parametrize("model", [name for name, (status, *_) in UPSTREAM.items() if status != 400])
-def test_llama_has_a_status_for_every_other_failure(client: Client, model: str) -> None:
+@pytest.mark.parametrize("model", UPSTREAM)
+def test_llama_has_a_status_for_what_an_upstream_refuses(client: Client, model: str) -> None:
+    """Its event of a stream that is invalid is for what this service finds."""
     assert error_of(client.complete(model, stream=True, dialect="llama")) == UPSTREAM[model]
 
 
