@@ -241,16 +241,15 @@ async def _settle(services: Services, settlement: ledger.Settlement) -> tuple[da
 
 async def _settlement(run: Run, request: GenerationRequest | None, end: End) -> ledger.Settlement:
     """Return the settlement; count tokens only if the upstream's usage is missing, implausible or low."""
-    reported = run.usage.reported
+    reported, prompt_tokens, is_low = run.usage.reported, 0, False
     if reported is not None and run_usage.is_plausible(run.claimed, reported):
         is_low = await _is_low(run, request, reported)
-        return run_usage.settlement(run.claimed, run.usage, end, is_low=is_low)
-    await heavy_work.count_all(run.usage)
-    is_charged = end.ending is Ending.COMPLETED or run.usage.completion_tokens
-    prompt_tokens = (
-        await heavy_work.count_prompt(request, run.request_bytes) if request is not None and is_charged else 0
-    )
-    return run_usage.settlement(run.claimed, run.usage, end, prompt_tokens)
+    else:
+        await heavy_work.count_all(run.usage)
+        is_charged = end.ending is Ending.COMPLETED or run.usage.completion_tokens
+        if request is not None and is_charged:
+            prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes)
+    return run_usage.settlement(run.claimed, run.usage, end, prompt_tokens, is_low=is_low)
 
 
 # The length of a token in most texts. Only what is longer than this for each token is counted.

@@ -192,7 +192,7 @@ class End:
 
 
 def settlement(
-    run: Claimed, usage: RunUsage, end: End, prompt_tokens: int = 0, *, is_low: bool = False
+    run: Claimed, usage: RunUsage, end: End, prompt_tokens: int, *, is_low: bool = False
 ) -> Settlement:
     """Return the settlement of a run.
 
