@@ -13,13 +13,14 @@ def impatient() -> Iterator[None]:
     options = connection.settings_dict["OPTIONS"]
     before = dict(options)
     options |= {"timeout": 0.3} if connection.vendor == "sqlite" else {"options": "-c lock_timeout=300"}
-    _connect_anew()
+    connect_anew()
     yield
     options |= before
-    _connect_anew()
+    connect_anew()
 
 
-def _connect_anew() -> None:
+def connect_anew() -> None:
+    """Close this thread's connection, and all that wait in the pool."""
     connection.close()
     if connection.vendor == "postgresql":
         connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL only

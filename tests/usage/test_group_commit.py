@@ -48,6 +48,14 @@ def impatient() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def own_pool() -> Iterator[None]:
+    """Give the test a pool of its own, so that no other test is given one of its dead connections."""
+    locked_database.connect_anew()
+    yield
+    locked_database.connect_anew()
+
+
 def write_limits(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
     """Write one row an item, with the size of its batch; -1 is refused, -3 is a bug."""
     if -3 in items:
@@ -169,6 +177,7 @@ async def test_a_server_that_writes_nothing_or_gave_us_up_is_unavailable(
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
+@pytest.mark.usefixtures("own_pool")
 async def test_a_restart_of_the_server_between_two_writes_fails_none(
     commits: GroupCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +192,7 @@ async def test_a_restart_of_the_server_between_two_writes_fails_none(
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
+@pytest.mark.usefixtures("own_pool")
 async def test_a_restart_of_the_server_before_the_first_write_fails_none(commits: GroupCommit) -> None:
     """The writer has no connection yet, and those of its pool are dead."""
     end(await pooled())
