@@ -78,6 +78,8 @@ def seed(plan: Plan, progress: Progress) -> None:
                 _insert("usage_ledgerentry", ENTRY, entries)
                 done += len(generations)
                 progress(done)
+        # Closing the days joins both tables; without statistics it takes twice the time at 10^6 rows.
+        analyze()
         _fill_budgets(plan)
         rollups.rebuild()
         itemizing.itemize_anew()
