@@ -1,60 +1,27 @@
-"""Django's error handlers: the API's envelope on its routes, a page in HTML elsewhere."""
+"""Django's error handlers: the API's envelope for its clients, a page in HTML for people."""
 
 import re
+from functools import cache
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
-from rest_framework.request import Request
 
 from chatapi import errors
+from chatapi.api import openapi_routes
+from chatapi.api.client_routes import CLIENT_ROUTE, envelope, is_client_route, is_console_page
 from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
-from chatapi.wire.protocols import PROTOCOLS, error_answer
 
-# Any prefix but those of our pages, so that a misspelled dialect gets an envelope, too.
-_CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|console/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
-_WITHOUT_VERSION = re.compile(rf"((?:/(?:{'|'.join(DIALECTS)}))?)(/[^/]+.*)")
-# The first segments of routes behind `/v1/`.
-_ROOTS = {"models", "key", "generations", "organization", *(name.partition(".")[0] for name in PROTOCOLS)}
+# A dialect, then no `/v1` or several: clients join a base URL and a path that do not fit each other.
+_VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*(?P<rest>/.+)")
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),
     404: ("Not found", "There is no page at this address."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
 }
-
-
-def is_client_route(path: str) -> bool:
-    """Return whether the path is below /v1, after any prefix but that of a page, or is meant to be."""
-    return _CLIENT_ROUTE.match(path) is not None or _with_version(path) is not None
-
-
-def is_console_page(path: str) -> bool:
-    """Return whether the path is one of the console's, known or not."""
-    return path.startswith("/console/")
-
-
-def is_docs_page(path: str) -> bool:
-    """Return whether the path is one of the documentation's, known or not."""
-    return path == "/docs" or path.startswith("/docs/")
-
-
-def _with_version(path: str) -> str | None:
-    """Return the path with the `/v1` that its client has left out, or None if that would be no route."""
-    found = _WITHOUT_VERSION.fullmatch(path)
-    return f"{found[1]}/v1{found[2]}" if found and found[2].split("/")[1] in _ROOTS else None
-
-
-def envelope(request: HttpRequest | Request, error: APIError) -> HttpResponse:
-    """Return the error in the envelope of the path's protocol."""
-    request_id = request.META.get("chatapi.request_id", "")
-    status, headers, body = error_answer(request.path_info, error.failure, request_id, request.headers)
-    response = HttpResponse(body, status=status)
-    for name, value in headers:
-        response[name.decode()] = value.decode()
-    return response
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -69,15 +36,29 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    route = _CLIENT_ROUTE.match(request.path_info)
+    route = CLIENT_ROUTE.match(request.path_info)
     if route and route["dialect"] and route["dialect"] not in DIALECTS:
         root = settings.PATH_PREFIX
         prefixes = ", ".join(f"{root}/{name}/v1" for name in sorted(DIALECTS))
         message = f"Invalid URL ({request.path}). The API is at {root}/v1, and in one dialect at {prefixes}."
         failure = Failed(f"{message} See {root}/docs for the routes.", INVALID, "unknown_url", status=404)
         return envelope(request, APIError(failure))
-    meant = _with_version(request.path_info)
+    meant = _meant(request.path_info)
     return _answer(request, errors.not_found(request.path, meant and settings.PATH_PREFIX + meant))
+
+
+def _meant(path: str) -> str | None:
+    """Return the route that the path would be with one `/v1` and no surplus slashes, if there is one."""
+    found = _VERSIONS.fullmatch(re.sub(r"/+", "/", path).rstrip("/"))
+    if found and any(route.fullmatch(f"/v1{found['rest']}") for route in _routes()):
+        return f"{found['dialect']}/v1{found['rest']}"
+    return None
+
+
+@cache
+def _routes() -> list[re.Pattern[str]]:
+    templates = (path.replace("{model}", ".+") for path in openapi_routes.paths())
+    return [re.compile(re.sub(r"\{\w+\}", "[^/]+", template)) for template in templates]
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
@@ -85,7 +66,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
-    if is_client_route(request.path_info):
+    if is_client_route(request.path_info) or request.content_type == "application/json":
         return envelope(request, error)
     status = error.failure.status
     title, sentence = _PAGES[status]

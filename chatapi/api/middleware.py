@@ -10,7 +10,7 @@ from django.utils.deprecation import MiddlewareMixin
 
 from accounts import forwarding
 from chatapi import identity
-from chatapi.api.error_pages import is_client_route, is_console_page, is_docs_page
+from chatapi.api.client_routes import is_client_route, is_console_page, is_docs_page
 from chatapi.log_formats import fields
 from chatapi.wire.protocols import protocol_of
 

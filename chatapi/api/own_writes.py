@@ -10,7 +10,7 @@ from django.core.exceptions import MiddlewareNotUsed
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from chatapi.api.error_pages import is_client_route
+from chatapi.api.client_routes import is_client_route
 from usage.database.replica import MAX_LAG_S, REPLICA, primary_only
 
 Sync = Callable[[HttpRequest], HttpResponseBase]

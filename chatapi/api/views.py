@@ -19,7 +19,7 @@ from accounts.errors import NotAuthenticated, PermissionDenied, TooManyFailedAtt
 from accounts.models import KeyScope
 from chatapi import catalog, errors, identity
 from chatapi.api import resources
-from chatapi.api.error_pages import envelope
+from chatapi.api.client_routes import envelope
 from chatapi.models import ServedModel
 from chatapi.wire.invalid_request import InvalidRequest
 from usage.books import credit, spending

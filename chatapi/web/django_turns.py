@@ -10,7 +10,7 @@ from django.conf import settings
 
 from accounts import client_ip, forwarding
 from chatapi import errors
-from chatapi.api.error_pages import is_client_route
+from chatapi.api.client_routes import is_client_route
 from chatapi.fair_room import FairRoom, NoRoom
 from chatapi.web.django_bodies import answer
 

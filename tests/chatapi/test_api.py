@@ -171,11 +171,26 @@ def test_an_unknown_route_is_an_envelope(db: None, prefix: str, path: str) -> No
         ("/openai/responses", "/openai/v1/responses"),
         ("/responses/resp_1/input_items", "/v1/responses/resp_1/input_items"),
         ("/organization/costs", "/v1/organization/costs"),
+        ("/v1/chat/completions/", "/v1/chat/completions"),
+        ("/v1//chat/completions", "/v1/chat/completions"),
+        ("/openai/v1/v1/models/org/large/", "/openai/v1/models/org/large"),
     ],
 )
-def test_an_url_without_version_names_the_one_that_is_meant(db: None, path: str, meant: str) -> None:
+def test_an_url_that_is_nearly_right_names_the_one_that_is_meant(db: None, path: str, meant: str) -> None:
     response = Client(enforce_csrf_checks=True).post(path, "{}", "application/json", headers={"host": "any"})
     assert error(response, 404)["message"] == f"Invalid URL ({path}). Did you mean {meant}?"
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/openai/deployments/small/chat/completions"])
+def test_a_body_in_json_gets_an_envelope_anywhere(db: None, path: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    assert error(client.post(path, "{}", "application/json"), 404)["code"] == "unknown_url"
+
+
+@pytest.mark.parametrize("path", ["/v1/generations/", "/v1/v1", "/v1/chat/", "/organization"])
+def test_no_hint_names_a_route_that_does_not_exist(db: None, path: str) -> None:
+    message = error(Client().post(path, "{}", "application/json"), 404)["message"]
+    assert message == f"Invalid URL ({path}). See /docs for the routes."
 
 
 @pytest.mark.parametrize("path", ["/messages", "/messages/count_tokens", "/anthropic/messages"])
