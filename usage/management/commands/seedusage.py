@@ -79,9 +79,9 @@ class Command(BaseCommand):
         self.stdout.write(f"Writing to {connection.vendor}, {connection.settings_dict['NAME']}")
         seeding.seed(plan, lambda done: self._report(f"{done:,} of {plan.generations:,} generations"))
         seeding.analyze()
-        entries = LedgerEntry.objects.count()
+        last_id = LedgerEntry.objects.order_by("-id").values_list("id", flat=True).first()
         while not options["unsealed"] and (sealed := seals.seal(timedelta(0))):
-            self._report(f"{sealed.last_id:,} of about {entries:,} ledger entries sealed")
+            self._report(f"{sealed.last_id:,} of {last_id:,} ledger entries sealed")
         seconds = time.monotonic() - self._began
         self.stdout.write(f"Made {plan.generations:,} generations and their books in {seconds:.0f} s.")
 
