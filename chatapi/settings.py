@@ -43,6 +43,7 @@ for alias, database in DATABASES.items():
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728;",
         }
         continue
+    database["ENGINE"] = "usage.database.postgresql"
     timeouts = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
     parameters = {timeout: str(DATABASE_TIMEOUT_MS) for timeout in timeouts}
     own: dict[str, Any]
