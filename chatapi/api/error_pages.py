@@ -1,6 +1,8 @@
 """Django's error handlers: the API's envelope on its routes, a page in HTML elsewhere."""
 
+import logging
 import re
+import sys
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -12,6 +14,7 @@ from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, error_answer
+from usage.errors import is_unavailable
 
 # Any prefix but those of our pages, so that a misspelled dialect gets an envelope, too.
 _CLIENT_ROUTE = re.compile(r"/(?:(?!admin/|console/|v1/)(?P<dialect>[^/]+)/)?v1(?:/|$)")
@@ -23,7 +26,9 @@ _PAGES = {
     403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),
     404: ("Not found", "There is no page at this address."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
+    503: ("Not available now", "The database does not answer, or not in time. Please try again in a moment."),
 }
+log = logging.getLogger(__name__)
 
 
 def is_client_route(path: str) -> bool:
@@ -81,6 +86,11 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer 503 while the database is away, else 500."""
+    error = sys.exception()
+    if isinstance(error, Exception) and is_unavailable(error):
+        log.warning("the database is not available: %s", error)
+        return _answer(request, errors.unavailable("The service can't read its books right now."))
     return _answer(request, errors.internal_error())
 
 

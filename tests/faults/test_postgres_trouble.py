@@ -5,6 +5,7 @@
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import pytest
 
 from tests.faults import armed
 from tests.faults.conftest import Ask
-from tests.installation import Installation, wait_for
+from tests.installation import Installation, fetch, wait_for
 
 pytestmark = [
     pytest.mark.xdist_group("postgres-trouble"),
@@ -178,6 +179,20 @@ def test_no_view_waits_for_a_backend_that_hangs(installation: Installation, post
     with frozen(backends(postgres)):
         assert set(views(installation)) <= {404, 500, 503}
         wait_for(lambda: set(views(installation)) == {404}, "views without an error")
+
+
+def test_a_page_that_waits_too_long_says_so_and_the_log_in_one_line(
+    installation: Installation, postgres: Any
+) -> None:
+    page = urllib.request.Request(f"{installation.url}/admin/", headers={"Cookie": f"sessionid={'0' * 32}"})
+    before = len(installation.log("web"))
+    with postgres.transaction():
+        postgres.execute("LOCK TABLE django_session IN ACCESS EXCLUSIVE MODE")
+        status, text = fetch(page)
+    assert (status, "The database does not answer" in text) == (503, True)
+    log = installation.log("web")[before:]
+    assert log.count("the database is not available: canceling statement due to") == 1
+    assert "Traceback" not in log
 
 
 @contextmanager
