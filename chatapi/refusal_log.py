@@ -1,11 +1,14 @@
-"""A logging filter for requests that Django refuses as suspicious, such as a filter by an unknown column.
+"""Logging filters for requests that Django refuses as suspicious, such as a filter by an unknown column, and
+for those that fail because the database is away.
 
-Django logs each of them with the same 90 lines of traceback, which repeat what the client has sent.
+Django logs each of them with the same 90 lines of traceback, which may repeat what the client has sent.
 """
 
 import logging
 import threading
 import time
+
+from usage.errors import is_unavailable
 
 MAX_LINES_PER_MINUTE = 20
 MAX_CHARACTERS = 300
@@ -47,3 +50,11 @@ class OneLine(logging.Filter):
         self._lines += 1
         left_out, self._left_out = self._left_out, 0
         return left_out
+
+
+class WithoutOutages(logging.Filter):
+    """Leaves out errors of a database that is away: `api/error_pages.py` logs a line for each."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not (isinstance(error, Exception) and is_unavailable(error))

@@ -43,6 +43,7 @@ for alias, database in DATABASES.items():
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728;",
         }
         continue
+    database["ENGINE"] = "usage.database.postgresql"
     timeouts = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
     parameters = {timeout: str(DATABASE_TIMEOUT_MS) for timeout in timeouts}
     own: dict[str, Any]
@@ -302,7 +303,10 @@ LOGGING = {
         "console": {"()": "chatapi.log_formats.ConsoleFormatter"},
         "json": {"()": "chatapi.log_formats.JSONFormatter"},
     },
-    "filters": {"one_line": {"()": "chatapi.refusal_log.OneLine"}},
+    "filters": {
+        "one_line": {"()": "chatapi.refusal_log.OneLine"},
+        "without_outages": {"()": "chatapi.refusal_log.WithoutOutages"},
+    },
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT},
         "refusals": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT, "filters": ["one_line"]},
@@ -314,7 +318,7 @@ LOGGING = {
         "stripe": {"level": "WARNING"},
         # DEBUG would log the first line of any client's request.
         "daphne": {"level": "INFO"},
-        "django.request": {"level": "ERROR"},
+        "django.request": {"level": "ERROR", "filters": ["without_outages"]},
         "django.security": {"handlers": ["refusals"], "propagate": False},
         # Any client can send a wrong Host; it gets 400, and the log needs no error.
         "django.security.DisallowedHost": {"level": "CRITICAL"},

@@ -1,6 +1,8 @@
 """Django's error handlers: the API's envelope for its clients, a page in HTML for people."""
 
+import logging
 import re
+import sys
 from functools import cache
 
 from django.conf import settings
@@ -13,6 +15,7 @@ from chatapi.api.client_routes import CLIENT_ROUTE, envelope, is_client_route, i
 from chatapi.errors import INVALID, APIError
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS
+from usage.errors import is_unavailable
 
 # A dialect, then no `/v1` or several: clients join a base URL and a path that do not fit each other.
 _VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*(?P<rest>/.+)")
@@ -21,7 +24,9 @@ _PAGES = {
     403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),
     404: ("Not found", "There is no page at this address."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
+    503: ("Not available now", "The database does not answer, or not in time. Please try again in a moment."),
 }
+log = logging.getLogger(__name__)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -62,6 +67,11 @@ def _routes() -> list[re.Pattern[str]]:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer 503 while the database is away, else 500."""
+    error = sys.exception()
+    if isinstance(error, Exception) and is_unavailable(error):
+        log.warning("the database is not available: %s", error)
+        return _answer(request, errors.unavailable("The service can't read its books right now."))
     return _answer(request, errors.internal_error())
 
 

@@ -5,7 +5,9 @@
 import os
 import signal
 import time
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 
 from tests.faults import armed
 from tests.faults.conftest import Ask
-from tests.installation import Installation, wait_for
+from tests.installation import Installation, fetch, wait_for
 
 pytestmark = [
     pytest.mark.xdist_group("postgres-trouble"),
@@ -149,6 +151,48 @@ def test_backends_that_hang_in_mid_stream_harm_no_answer(
         for answer in answers:
             assert (len(answer.end().words), answer.ends, answer.is_done) == (250, 1, True)
     assert {installation.receipt(answer.generation_id)["outcome"] for answer in answers} == {"completed"}
+
+
+def views(installation: Installation) -> list[int]:
+    """Ask for a view of Django's by several connections of the pool at once; return the statuses."""
+    with ThreadPoolExecutor(4) as threads:
+        return list(
+            threads.map(
+                lambda _: installation.get("/v1/generations/none", installation.keys["live"])[0], range(16)
+            )
+        )
+
+
+def test_no_view_gets_a_connection_that_a_restart_has_ended(
+    installation: Installation, postgres: Any
+) -> None:
+    for _ in range(2):
+        assert set(views(installation)) == {404}
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s) AS pid", [backends(postgres)]
+        )
+    assert set(views(installation)) == {404}
+
+
+def test_no_view_waits_for_a_backend_that_hangs(installation: Installation, postgres: Any) -> None:
+    views(installation)
+    with frozen(backends(postgres)):
+        assert set(views(installation)) <= {404, 500, 503}
+        wait_for(lambda: set(views(installation)) == {404}, "views without an error")
+
+
+def test_a_page_that_waits_too_long_says_so_and_the_log_in_one_line(
+    installation: Installation, postgres: Any
+) -> None:
+    page = urllib.request.Request(f"{installation.url}/admin/", headers={"Cookie": f"sessionid={'0' * 32}"})
+    before = len(installation.log("web"))
+    with postgres.transaction():
+        postgres.execute("LOCK TABLE django_session IN ACCESS EXCLUSIVE MODE")
+        status, text = fetch(page)
+    assert (status, "The database does not answer" in text) == (503, True)
+    log = installation.log("web")[before:]
+    assert log.count("the database is not available: canceling statement due to") == 1
+    assert "Traceback" not in log
 
 
 @contextmanager

@@ -199,6 +199,23 @@ async def test_a_restart_of_the_server_before_the_first_write_fails_none(commits
     assert await commits.write(write_limits, 1) == 1
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is no server")
+@pytest.mark.usefixtures("own_pool")
+async def test_a_restart_of_the_server_between_two_writes_at_once_fails_one_at_most(
+    commits: GroupCommit,
+) -> None:
+    """A connection that was used a moment ago is not checked; the one after a failure is."""
+
+    def end_all(now: datetime, items: Sequence[list[int]]) -> list[None]:
+        end([connection.connection.info.backend_pid, *items[0]])
+        return [None for _ in items]
+
+    others = await pooled()
+    with pytest.raises(DatabaseUnavailable):
+        await commits.write(end_all, others)
+    assert await commits.write(write_limits, 1) == 1
+
+
 async def pooled() -> list[int]:
     """Leave three connections in the pool, and return their processes."""
 

@@ -53,6 +53,7 @@ def bouncer() -> Iterator[int]:
         "listen_port": "6432",
         "pool_mode": "transaction",
         "ignore_startup_parameters": "options",
+        "server_login_retry": "1",
     }
     options |= {
         "listen_addr": "127.0.0.1",

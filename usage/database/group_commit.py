@@ -35,6 +35,7 @@ DEADLOCK_DETECTED = "40P01"
 DEADLOCK_RETRIES = 3
 # A connection that was idle for longer is checked before it is used.
 IDLE_S = 1.0
+NEVER = float("-inf")
 log = logging.getLogger(__name__)
 # `at`: the monotonic time at which this thread last used its connection.
 _last_use = threading.local()
@@ -165,7 +166,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
     """Run the function on this thread's connection, which stays open.
 
     Raises `DatabaseUnavailable` if the database is down, locked, too slow or read-only; the next call then
-    makes a new connection.
+    checks the connection that the pool gives it.
     """
     try:
         _close_if_dead()
@@ -176,6 +177,7 @@ def _guarded(function: Callable[[], Result]) -> Result:
             raise
         # A connection that was cut, or is inside of a statement, must not serve the next call.
         connection.close()
+        _last_use.at = NEVER
         log.warning("the database is away, or too slow: %s", error)
         raise DatabaseUnavailable(str(error)) from error
 
@@ -184,7 +186,7 @@ def _close_if_dead() -> None:
     """Close a connection that has died while it was idle, and its pool's, which may have died too."""
     own, now = connections[DEFAULT_DB_ALIAS], time.monotonic()
     # A thread's first connection may be one that another thread has left in the pool.
-    is_idle = now - getattr(_last_use, "at", float("-inf")) > IDLE_S
+    is_idle = now - getattr(_last_use, "at", NEVER) > IDLE_S
     _last_use.at = now
     if is_idle:
         with watchdog.watching(statements=1):

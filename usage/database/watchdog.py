@@ -2,7 +2,8 @@
 
 PostgreSQL's own time limits do not help when its backend, disk or host hangs, or when the network loses every
 packet. The watchdog shuts the socket of the waiting thread down, which then gets the error of a lost
-connection.
+connection. It watches whole blocks, and the single statements of everything else, such as pages, which may
+wait for other services between two statements.
 """
 
 import logging
@@ -11,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from weakref import WeakKeyDictionary
 
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, Error, connections
@@ -29,6 +31,8 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[int, str], tuple[int, BaseDatabaseWrapper]] = {}
+        # The rounds in a row in which each connection waited for its server.
+        self._rounds_waited: WeakKeyDictionary[BaseDatabaseWrapper, int] = WeakKeyDictionary()
         # Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its answer
         # may have arrived meanwhile.
         self._rounds = 0
@@ -57,6 +61,14 @@ class Watchdog:
             with self._lock:
                 del self._waiting[place]
 
+    def watch(self, database: BaseDatabaseWrapper) -> None:
+        """Cut this connection, as long as it is open, when a statement takes longer than `STATEMENTS` limits.
+
+        Only processes with a block that is `watching` cut: the statements of a command may take any time.
+        """
+        with self._lock:
+            self._rounds_waited[database] = 0
+
     def _run(self) -> None:
         while True:
             time.sleep(settings.DATABASE_TIMEOUT_MS / 1_000 / CHECKS)
@@ -65,6 +77,16 @@ class Watchdog:
                 for last_round, database in self._waiting.values():
                     if self._rounds > last_round:
                         _cut(database)
+                for database, rounds in list(self._rounds_waited.items()):
+                    self._rounds_waited[database] = rounds + 1 if _is_waiting(database) else 0
+                    if rounds >= STATEMENTS * CHECKS:
+                        _cut(database)
+
+
+def _is_waiting(database: BaseDatabaseWrapper) -> bool:
+    """Return whether a statement was sent whose answer is not there."""
+    connection = database.connection
+    return connection is not None and connection.info.transaction_status.name == "ACTIVE"
 
 
 def _cut(database: BaseDatabaseWrapper) -> None:
