@@ -129,10 +129,12 @@ class EventStreamConsumer(AsyncConsumer):
         self.is_started = True
         await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
-    async def send_body(self, data: bytes, more: bool = True) -> None:
-        """Send a piece of the body, `more=False` the last one. Waits while the client reads too slowly."""
+    def send_body(self, data: bytes, more: bool = True) -> Awaitable[None]:
+        """Send a piece of the body, `more=False` the last one. Waits while the client reads too slowly, and
+        then keeps no reference to the piece.
+        """
         self.is_complete = not more
-        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+        return self.base_send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _handle(self) -> None:
         try:

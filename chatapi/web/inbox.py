@@ -20,12 +20,15 @@ log = logging.getLogger(__name__)
 # How many followers a tick wakes in one turn of the loop: thousands would hold up the streams of others.
 WOKEN_AT_ONCE = 128
 PART_FRAMES = 64
-# The most of a backlog that is decoded at once, so that other streams have their turn in between.
-PART_BYTES = 16_384
+# The most of a backlog that is decoded at once, so that other streams have their turn in between, and that a
+# client that does not read has few deltas in memory: they take ten times the bytes.
+PART_BYTES = 2_048
 # The usual size of a delta: how much work a batch is can be estimated before it is decoded.
 DELTA_BYTES = 32
+# What a frame takes in memory beside its batch.
+FRAME_BYTES = 224
 # The most that waits here for a client that does not read. Beyond this, the log has it.
-MOST_WAITING_BYTES = 1 << 16
+MOST_WAITING_BYTES = 32 << 10
 
 
 class InboxFollower(Follower):
@@ -50,7 +53,7 @@ class InboxFollower(Follower):
             self._arrived.append(frame)
             self.wake()
             return
-        self._waiting_bytes += len(frame.batch)
+        self._waiting_bytes += FRAME_BYTES + len(frame.batch)
         if self._waiting_bytes > MOST_WAITING_BYTES:
             # The newest frame stays: its number shows that others are missing.
             self._arrived.clear()
@@ -103,7 +106,7 @@ class InboxFollower(Follower):
 
     def _put_back(self, frames: list[Frame]) -> None:
         self._arrived[:0] = frames
-        self._waiting_bytes += sum(len(frame.batch) for frame in frames)
+        self._waiting_bytes += sum(FRAME_BYTES + len(frame.batch) for frame in frames)
 
 
 class Inbox:

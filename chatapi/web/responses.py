@@ -24,7 +24,7 @@ from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State
 
 # The most deltas that are encoded and sent at once.
-PIECE_DELTAS: Final = 256
+PIECE_DELTAS: Final = 128
 
 
 async def respond(
@@ -190,8 +190,11 @@ async def _stream(
         if not frames and is_silent and not is_last:
             frames = keep_alive
         sent_at = now if frames else sent_at
-        await exchange.send_body(frames, more=not is_last)
-        del batch, rest, frames  # a thousand streams wait here for their next batch
+        sending = exchange.send_body(frames, more=not is_last)
+        # Thousands of streams wait here for their clients or their next batch. `relay` has this batch, too.
+        batch.clear()
+        del rest, frames
+        await sending
     return usage, None
 
 

@@ -126,11 +126,16 @@ class Server(DaphneServer):
     async def handle_reply(
         self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]
     ) -> None:
-        """Send a message of the application, when the client has read enough of those before."""
+        """Send a message of the application, when the client has read enough of those before. If more are to
+        follow, return when there is room for them: an application that waits here has nothing in hand.
+        """
         # Daphne never waits: a client that stops reading would fill this process's memory.
         if not protocol.writable.is_set():
             await protocol.writable.wait()
         await super().handle_reply(protocol, message)
+        if message.get("more_body") and not protocol.writable.is_set():
+            del message
+            await protocol.writable.wait()
 
     def create_application(
         self, protocol: WebSocketConnection, scope: dict[str, Any]

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -149,7 +150,10 @@ async def test_what_was_published_together_comes_together(stream: DeltaStream, i
     assert await other.next() == texts(7, 7)
 
 
-async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(inbox: Inbox) -> None:
+async def test_a_backlog_comes_in_parts_between_which_others_have_their_turn(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING_BYTES", 1 << 20)
     follower = inbox.follow(identity.new_id(), 1)
     for seq in range(1, 2_000):
         follower.feed(Frame(b"", seq, deltas.encode(texts(seq, seq))))
@@ -185,6 +189,19 @@ async def test_what_is_too_much_to_wait_here_comes_from_the_log_with_its_end(
     parts = await parts_to_the_end(follower)
     assert [delta for part in parts for delta in part] == [*texts(1, 999), END]
     assert max(map(len, parts)) <= PART_FRAMES
+
+
+async def test_small_deltas_that_wait_here_take_little_memory(inbox: Inbox) -> None:
+    follower = inbox.follow(identity.new_id(), 1)
+    data = deltas.encode([Text("a")])
+    tracemalloc.start()
+    try:
+        for seq in range(1, 2_001):
+            follower.feed(Frame(bytes(bytearray(32)), seq, bytes(bytearray(data))))
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2 * module.MOST_WAITING_BYTES
 
 
 async def test_a_follower_that_has_caught_up_with_the_log_follows_the_inbox_again(

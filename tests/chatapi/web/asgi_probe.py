@@ -16,7 +16,7 @@ from typing import Any
 
 from chatapi.web.event_stream_consumer import EventStreamConsumer
 
-CHUNK = b"x" * 16_384
+CHUNK_BYTES = 16_384
 
 
 @dataclass
@@ -35,16 +35,18 @@ farewell = asyncio.Event()
 
 
 class Flood(EventStreamConsumer):
-    """Sends `?bytes=` bytes as fast as the client takes them and notes in `?watch=` how far it came."""
+    """Sends `?bytes=` bytes, in pieces of `?piece=`, as fast as the client takes them and notes in `?watch=`
+    how far it came.
+    """
 
     async def handle(self) -> None:
         query = _query(self.scope)
-        watch = watches[query["watch"]]
+        watch, piece_bytes = watches[query["watch"]], int(query.get("piece", CHUNK_BYTES))
         try:
             await self.send_headers(200, [(b"content-type", b"application/octet-stream")])
             while watch.sent_bytes < int(query["bytes"]):
-                await self.send_body(CHUNK)
-                watch.sent_bytes += len(CHUNK)
+                await self.send_body(b"x" * piece_bytes)
+                watch.sent_bytes += piece_bytes
                 await asyncio.sleep(0)
             await self.send_body(b"", more=False)
             watch.end = "finished"

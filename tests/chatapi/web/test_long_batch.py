@@ -32,7 +32,7 @@ def pieces(client: Client) -> list[bytes]:
 
 
 async def batches() -> AsyncIterator[list[AnyDelta]]:
-    yield LONG
+    yield [*LONG]
 
 
 async def test_a_long_batch_is_sent_in_pieces() -> None:
@@ -42,6 +42,26 @@ async def test_a_long_batch_is_sent_in_pieces() -> None:
     assert (
         max(piece.count(b"\n\n") for piece in pieces(client)) <= PIECE_DELTAS + 1
     )  # the last delta brings the stream's end with it
+
+
+async def test_a_batch_is_not_kept_while_its_client_does_not_read() -> None:
+    class Unread(Client):
+        async def send(self, message: Any) -> None:
+            await super().send(message)
+            if "body" in message:
+                await asyncio.get_running_loop().create_future()
+
+    client = Unread()
+    batch: list[AnyDelta] = [Started(), Text("a")]
+
+    async def one() -> AsyncIterator[list[AnyDelta]]:
+        yield batch
+
+    answering = asyncio.create_task(responses._stream(client.exchange("chat"), encoder(), one(), PING))
+    while not pieces(client):
+        await asyncio.sleep(0)
+    assert not batch
+    answering.cancel()
 
 
 async def test_a_client_that_leaves_meanwhile_is_sent_no_more() -> None:

@@ -48,6 +48,18 @@ def test_a_client_that_stops_reading_stops_the_application_and_is_cut_off(probe:
         assert probe.peak_memory_bytes() - before_bytes < MEBIBYTE
 
 
+def test_a_client_that_reads_nothing_costs_the_piece_that_waits_for_it_and_not_the_next_one() -> None:
+    unread, piece_bytes = 8, 4 * MEBIBYTE
+    with running() as probe, ExitStack() as clients:
+        before_bytes = probe.peak_memory_bytes()
+        for number in range(unread):
+            client = clients.enter_context(probe.client(receive_buffer_bytes=4096))
+            client.get(f"/flood?watch={number}&bytes={400 * MEGABYTE}&piece={piece_bytes}")
+            client.head()
+        probe.ask("/report?watch=0&now=1")
+        assert probe.peak_memory_bytes() - before_bytes < 1.6 * unread * piece_bytes
+
+
 def test_a_slow_client_gets_every_byte(probe: Probe) -> None:
     with probe.client(receive_buffer_bytes=4096) as client:
         client.get(f"/flood?watch=slow&bytes={4 * MEGABYTE}")
