@@ -66,7 +66,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        grouped, points = _series(form)
+        grouped, points, errors = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
     trends = _trends([bucket_of(form, *span) for span in spans], found)
@@ -82,7 +82,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
         "newest_since": form.newest_since(),
-        "errors": _errors(form),
+        "errors": None if errors is None else [(*each, form.errors_of(each[0])) for each in errors],
         "searched": SEARCHED,
         "refusals": _refusals(form),
         "view_url": request.build_absolute_uri(),
@@ -105,10 +105,13 @@ def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
     return form
 
 
-def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
-    """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
+def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals], list[tuple[str, int]] | None]:
+    """Return the points of the groups, if there are any, the sums of all requests of each bucket, and the
+    error codes of requests that failed, with their numbers; None if the groups are these.
+    """
     if form.is_grouped and form.has_partial_groups:
-        return insights.series_and_whole(form.chart)
+        points, whole, errors = insights.series_and_whole(form.chart)
+        return points, whole, None if form.group_by == "error" else errors
     chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
     points, _ = insights.series_beside(chart, [])
     count_of_groups = max(len(points) // len(form.over.starts()), 1)
@@ -116,7 +119,7 @@ def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
         sum((point.totals for point in points[at : at + count_of_groups]), Totals())
         for at in range(0, len(points), count_of_groups)
     ] or [Totals()] * len(form.over.starts())
-    return (points if form.is_grouped else []), whole
+    return (points if form.is_grouped else []), whole, error_codes(form.newest)
 
 
 def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
@@ -139,13 +142,6 @@ def _rows(trends: Sequence[Trend]) -> list[Row]:
         Row(parts[0].bucket, [cell for part in parts for cell in part.cells])
         for parts in zip(*(trend.columns for trend in trends), strict=True)
     ]
-
-
-def _errors(form: ConsoleUsageForm) -> list[tuple[str, int, str]] | None:
-    """Return the codes of requests that failed, with their numbers and URLs; None if the groups are these."""
-    if form.group_by == "error":
-        return None
-    return [(code, times, form.errors_of(code)) for code, times in error_codes(form.newest)]
 
 
 def _refusals(form: ConsoleUsageForm) -> list[tuple[int, str, int]] | None:

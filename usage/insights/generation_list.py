@@ -137,8 +137,11 @@ def error_codes(newest: NewestRequests) -> list[tuple[str, int]]:
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:
     """Return the filters of the requests that were admitted in the range."""
+    columns = filters.by_column()
+    if filters.project_id is not None and filters.home_id is not None:
+        columns.setdefault("organization_id", filters.home_id)
     return RequestFilters(
-        **filters.by_column(),
+        **columns,
         error=filters.error,
         metadata=filters.metadata,
         since=over.start,

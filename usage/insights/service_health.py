@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import connection
+
 from usage.database.clock import database_now, hour_of
 from usage.database.sql import db_value, fetch_all, to_datetime
 from usage.database.time_limit import time_limit
@@ -52,7 +54,7 @@ class Health:
 # Entries are counted up to a bound only: without it a long pause of the sealing would make this slow. The
 # index of hours begins with the organization. An old difference stays, because later checks look at recent
 # days only and can't see it.
-_HEALTH = f"""
+_HEALTH = """
     WITH opened AS (
         SELECT COUNT(*) AS all_open, MIN(lease_expires_at) AS lease,
             COUNT(CASE WHEN state = 'admitted' THEN 1 END) AS queued,
@@ -61,7 +63,7 @@ _HEALTH = f"""
     closed AS (
         SELECT SUM(CASE WHEN outcome = 'worker_lost' THEN requests ELSE 0 END) AS lost,
             SUM(CASE WHEN outcome = 'not_started' THEN requests ELSE 0 END) AS not_started
-        FROM usage_hourlyusage WHERE hour >= %s AND outcome IN ('worker_lost', 'not_started')
+        FROM usage_hourlyusage WHERE hour >= {since} AND outcome IN ('worker_lost', 'not_started')
             AND organization_id IN (SELECT id FROM accounts_organization)),
     seal AS (SELECT last_id, sealed_at FROM usage_ledgerseal ORDER BY id DESC LIMIT 1),
     difference AS (
@@ -70,34 +72,49 @@ _HEALTH = f"""
     SELECT queued, oldest, all_open - queued, lease, lost, not_started, sealed_at,
         (SELECT COUNT(*) FROM (
             SELECT 1 FROM usage_ledgerentry WHERE id > COALESCE((SELECT last_id FROM seal), 0)
-            ORDER BY id LIMIT {MAX_UNSEALED}) AS unsealed),
+            ORDER BY id LIMIT {most_unsealed}) AS unsealed),
         (SELECT MAX(checked_at) FROM usage_ledgercheck WHERE differences IS NOT NULL),
-        differences, first_difference
-    FROM opened CROSS JOIN closed LEFT JOIN seal ON TRUE LEFT JOIN difference ON TRUE"""  # noqa: S608
+        {now}, differences, first_difference
+    FROM opened CROSS JOIN closed LEFT JOIN seal ON TRUE LEFT JOIN difference ON TRUE"""
 
 
 @time_limit()
 def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
-    now = database_now()
-    # Full hours, because the rollup has no shorter ones.
-    closed_since = hour_of(now) - timedelta(days=1) + HOUR
-    (row,) = fetch_all(_HEALTH, [db_value(closed_since)])
-    queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, checked_at, *difference = row
-    checked = _moment(checked_at)
+    since, clock, parameters = _clock()
+    sql = _HEALTH.format(since=since, now=clock, most_unsealed=MAX_UNSEALED)
+    (row,) = fetch_all(sql, parameters)
+    queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, *row = row
+    checked_at, read_at, *difference = row
+    now, checked = to_datetime(read_at).replace(tzinfo=UTC), _moment(checked_at)
     return Health(
         now=now,
         queue_depth=queued,
         oldest_queued_s=_seconds(now, oldest),
         running=running,
         oldest_lease_s=_seconds(now, lease),
-        closed_since=closed_since,
+        closed_since=_closed_since(now),
         lost=int(lost or 0),
         not_started=int(not_started or 0),
         last_sealed_at=_moment(sealed_at),
         unsealed_entries=unsealed,
         last_check=LastCheck(checked, difference[0] or 0, difference[1] or "") if checked else None,
     )
+
+
+def _clock() -> tuple[str, str, list[Any]]:
+    """Return the beginning of the counted hours and the database's time as SQL, and their parameters."""
+    if connection.vendor == "sqlite":
+        now = database_now()
+        return "%s", "%s", [db_value(_closed_since(now)), db_value(now)]
+    # In the statement itself: PostgreSQL's clock would be a statement of its own.
+    now_sql = "statement_timestamp()"
+    return f"date_trunc('hour', {now_sql}, 'UTC') - interval '23 hours'", now_sql, []
+
+
+def _closed_since(now: datetime) -> datetime:
+    # Full hours, because the rollup has no shorter ones.
+    return hour_of(now) - timedelta(days=1) + HOUR
 
 
 def _moment(value: Any) -> datetime | None:

@@ -30,8 +30,8 @@ _NUMERIC = (Dimension.ORGANIZATION, Dimension.PROJECT, Dimension.KEY)
 _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
-# Filters of columns that only requests have.
-_OF_REQUESTS = ("error", "metadata", "metadata_key")
+# Fields that are no columns of rollups.
+_NO_COLUMNS = ("error", "metadata", "metadata_key", "home_id")
 
 # SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
 _MAX_PARTS = 400
@@ -59,6 +59,8 @@ class Filters:
     """A key and the value that it has."""
     metadata_key: str | None = None
     """The key by whose values a report is grouped."""
+    home_id: int | None = None
+    """The organization of the project, if it is known: lists of requests need not look it up then."""
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
         """Return the rows that match; their model must have these columns."""
@@ -66,7 +68,7 @@ class Filters:
 
     def by_column(self) -> dict[str, Any]:
         """Return the values that are set, by their column in the rollups."""
-        columns = [each.name for each in fields(Filters) if each.name not in _OF_REQUESTS]
+        columns = [each.name for each in fields(Filters) if each.name not in _NO_COLUMNS]
         values = {name: getattr(self, name) for name in columns}
         return {name: value for name, value in values.items() if value is not None}
 

@@ -162,16 +162,30 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Poi
 
 
 @report
-def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals]]:
-    """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
-    by error and of the newest requests don't add up to.
+def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals], list[tuple[str, int]]]:
+    """Return the chart's points, as `series` does, the sums of all requests of each bucket, which groups by
+    error and of the newest requests don't add up to, and the error codes of the newest requests as
+    `error_codes` does; none if the groups are these.
     """
-    ranked = [key for key, _ in by_amount(sums_of([chart])[0])]
+    errors = [] if chart.group_by == "error" else [replace(chart, group_by="error")]
+    sums, *by_error = sums_of([chart, *errors])
+    ranked = [key for key, _ in by_amount(sums)]
     labels = labels_of({chart.group_by: ranked[:MAX_GROUPS]}) if chart.group_by else {}
     groups = _groups_of(chart, ranked, labels)
     own, whole = _sums_by_bucket([chart, replace(chart, group_by=None)], [key for key, _, _ in groups])
     buckets = range(len(chart.over.starts()))
-    return _points(chart, groups, own), [whole.get((bucket, None), Totals()) for bucket in buckets]
+    return (
+        _points(chart, groups, own),
+        [whole.get((bucket, None), Totals()) for bucket in buckets],
+        _error_codes(sums, by_error[0]) if by_error else [],
+    )
+
+
+def _error_codes(sums: Sums, by_error: Sums) -> list[tuple[str, int]]:
+    found = {code: of_code.failed_requests for code, of_code in by_error.items()}
+    # Requests without a code are in no group by error.
+    found[""] = sum(group.failed_requests for group in sums.values()) - sum(found.values())
+    return sorted(((code, times) for code, times in found.items() if times), key=lambda row: (-row[1], row[0]))
 
 
 def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Point]:

@@ -35,6 +35,8 @@ NO_HELP = {"autocomplete": "off", "spellcheck": "false"}
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # The names of parameters that differ from those of columns.
 _PARAMETERS = {"organization_id": "organization", "project_id": "project", "api_key_id": "key"}
+# The field of a part of an organization and of a project, whose row is read with theirs.
+_PART = {"organization": "project", "project": "key"}
 _SHOWN_KEY = re.compile(r"(.+) \(ck_(?:live|test)_(\w+)…\)")
 
 
@@ -352,15 +354,26 @@ class UsageFilterForm(forms.Form):
         }
         return {column: None if value == "" else value for column, value in found.items()}
 
+    def row(self, name: str) -> Any:
+        """Return the organization, project or key that a valid form names; None if there is none."""
+        field, row_id = cast(RowField, self.fields[name]), self.cleaned_data[name]
+        if row_id is None:
+            return None
+        if field.known is None and name in _PART:
+            owner = getattr(cast(RowField, self.fields[_PART[name]]).known, name, None)
+            field.known = owner if owner and owner.pk == row_id else None
+        return field.row(row_id)
+
     def chips(self) -> list[Chip]:
         """Return the filters that are set and can be removed."""
+        hidden = {"organization"} if self.is_of_one_organization else set()
+        # The key first: it is read with its project, and a project with its organization.
+        rows = {name: self.row(name) for name in ("key", "project", "organization") if name not in hidden}
         found = []
         for name in ("organization", "project", "key", "model", "outcome"):
-            value, field = self.cleaned_data[name], self.fields[name]
-            if not value or (name == "organization" and self.is_of_one_organization):
+            value = rows.get(name) or self.cleaned_data[name]
+            if not value or name in hidden:
                 continue
-            if isinstance(field, RowField):
-                value = field.row(value) or value
             found.append(Chip(f"{name}: {words(value) if name == 'outcome' else value}", self.without(name)))
         return found + [
             Chip(f"{name}: {self.query[name]}", self.without(name))

@@ -57,9 +57,8 @@ def page(
         "title": "Overview",
         "export_url": page_url("index", {}) + "overview",
         "export_query": request.GET.urlencode(),
-        "deployments": recent_deployments() if access.is_operator(user) else None,
         **(
-            _reports(form, user)
+            _reports(form, user, recent_deployments)
             if form.is_valid()
             else {"mistake": form.mistake, "url": page_url("index", {})}
         ),
@@ -69,7 +68,9 @@ def page(
     return TemplateResponse(request, "usage/overview.html", context, status=200 if form.is_valid() else 400)
 
 
-def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
+def _reports(
+    form: OverviewForm, user: access.Person, recent_deployments: Callable[[], Any]
+) -> dict[str, Any]:
     tables = spenders_of(form)
     groups = [group for _, group in tables]
     with closed_days.read_once(form.over.before.start, form.over.end):
@@ -77,7 +78,8 @@ def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
         sums = insights.overview_sums(form.chart, groups, can_compare=not form.is_of_requests)
     form.offer_choices()
     limited_to = access.organizations_of(user)
-    health = insights.health() if access.is_operator(user) else None
+    is_operator = access.is_operator(user)
+    health = insights.health() if is_operator else None
     now = health.now if health else None
     return {
         "form": form,
@@ -92,6 +94,8 @@ def _reports(form: OverviewForm, user: access.Person) -> dict[str, Any]:
         "chips": form.chips(),
         "budgets": [Meter.of(use) for use in insights.budgets_near_limit(organizations=limited_to, now=now)],
         "health": _health(health) if health else None,
+        # They are judged by the requests of all organizations.
+        "deployments": recent_deployments() if is_operator and not form.is_about_one_owner else None,
     }
 
 

@@ -147,7 +147,7 @@ class OverviewForm(UsageFilterForm):
             return False
         if self.is_by_end_user:
             return True
-        project = self._row("project")
+        project = self.row("project")
         return bool(project and project.counts_end_users and self._can_rank(project.pk))
 
     @property
@@ -168,22 +168,17 @@ class OverviewForm(UsageFilterForm):
     @cached_property
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
-        filters = self._without_owners_of_key(super().filters)
-        is_alone = filters.project_id is not None and filters.organization_id is None
-        if is_alone and (project := self._row("project")) is not None:
-            filters = replace(filters, organization_id=project.organization_id)
-        return insights.newest_settled(self.over, filters)
+        return insights.newest_settled(self.over, self._with_known_owners(super().filters))
 
-    def _row(self, name: str) -> Any:
-        """Return the row that this field of a valid form names; None if there is none."""
-        field: Any = self.fields[name]
-        return field.row(self.cleaned_data[name])
-
-    def _without_owners_of_key(self, filters: Filters) -> Filters:
-        """Return the filters without the project and the organization of the key: less is looked up then."""
+    def _with_known_owners(self, filters: Filters) -> Filters:
+        """Return the filters with the organization of the project, or without the owners of the key: less is
+        looked up then.
+        """
         if filters.api_key_id is None:
-            return filters
-        key = self._row("key")
+            is_alone = filters.project_id is not None and filters.organization_id is None
+            project = self.row("project") if is_alone else None
+            return replace(filters, home_id=project.organization_id) if project else filters
+        key = self.row("key")
         if key is None or filters.project_id not in (None, key.project_id):
             return filters
         is_own = filters.organization_id in (None, key.project.organization_id)
@@ -210,6 +205,11 @@ class OverviewForm(UsageFilterForm):
         return self.group_by in ("error", "metadata")
 
     @property
+    def is_about_one_owner(self) -> bool:
+        """Return whether the page is narrowed to an organization, a project or a key."""
+        return any(self.cleaned_data[name] is not None for name in ("organization", "project", "key"))
+
+    @property
     def is_of_requests(self) -> bool:
         """Return whether the filters are of columns that only requests have."""
         return request_sums.are_needed(None, self.filters)
@@ -219,7 +219,7 @@ class OverviewForm(UsageFilterForm):
         """Return what the chart shows: of the newest requests if the rollups know too little."""
         is_of_requests = request_sums.are_needed(self.group_by, self.filters)
         newest = self.newest if is_of_requests else None
-        return SumsSpec(self.over, self.group_by, self._without_owners_of_key(self.filters), newest)
+        return SumsSpec(self.over, self.group_by, self._with_known_owners(self.filters), newest)
 
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""
