@@ -354,6 +354,13 @@ class UsageFilterForm(forms.Form):
         }
         return {column: None if value == "" else value for column, value in found.items()}
 
+    @cached_property
+    def own_organizations(self) -> Sequence[Organization]:
+        """Return the organizations of which a member of several chooses one; none for others."""
+        if len(access.organizations_of(self.person) or ()) < 2:
+            return []
+        return list(access.seen_by(self.person, Organization.objects.order_by("name")))
+
     def row(self, name: str) -> Any:
         """Return the organization, project or key that a valid form names; None if there is none."""
         field, row_id = cast(RowField, self.fields[name]), self.cleaned_data[name]
