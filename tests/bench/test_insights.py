@@ -1,5 +1,7 @@
 """The bench of pages fails for what is slow, asks too much or is too heavy, and says which page it is."""
 
+from typing import Any
+
 import pytest
 
 from bench.insights_reads import Cost, judged
@@ -16,7 +18,7 @@ GOOD = Cost(ms=900, queries=12, kb=149, is_page=True)
     ],
 )
 def test_what_exceeds_a_bound_is_named(
-    change: dict[str, int], text: str, capsys: pytest.CaptureFixture[str]
+    change: dict[str, Any], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert not judged({"good": GOOD, "wrong": GOOD._replace(**change)})
     assert text in capsys.readouterr().out

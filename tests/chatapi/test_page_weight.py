@@ -135,16 +135,11 @@ def fill(acme: Organization, alice: Person) -> None:
             HourlyUsage(hour=hour, model=f"model-{number}", outcome="completed", requests=1, **owner)
             for hour in hours
         )
-    project = alice.project
-    BudgetLimit.objects.create(
-        scope="organization", scope_id=acme.pk, period="month", limit_nanodollars=10**9
-    )
+    BudgetLimit.objects.create(scope="organization", scope_id=acme.pk, period="month", limit_nanodollars=1)
     for number in range(80):
-        keys.create_key(project, name=f"further key {number} ".ljust(100, "x"))
-        person = User.objects.create(
-            username=f"member {number} ".ljust(100, "x"), email=f"m{number}@example.com"
-        )
-        Member.objects.create(organization=acme, user=person, role=Role.MEMBER)
+        keys.create_key(alice.project, name=f"further key {number} ".ljust(100, "x"))
+        user = User.objects.create(username=f"member {number} ".ljust(100, "x"), email="m@example.com")
+        Member.objects.create(organization=acme, user=user, role=Role.MEMBER)
     run(alice)
     repeat(run(alice, outcome=Outcome.FAILED), hours)
     for _ in range(100):

@@ -26,7 +26,7 @@ from usage.models.generations import ANY_ERROR
 from usage.pages.range_links import Choice, usual_ranges
 
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
-MAX_OPTIONS = 200
+MAX_OPTIONS = 100
 RANGE = ("days", "start", "end")
 TIME = (*RANGE, "time_zone")
 MAX_ID = 2**63 - 1
