@@ -135,7 +135,9 @@ def fill(acme: Organization, alice: Person) -> None:
             HourlyUsage(hour=hour, model=f"model-{number}", outcome="completed", requests=1, **owner)
             for hour in hours
         )
-    BudgetLimit.objects.create(scope="organization", scope_id=acme.pk, period="month", limit_nanodollars=1)
+    BudgetLimit.objects.create(
+        scope="organization", scope_id=acme.pk, period="month", limit_nanodollars=10**9
+    )
     for number in range(80):
         keys.create_key(alice.project, name=f"further key {number} ".ljust(100, "x"))
         user = User.objects.create(username=f"member {number} ".ljust(100, "x"), email="m@example.com")

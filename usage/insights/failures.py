@@ -12,6 +12,9 @@ from usage.insights.sources import rows_of
 from usage.models import RefusedRequests
 from usage.models.generations import FAILED
 
+# In the column of the status; several refusals together have 0.
+_OF_ERROR = -1
+
 
 class Failures(NamedTuple):
     """The most frequent first."""
@@ -28,8 +31,7 @@ def failures(over: Range, newest: NewestRequests | None, refused: Mapping[str, i
     queries: list[Any] = []
     if newest is not None:
         rows = newest.rows.filter(outcome__in=FAILED).order_by()
-        # No refusal has the status 0.
-        rows = rows.annotate(status=Value(0, IntegerField()), code=F("error_code"))
+        rows = rows.annotate(status=Value(_OF_ERROR, IntegerField()), code=F("error_code"))
         queries.append(rows.values_list("status", "code").annotate(times=Count("id")))
     if refused is not None:
         hours = RefusedRequests.objects.filter(hour__gte=over.start, hour__lt=over.end, **refused)
@@ -37,6 +39,6 @@ def failures(over: Range, newest: NewestRequests | None, refused: Mapping[str, i
     found = [(status, code, int(times)) for status, code, times in rows_of(queries)] if queries else []
     found.sort(key=lambda each: (-each[2], each[1]))
     return Failures(
-        [(code, times) for status, code, times in found if status == 0],
-        [each for each in found if each[0] != 0],
+        [(code, times) for status, code, times in found if status == _OF_ERROR],
+        [each for each in found if each[0] != _OF_ERROR],
     )
