@@ -1,7 +1,8 @@
 """How long pages and reports take over many requests, on SQLite and, where DATABASE_URL is given, on that
 PostgreSQL (it is filled).
 
-Exit status 1: a page or a route took longer than a second (the median of three), or failed.
+Exit status 1: a page or a route took longer than a second (the median of three), asked more than 12 queries,
+weighed more than 150 kB, or failed.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def main() -> None:
 
 
 def _run(generations: int, own: dict[str, str]) -> bool:
-    """Return whether every page and route was within the bound."""
+    """Return whether every page and route was within the bounds."""
     code = f"import sys; from bench.insights_reads import measure; sys.exit(not measure({generations}))"
     command = [sys.executable, "manage.py", "shell", "--no-imports", "-c", code]
     return subprocess.run(command, env={**os.environ, **own}, check=False).returncode == 0

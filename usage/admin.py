@@ -68,8 +68,7 @@ class Records:
     """
 
     paginator = InfinitePaginator
-    show_facets = admin.ShowFacets.NEVER
-    list_per_page = 40
+    list_per_page = 30
     list_select_related = ["organization", "project", "api_key"]
     ordering: Sequence[str]
     amount, exact_amount = amounts("Amount", attrgetter("amount_nanodollars"), "amount_nanodollars")

@@ -18,6 +18,8 @@ class ListPage:
     """A mixin before a ModelAdmin: its list has short pages, and is called as what it lists."""
 
     list_per_page = 25
+    # Numbers beside each filter would ask the database once for each.
+    show_facets = admin.ShowFacets.NEVER
     list_max_show_all = 0
     opts: Any
 

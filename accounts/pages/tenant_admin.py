@@ -20,16 +20,26 @@ from django.urls import reverse
 from accounts import access, roles
 from accounts.pages.admin_mixins import ListPage
 
+# So that a page stays small: of more rows, the list's search finds one by its name.
+MAX_CHOICES = 30
+
 
 class SeenRelatedFilter(admin.RelatedFieldListFilter):
-    """A filter by a related row, with the names that the person sees."""
+    """A filter by a related row, with the names that the person sees; of very many, the chosen one."""
 
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         seen = access.seen_by(request.user, field.related_model._default_manager.all())
         ordering = self.field_admin_ordering(field, request, model_admin)
         rows = seen.order_by(*ordering) if ordering else seen
         # A row's name may begin with its owner's.
-        return [(row.pk, str(row)) for row in rows.select_related()]
+        found = list(rows.select_related()[: MAX_CHOICES + 1])
+        if len(found) > MAX_CHOICES:
+            chosen = [pk for pk in self.lookup_val or [] if pk.isascii() and pk.isdecimal() and len(pk) < 19]
+            found = list(rows.select_related().filter(pk__in=chosen))
+        return [(row.pk, str(row)) for row in found]
+
+    def has_output(self) -> bool:
+        return super().has_output() or bool(self.lookup_val)
 
 
 class NamedFilter(admin.RelatedFieldListFilter):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, TypeVar
 
 from django import forms
@@ -55,8 +56,9 @@ class SumsForm(OfConsole, OverviewForm):
     # Sums are not kept of any error; `OfConsole`, which comes first, has the choices of lists.
     outcome = choice_field("Outcome", {name: words(name) for name in Outcome.values})
 
-    def own_organizations(self) -> "QuerySet[Organization]":
-        return Organization.objects.none()
+    @cached_property
+    def own_organizations(self) -> Sequence[Organization]:
+        return []
 
     def offers_group(self, group: GroupBy) -> bool:
         """Return whether the page links to this grouping."""

@@ -14,13 +14,14 @@ from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
-from usage.insights.generation_list import SEARCHED, error_codes
+from usage.insights.failures import failures
+from usage.insights.generation_list import SEARCHED
 from usage.insights.speed import Speed, percentile, speeds
 from usage.pages import exports
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
-from usage.rollups import closed_days, refused_requests
+from usage.rollups import closed_days
 
 # So that the page stays below 150 kB with a chart of groups beside the others.
 MAX_GROUPED_COLUMNS = 36
@@ -66,12 +67,16 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     edges = starts[::step]
     spans = list(zip(edges, [*edges[1:], form.over.end], strict=True))
     with closed_days.read_once(form.over.start, form.over.end):
-        grouped, points, errors = _series(form)
+        grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
     trends = _trends([bucket_of(form, *span) for span in spans], found)
     chips = form.chips()
     form.offer_choices()
+    owners = _refused_owners(form)
+    # The errors are the groups already, or a panel of their own.
+    errors = None if form.group_by == "error" else form.newest
+    failed = failures(form.over, errors, owners)
     context |= {
         "form": form,
         "chips": chips,
@@ -82,9 +87,9 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
         "newest_since": form.newest_since(),
-        "errors": None if errors is None else [(*each, form.errors_of(each[0])) for each in errors],
+        "errors": errors and [(code, times, form.errors_of(code)) for code, times in failed.errors],
         "searched": SEARCHED,
-        "refusals": _refusals(form),
+        "refusals": None if owners is None else failed.refusals,
         "view_url": request.build_absolute_uri(),
         "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
     }
@@ -105,13 +110,10 @@ def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
     return form
 
 
-def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals], list[tuple[str, int]] | None]:
-    """Return the points of the groups, if there are any, the sums of all requests of each bucket, and the
-    error codes of requests that failed, with their numbers; None if the groups are these.
-    """
+def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
+    """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
     if form.is_grouped and form.has_partial_groups:
-        points, whole, errors = insights.series_and_whole(form.chart)
-        return points, whole, None if form.group_by == "error" else errors
+        return insights.series_and_whole(form.chart)
     chart = form.chart if form.is_grouped else replace(form.chart, group_by=None)
     points, _ = insights.series_beside(chart, [])
     count_of_groups = max(len(points) // len(form.over.starts()), 1)
@@ -119,7 +121,7 @@ def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals], list[tup
         sum((point.totals for point in points[at : at + count_of_groups]), Totals())
         for at in range(0, len(points), count_of_groups)
     ] or [Totals()] * len(form.over.starts())
-    return (points if form.is_grouped else []), whole, error_codes(form.newest)
+    return (points if form.is_grouped else []), whole
 
 
 def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
@@ -144,13 +146,12 @@ def _rows(trends: Sequence[Trend]) -> list[Row]:
     ]
 
 
-def _refusals(form: ConsoleUsageForm) -> list[tuple[int, str, int]] | None:
-    """Return what was refused; None for filters that refusals don't have."""
+def _refused_owners(form: ConsoleUsageForm) -> dict[str, int] | None:
+    """Return whose refusals are shown; None for filters that refusals don't have."""
     columns = form.filters.by_column()
     if form.is_of_requests or columns.keys() & {"model", "outcome"}:
         return None
-    owners = {name: value for name, value in columns.items() if name.endswith("_id")}
-    return refused_requests.of_hours(form.over.start, form.over.end, **owners)
+    return {name: value for name, value in columns.items() if name.endswith("_id")}
 
 
 def _trends(buckets: Sequence[Any], columns: Sequence[Column]) -> list[Trend]:

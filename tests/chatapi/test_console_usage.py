@@ -212,13 +212,16 @@ def test_it_is_exported_as_it_is_shown(alice: Person, charlie: Person) -> None:
 
 def test_refusals_are_counted_beside_errors(alice: Person, charlie: Person) -> None:
     hour = timezone.now().replace(minute=0, second=0, microsecond=0)
-    for person, status in ((alice, 402), (charlie, 429)):
+    run(alice, outcome=Outcome.FAILED)
+    # Of 0 are the refusals that are counted together.
+    for person, status in ((alice, 402), (alice, 0), (charlie, 429)):
         owners = {"organization": person.project.organization, "project": person.project}
         RefusedRequests.objects.create(
             **owners, api_key=person.api_key, hour=hour, status=status, code=f"code_{status}", requests=7
         )
     page = client_of(alice.user).get(url(alice, f"usage?key={alice.api_key.pk}"))
-    assert page.context["refusals"] == [(402, "code_402", 7)]
+    assert page.context["refusals"] == [(0, "code_0", 7), (402, "code_402", 7)]
+    assert [times for _, times, _ in page.context["errors"]] == [1]
 
 
 def test_an_empty_page_says_what_to_do(alice: Person) -> None:

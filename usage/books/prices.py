@@ -90,11 +90,15 @@ def discount(organization: Organization, basis_points: int, effective_from: date
 class History:
     """The prices of all models and the discounts of one or all organizations, as the rows are today.
 
-    Each table is read once, when it is needed.
+    Each table is read once, when it is needed; discounts not if the organization's are given.
     """
 
-    def __init__(self, organization_id: int | None = None) -> None:
+    def __init__(
+        self, organization_id: int | None = None, discounts: list[tuple[datetime, int]] | None = None
+    ) -> None:
         self._organization_id = organization_id
+        if organization_id is not None and discounts is not None:
+            self._discounts = defaultdict(list, {organization_id: discounts})
 
     @cached_property
     def _prices(self) -> Mapping[str, list[tuple[datetime, pricing.Price]]]:

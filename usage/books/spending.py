@@ -1,9 +1,12 @@
 """What is spent and held of the budgets that can refuse a key."""
 
 from dataclasses import dataclass
+from datetime import UTC, timedelta
 
-from usage.database.clock import database_now, local_day
-from usage.database.sql import fetch_all, rows_of_values
+from django.utils import timezone
+
+from usage.database.clock import clock_in_statement, local_day
+from usage.database.sql import fetch_all, rows_of_values, to_datetime
 from usage.models import Scope
 from usage.models.budget_keys import BudgetKey, BudgetOwners, LimitKey
 
@@ -26,9 +29,13 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
     """
     owners = BudgetOwners(organization_id, project_id, api_key_id)
     # The day of the database's clock, as in admissions: the process may run on a machine whose clock is
-    # off.
-    ids = owners.budget_ids(local_day(database_now(), time_zone))
-    keys = {budget_id: BudgetKey.parse(budget_id) for budget_id in ids}
+    # off. That clock is read in the same statement.
+    here = timezone.now()
+    ids = {
+        day: owners.budget_ids(day)
+        for day in (local_day(here + timedelta(days=days), time_zone) for days in (-1, 0, 1))
+    }
+    keys = {budget_id: BudgetKey.parse(budget_id) for of_day in ids.values() for budget_id in of_day}
     # A budget has a row from its first request on; without a row it is at zero.
     values, parameters = rows_of_values(
         "wanted",
@@ -36,13 +43,15 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
         [(budget_id, *LimitKey.of(key)) for budget_id, key in keys.items()],
     )
     is_own = " AND ".join(f"l.{name} = w.of_{name}" for name in LimitKey._fields)
+    now_sql, own = clock_in_statement()
     rows = fetch_all(
-        f"""{values} SELECT w.budget_id, l.id, l.limit_nanodollars,
+        f"""{values} SELECT {now_sql}, w.budget_id, l.id, l.limit_nanodollars,
             COALESCE(b.posted_nanodollars, 0), COALESCE(b.pending_nanodollars, 0)
         FROM wanted AS w LEFT JOIN usage_budget AS b ON b.id = w.budget_id
         LEFT JOIN usage_budgetlimit AS l ON {is_own}""",  # noqa: S608  the text is ours
-        parameters,
+        [*parameters, *own],
     )
-    by_id = {budget_id: Spending(keys[budget_id], *columns) for budget_id, *columns in rows}
-    found = [by_id[budget_id] for budget_id in ids]
+    by_id = {budget_id: Spending(keys[budget_id], *columns) for _, budget_id, *columns in rows}
+    today = local_day(to_datetime(rows[0][0]).replace(tzinfo=UTC), time_zone)
+    found = [by_id[budget_id] for budget_id in ids[min(ids, key=lambda day: abs(day - today))]]
     return [each for each in found if each.key.scope == Scope.API_KEY or each.limit_nanodollars is not None]

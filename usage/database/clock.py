@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 from django.db import connection
 from django.db.models import DateTimeField, F, Func
 
-from usage.database.sql import fetch_all, send
+from usage.database.sql import db_value, fetch_all, send
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Width = Literal["minute", "hour", "day"]
@@ -21,6 +21,13 @@ def database_now() -> datetime:
         return datetime.now(UTC)
     now: datetime = fetch_all("SELECT clock_timestamp()")[0][0]
     return now
+
+
+def clock_in_statement() -> tuple[str, list[Any]]:
+    """Return the database's time as an expression of a statement, which spares one, and its parameters."""
+    if connection.vendor == "sqlite":
+        return "%s", [db_value(database_now())]
+    return "statement_timestamp()", []
 
 
 def begin() -> datetime:

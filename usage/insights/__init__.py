@@ -26,6 +26,7 @@ from usage.insights.sums import (
     series_and_whole,
     series_beside,
     top,
+    tops,
     totals,
 )
 from usage.models.generations import FAILED
@@ -36,5 +37,5 @@ __all__ = [
     "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
     "can_rank", "counters", "health", "metadata_keys", "newest_settled",
     "overview_sums", "parse_range", "requests_page", "running", "series", "series_and_whole", "series_beside",
-    "top", "totals",
+    "top", "tops", "totals",
 ]  # fmt: skip

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 
+from django.utils import timezone
+
 from usage.books import budget_limits
-from usage.database.clock import database_now, local_day
-from usage.database.sql import db_value, fetch_all, to_date
+from usage.database.clock import clock_in_statement, local_day
+from usage.database.sql import db_value, fetch_all, to_date, to_datetime
 from usage.database.time_limit import time_limit
 from usage.models import Period
 from usage.models.budget_keys import BudgetKey
@@ -42,22 +44,17 @@ class BudgetUse:
 
 
 @time_limit()
-def budgets_near_limit(
-    n: int = 5, organizations: Collection[int] | None = None, now: datetime | None = None
-) -> list[BudgetUse]:
-    """Return the `n` budgets nearest to their limit, the nearest first, of these organizations or of all.
-
-    `now` is the database's time, if it is known already.
-    """
-    now = now or database_now()
+def budgets_near_limit(n: int = 5, organizations: Collection[int] | None = None) -> list[BudgetUse]:
+    """Return the `n` budgets nearest to their limit, the nearest first, of these organizations or of all."""
     current = (
         use
-        for use in _fullest(now, organizations)
+        for use, now in _fullest(organizations)
         if use.key.period_start == Period(use.key.period).start(local_day(now, use.time_zone))
     )
     return list(islice(current, n))
 
 
+_MAX_SKEW = timedelta(hours=1)
 # In between, the calendar of each time zone has one of their days.
 _FIRST_TO_LAST = ("Pacific/Kiritimati", "UTC", "Etc/GMT+12")
 # The organization, the project and the end of the name of the owner of the budget `b`.
@@ -70,26 +67,33 @@ _OWNERS = """
         WHEN 'organization' THEN b.scope_id ELSE p.organization_id END"""
 
 
-def _fullest(now: datetime, organizations: Collection[int] | None) -> list[BudgetUse]:
-    """Return budgets whose period is the current one in some time zone, the fullest first."""
-    days = [local_day(now, zone) for zone in _FIRST_TO_LAST]
+def _fullest(organizations: Collection[int] | None) -> list[tuple[BudgetUse, datetime]]:
+    """Return budgets whose period is the current one in some time zone, the fullest first, each with the
+    database's time.
+    """
+    now_sql, now = clock_in_statement()
+    # Its clock may differ from this process's, and is read in the same statement.
+    times = [timezone.now() + skew for skew in (-_MAX_SKEW, _MAX_SKEW)]
+    days = [local_day(time, zone) for time in times for zone in _FIRST_TO_LAST]
     current = sorted({(period.value, period.start(day)) for day in days for period in Period})
     ids = [] if organizations is None else list(organizations)
     only = "" if organizations is None else f"o.id IN ({', '.join(['%s'] * len(ids)) or 'NULL'}) AND"
     periods = ", ".join(["(%s, %s)"] * len(current))
     rows = fetch_all(
         f"""SELECT b.posted_nanodollars, b.pending_nanodollars, l.limit_nanodollars, l.id, o.time_zone,
-            o.name, p.name, COALESCE(k.name, u.name), {", ".join(f"b.{name}" for name in BudgetKey._fields)}
+            o.name, p.name, COALESCE(k.name, u.name), {now_sql},
+            {", ".join(f"b.{name}" for name in BudgetKey._fields)}
         FROM usage_budgetlimit AS l
         JOIN usage_budget AS b ON {budget_limits.IS_OWN} {_OWNERS}
         WHERE {only} l.limit_nanodollars > 0 AND (b.period, b.period_start) IN (VALUES {periods})
         ORDER BY (b.posted_nanodollars + b.pending_nanodollars) * 1.0 / l.limit_nanodollars DESC, b.id
         LIMIT {_MAX_CANDIDATES}""",  # noqa: S608  the text is ours
-        [*ids, *(db_value(value) for pair in current for value in pair)],
+        [*now, *ids, *(db_value(value) for pair in current for value in pair)],
     )
     found = []
     for row in rows:
-        amounts, time_zone, names, key = row[:4], row[4], row[5:8], BudgetKey(*row[8:])
+        amounts, time_zone, names, key = row[:4], row[4], row[5:8], BudgetKey(*row[9:])
         key = key._replace(period_start=to_date(key.period_start))
-        found.append(BudgetUse(key, " / ".join(filter(None, names)), time_zone, *amounts))
+        use = BudgetUse(key, " / ".join(filter(None, names)), time_zone, *amounts)
+        found.append((use, to_datetime(row[8]).replace(tzinfo=UTC)))
     return found

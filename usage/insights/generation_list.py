@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, QuerySet
+from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import Combinable, RawSQL
 
 from accounts import end_users
@@ -24,7 +24,6 @@ from usage.insights.range import Range
 from usage.insights.request_filters import SEARCHED_COLUMNS, RequestFilters, matching
 from usage.insights.sources import Filters
 from usage.models import Generation
-from usage.models.generations import FAILED
 
 MAX_LIMIT = 500
 # Rows that one page looks at to apply filters without an index; the next page continues there.
@@ -126,13 +125,6 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
     return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None)
-
-
-@report
-def error_codes(newest: NewestRequests) -> list[tuple[str, int]]:
-    """Return the error codes of those that failed, with their numbers, the most first."""
-    rows = newest.rows.filter(outcome__in=FAILED).order_by()
-    return list(rows.values_list("error_code").annotate(times=Count("id")).order_by("-times", "error_code"))
 
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db import connection
 
-from usage.database.clock import database_now, hour_of
+from usage.database.clock import clock_in_statement, database_now, hour_of
 from usage.database.sql import db_value, fetch_all, to_datetime
 from usage.database.time_limit import time_limit
 from usage.insights.range import HOUR
@@ -83,9 +83,8 @@ def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
     since, clock, parameters = _clock()
     sql = _HEALTH.format(since=since, now=clock, most_unsealed=MAX_UNSEALED)
-    (row,) = fetch_all(sql, parameters)
-    queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, *row = row
-    checked_at, read_at, *difference = row
+    ((queued, oldest, running, lease, lost, not_started, *books),) = fetch_all(sql, parameters)
+    sealed_at, unsealed, checked_at, read_at, *difference = books
     now, checked = to_datetime(read_at).replace(tzinfo=UTC), _moment(checked_at)
     return Health(
         now=now,
@@ -104,12 +103,10 @@ def health() -> Health:
 
 def _clock() -> tuple[str, str, list[Any]]:
     """Return the beginning of the counted hours and the database's time as SQL, and their parameters."""
+    now_sql, parameters = clock_in_statement()
     if connection.vendor == "sqlite":
-        now = database_now()
-        return "%s", "%s", [db_value(_closed_since(now)), db_value(now)]
-    # In the statement itself: PostgreSQL's clock would be a statement of its own.
-    now_sql = "statement_timestamp()"
-    return f"date_trunc('hour', {now_sql}, 'UTC') - interval '23 hours'", now_sql, []
+        return "%s", now_sql, [db_value(_closed_since(database_now())), *parameters]
+    return f"date_trunc('hour', {now_sql}, 'UTC') - interval '23 hours'", now_sql, parameters
 
 
 def _closed_since(now: datetime) -> datetime:

@@ -133,12 +133,23 @@ def sums_by_group(over: Range, group_by: GroupBy, filters: Filters | None = None
     return sums_of([SumsSpec(over, group_by, filters or Filters())])[0]
 
 
-@report
 def top(over: Range, group_by: GroupBy, filters: Filters | None = None, n: int = 5) -> list[Row]:
     """Return the `n` groups that spent most, the most expensive first, then the one with more requests."""
-    found = by_amount(sums_by_group(over, group_by, filters))[:n]
-    labels = labels_of({group_by: [key for key, _ in found]})
-    return [Row(str(key), labels[group_by, key], sums) for key, sums in found]
+    return tops(over, [group_by], filters, n)[group_by]
+
+
+@report
+def tops(
+    over: Range, groups: Sequence[GroupBy], filters: Filters | None = None, n: int = 5
+) -> dict[GroupBy, list[Row]]:
+    """Return what `top` does of several kinds of groups, in two statements."""
+    sums = sums_of([SumsSpec(over, group_by, filters or Filters()) for group_by in groups])
+    found = {group_by: by_amount(each)[:n] for group_by, each in zip(groups, sums, strict=True)}
+    labels = labels_of({group_by: [key for key, _ in rows] for group_by, rows in found.items()})
+    return {
+        group_by: [Row(str(key), labels[group_by, key], totals) for key, totals in rows]
+        for group_by, rows in found.items()
+    }
 
 
 def series(over: Range, group_by: GroupBy | None = None, filters: Filters | None = None) -> list[Point]:
@@ -162,30 +173,16 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Poi
 
 
 @report
-def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals], list[tuple[str, int]]]:
-    """Return the chart's points, as `series` does, the sums of all requests of each bucket, which groups by
-    error and of the newest requests don't add up to, and the error codes of the newest requests as
-    `error_codes` does; none if the groups are these.
+def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals]]:
+    """Return the chart's points, as `series` does, and the sums of all requests of each bucket, which groups
+    by error and of the newest requests don't add up to.
     """
-    errors = [] if chart.group_by == "error" else [replace(chart, group_by="error")]
-    sums, *by_error = sums_of([chart, *errors])
-    ranked = [key for key, _ in by_amount(sums)]
+    ranked = [key for key, _ in by_amount(sums_of([chart])[0])]
     labels = labels_of({chart.group_by: ranked[:MAX_GROUPS]}) if chart.group_by else {}
     groups = _groups_of(chart, ranked, labels)
     own, whole = _sums_by_bucket([chart, replace(chart, group_by=None)], [key for key, _, _ in groups])
     buckets = range(len(chart.over.starts()))
-    return (
-        _points(chart, groups, own),
-        [whole.get((bucket, None), Totals()) for bucket in buckets],
-        _error_codes(sums, by_error[0]) if by_error else [],
-    )
-
-
-def _error_codes(sums: Sums, by_error: Sums) -> list[tuple[str, int]]:
-    found = {code: of_code.failed_requests for code, of_code in by_error.items()}
-    # Requests without a code are in no group by error.
-    found[""] = sum(group.failed_requests for group in sums.values()) - sum(found.values())
-    return sorted(((code, times) for code, times in found.items() if times), key=lambda row: (-row[1], row[0]))
+    return _points(chart, groups, own), [whole.get((bucket, None), Totals()) for bucket in buckets]
 
 
 def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Point]:

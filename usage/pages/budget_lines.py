@@ -101,17 +101,20 @@ def spent_by(
     filters = filters_of(use.key)
     if filters is None:
         return []
-    over, found = period_of(use, organization), []
+    over = period_of(use, organization)
     parameters = requests_of(use, over) or {}
     with closed_days.read_once(over.start, over.end):
-        for group in _SPENT_BY[use.limit.scope]:
-            rows = insights.top(over, group, filters, _SPENDERS)
-            lines = [
+        tops = insights.tops(over, _SPENT_BY[use.limit.scope], filters, _SPENDERS)
+    return [
+        (
+            group,
+            [
                 _spender(row, organization, use, requests_url({**parameters, group: row.group_id}))
                 for row in rows
-            ]
-            found.append((group, lines))
-    return found
+            ],
+        )
+        for group, rows in tops.items()
+    ]
 
 
 def _spender(row: insights.Row, organization: Organization, use: LimitUse, url: str) -> Spender:

@@ -26,7 +26,7 @@ from usage.models.generations import ANY_ERROR
 from usage.pages.range_links import Choice, usual_ranges
 
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
-MAX_OPTIONS = 200
+MAX_OPTIONS = 100
 RANGE = ("days", "start", "end")
 TIME = (*RANGE, "time_zone")
 MAX_ID = 2**63 - 1
@@ -353,6 +353,13 @@ class UsageFilterForm(forms.Form):
             column: self.cleaned_data[_PARAMETERS.get(column, column)] for column in (*_PARAMETERS, *names)
         }
         return {column: None if value == "" else value for column, value in found.items()}
+
+    @cached_property
+    def own_organizations(self) -> Sequence[Organization]:
+        """Return the organizations of which a member of several chooses one; none for others."""
+        if len(access.organizations_of(self.person) or ()) < 2:
+            return []
+        return list(access.seen_by(self.person, Organization.objects.order_by("name")))
 
     def row(self, name: str) -> Any:
         """Return the organization, project or key that a valid form names; None if there is none."""

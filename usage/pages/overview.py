@@ -80,7 +80,6 @@ def _reports(
     limited_to = access.organizations_of(user)
     is_operator = access.is_operator(user)
     health = insights.health() if is_operator else None
-    now = health.now if health else None
     return {
         "form": form,
         "before": None if form.is_of_requests else form.over.before,
@@ -92,7 +91,7 @@ def _reports(
         "refusals": refusals(form, list_url) if form.group_by == "error" else None,
         "has_usage": sums.now.requests > 0,
         "chips": form.chips(),
-        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(organizations=limited_to, now=now)],
+        "budgets": [Meter.of(use) for use in insights.budgets_near_limit(organizations=limited_to)],
         "health": _health(health) if health else None,
         # They are judged by the requests of all organizations.
         "deployments": recent_deployments() if is_operator and not form.is_about_one_owner else None,

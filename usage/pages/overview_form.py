@@ -10,7 +10,7 @@ from django import forms
 from django.db.models import QuerySet
 
 from accounts import access
-from accounts.models import Organization, Project
+from accounts.models import Project
 from usage import formatting, insights
 from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, SumsSpec, Totals, request_sums
 from usage.models import Kind, Outcome
@@ -262,15 +262,9 @@ class OverviewForm(UsageFilterForm):
             projects = self._counting_projects(self.cleaned_data["organization"])
             project: Any = self.fields["project"]
             self.data["project"] = project.offer(projects, self.cleaned_data["project"])
-        options = [(row.pk, str(row)) for row in self.own_organizations()]
+        options = [(row.pk, str(row)) for row in self.own_organizations]
         if len(options) > 1:
             self.fields["organization"].widget = forms.Select(choices=options)
-
-    def own_organizations(self) -> "QuerySet[Organization]":
-        """Return the organizations of which a member of several chooses one; none for others."""
-        if len(access.organizations_of(self.person) or ()) < 2:
-            return Organization.objects.none()
-        return access.seen_by(self.person, Organization.objects.order_by("name"))
 
     def chips(self) -> list[Chip]:
         name = self.cleaned_data["end_user"]

@@ -15,7 +15,6 @@ from usage.formatting import time_span, usd
 from usage.insights import RequestFilters
 from usage.models import Price
 from usage.pages.filters import (
-    MAX_OPTIONS,
     NO_HELP,
     TIME,
     Chip,
@@ -28,6 +27,8 @@ from usage.pages.filters import (
 from usage.pages.forms import USDField
 from usage.pages.range_links import Choice
 
+# Models are named nowhere else on the page, so more of them are offered than rows.
+_MAX_MODELS = 200
 _ORDERS = {"newest": "Newest", "cost": "Most expensive", "duration": "Slowest"}
 SOURCES = {"upstream": "provider", "counted": "chatapi", "none": "none"}
 
@@ -98,7 +99,7 @@ class RequestsForm(UsageFilterForm):
         self.data = shown
         # Without a price nothing is served; a model that lost its own can still be asked for.
         models = list(
-            Price.objects.order_by("model").values_list("model", flat=True).distinct()[:MAX_OPTIONS]
+            Price.objects.order_by("model").values_list("model", flat=True).distinct()[:_MAX_MODELS]
         )
         offered = {"model": models, "endpoint": list(endpoints), "dialect": list(dialects)}
         for name, known in offered.items():

@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 from django.http import Http404, HttpRequest
 
 from accounts import access
-from accounts.models import Organization
+from accounts.models import APIKey, Organization, Project
 from usage.models import Generation
-from usage.pages.filters import RowField, UsageFilterForm
+from usage.pages.filters import UsageFilterForm
 
 Form = TypeVar("Form", bound=UsageFilterForm)
 
@@ -25,13 +25,10 @@ def scoped_form(form_class: type[Form], request: HttpRequest) -> Form:
         raise Http404("There is no such deployment.")
     if not form.is_valid():
         return form
-    for name, field in form.fields.items():
-        row_id = form.cleaned_data[name]
-        if isinstance(field, RowField) and row_id is not None:
-            rows = field.model._default_manager.select_related().filter(pk=row_id)
-            field.known = access.seen_by(request.user, rows).first()
-            if field.known is None:
-                raise Http404(f"There is no such {field.model._meta.verbose_name}.")
+    # The key first: it is read with its owners.
+    for name, model in (("key", APIKey), ("project", Project), ("organization", Organization)):
+        if form.cleaned_data[name] is not None and form.row(name) is None:
+            raise Http404(f"There is no such {model._meta.verbose_name}.")
     form.cleaned_data["organization"] = form.cleaned_data["organization"] or _home(form)
     return form
 
@@ -44,10 +41,9 @@ def _home(form: UsageFilterForm) -> int:
         return int(project.organization_id)
     if (key := fields["key"].known) is not None:
         return int(key.project.organization_id)
-    ids = [data["id"]] if data.get("id") else []
-    by_request = access.seen_by(person, Generation.objects.filter(pk__in=ids))
-    places: list[Any] = [
-        by_request.values_list("organization_id", flat=True),
-        access.seen_by(person, Organization.objects.order_by("name")).values_list("pk", flat=True),
-    ]
-    return int(next(found for rows in places if (found := rows.first()) is not None))
+    if data.get("id"):
+        rows = access.seen_by(person, Generation.objects.filter(pk=data["id"]))
+        if (found := rows.values_list("organization_id", flat=True).first()) is not None:
+            return int(found)
+    own = access.organizations_of(person) or ()
+    return own[0] if len(own) == 1 else form.own_organizations[0].pk

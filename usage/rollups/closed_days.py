@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 
+from django.db.models import QuerySet
+
 from usage.database import replica
 from usage.models import ClosedDay, Dimension
 
@@ -56,9 +58,12 @@ def spans(start: datetime, end: datetime) -> Spans:
 
 
 @contextmanager
-def read_once(start: datetime, end: datetime) -> Iterator[None]:
-    """Read the closed days of this time once, for all spans within it that this thread asks for inside."""
-    token = _known.set(_Known(start.astimezone(UTC), end.astimezone(UTC)))
+def read_once(start: datetime, end: datetime, days: list[date] | None = None) -> Iterator[None]:
+    """Read the closed days of this time once, for all spans within it that this thread asks for inside;
+    never, if they are given.
+    """
+    known = {} if days is None else {replica.alias(): days}
+    token = _known.set(_Known(start.astimezone(UTC), end.astimezone(UTC), known))
     try:
         yield
     finally:
@@ -88,11 +93,15 @@ def _between(start: datetime, end: datetime) -> list[date]:
 
 
 def _read(start: datetime, end: datetime) -> list[date]:
+    return list(closed_between(start, end).order_by("day").values_list("day", flat=True))
+
+
+def closed_between(start: datetime, end: datetime) -> QuerySet[ClosedDay]:
+    """Return the closed days that lie between the two, which are in UTC, as a whole."""
     # A closed day without counts of first tokens is an older version's that has not finished it.
-    rows = ClosedDay.objects.filter(
+    return ClosedDay.objects.filter(
         has_first_tokens=True, day__gt=(start - timedelta.resolution).date(), day__lt=end.date()
     )
-    return list(rows.order_by("day").values_list("day", flat=True))
 
 
 def midnight(day: date) -> datetime:

@@ -180,14 +180,6 @@ def key_refusal_totals() -> dict[str, int]:
     return {**dict.fromkeys(sorted(_REASONS), 0), **dict(found)}
 
 
-@report
-def of_hours(start: datetime, end: datetime, **owners: int) -> list[tuple[int, str, int]]:
-    """Return status, code and number of these owners' refused requests between, the most first."""
-    rows = RefusedRequests.objects.filter(hour__gte=start, hour__lt=end)
-    totals = rows.filter(**owners).order_by().values_list("status", "code").annotate(total=Sum("requests"))
-    return list(totals.order_by("-total", "code"))
-
-
 class KeyRefusals(NamedTuple):
     """The refused requests of one key with one status and code."""
 

@@ -13,7 +13,6 @@ from usage.books.prices import History
 from usage.insights import Filters, Range, SumsSpec
 from usage.insights.sums import sums_of
 from usage.models import BOOKED, CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
-from usage.rollups import closed_days
 from usage.rollups.closed_days import midnight
 from usage.statements import itemizing
 from usage.statements.itemizing import Days, Item, Sums, add
@@ -79,8 +78,7 @@ def so_far(
     # From closed days, and the hours of the others.
     ranges = (Range(month.start, month.end, "day"), Range(midnight(known_until), midnight(end), "day"))
     filters = Filters(organization_id=organization_id)
-    with closed_days.read_once(month.start, max(month.end, midnight(end))):
-        sums = sums_of([SumsSpec(over, None, filters) for over in ranges])
+    sums = sums_of([SumsSpec(over, None, filters) for over in ranges])
     in_month, not_itemized = (sum(each.requests for each in found.values()) for found in sums)
     if known_until < end:
         later = (

@@ -27,13 +27,13 @@ def read(
     rows: QuerySet[Statement], organization: Organization, month: Month, now: datetime
 ) -> Reading | None:
     """Return the organization's statement among the rows, or the preview; None if there is neither."""
+    current = Month.of(now)
+    # Statements are issued of closed months only, so none is looked for.
+    if month == current or (month == current.previous and month in open_months(now)):
+        made = preview(organization, month, now)
+        return Reading(made, document.encode(made))
     row = rows.filter(organization=organization, month=month.first_day).first()
-    if row is not None:
-        return Reading(document.decode(row.content), row.content, row)
-    if month != Month.of(now) and month not in open_months(now):
-        return None
-    made = preview(organization, month, now)
-    return Reading(made, document.encode(made))
+    return Reading(document.decode(row.content), row.content, row) if row else None
 
 
 def open_months(now: datetime) -> list[Month]:
