@@ -91,7 +91,9 @@ def digest(protocol: str, request: msgspec.Struct) -> str:
 
     The books remember it for a day, so the order and the names of a struct's fields stay the same.
     """
-    return hashlib.sha256(protocol.encode() + b"\n" + _encoder.encode(request)).hexdigest()
+    digest = hashlib.sha256(protocol.encode() + b"\n")
+    digest.update(_encoder.encode(request))  # not joined: a large request would be copied
+    return digest.hexdigest()
 
 
 def _converted(

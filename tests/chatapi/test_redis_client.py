@@ -1,6 +1,7 @@
 """A line to a real Valkey: what it answers, refuses, loses, and is asked afterwards."""
 
 import asyncio
+import importlib.metadata
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -32,6 +33,15 @@ async def test_a_refused_command_is_an_error_and_the_others_are_done(line: Dedic
     with pytest.raises(ResponseError, match="wrong number"):
         await line.calls([("SET", "first", "1"), ("SET", "second"), ("SET", "third", "3")])
     assert await line.call("MGET", "first", "second", "third") == [b"1", None, b"3"]
+
+
+async def test_a_new_connection_does_not_search_the_installed_packages(
+    line: DedicatedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    monkeypatch.setattr(importlib.metadata, "version", searched.append)
+    assert await line.call("ECHO", 1) == b"1"
+    assert searched == []
 
 
 async def test_concurrent_callers_get_their_own_replies(line: DedicatedConnection) -> None:

@@ -25,7 +25,7 @@ LIGHT_CHARS = 2 << 10
 LIGHT_DELTAS = 128
 MAX_DELTA_CHARS = 16 << 10
 # The most text of an answer that is not counted yet.
-MAX_UNSETTLED_CHARS = 64 << 10
+MAX_UNSETTLED_CHARS = 32 << 10
 # The text counted in one piece: 10 to 60 ms, while the event loop runs.
 PIECE_CHARS = 64 << 10
 
