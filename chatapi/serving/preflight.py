@@ -111,7 +111,7 @@ def _cannot_listen(host: str, port: int, error: Exception) -> CannotStart:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return CannotStart(
             f"port {port} on {host} is in use. Stop what listens there, or choose another one: "
-            f"make run PORT={port + 1}"
+            f"--port {port + 1} (make run PORT={port + 1})."
         )
     return CannotStart(f"can't listen on {host} port {port}: {error}.")
 

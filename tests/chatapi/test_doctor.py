@@ -1,5 +1,6 @@
 """`manage.py doctor`: what it finds in an installation that is right, and in one that is not."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,20 @@ def test_an_installation_that_is_right_exits_with_0(service: Installation) -> No
     known = {"settings", "database", "migrations", "Redis", "Redis policy", "Redis files", "clocks"}
     assert subjects == known | {"processes", "proxies", "mail", "webhooks", "models"}
     assert not any(key in done.stdout for key in service.keys.values())
+
+
+def test_a_database_that_is_away_is_named_with_the_reason_and_the_remedy(service: Installation) -> None:
+    usual = service.environment
+    service.environment = usual | {"DATABASE_URL": "postgres://chatapi@127.0.0.1:1/chatapi"}
+    try:
+        done = service.manage("doctor", "--no-upstreams")
+    finally:
+        service.environment = usual
+    assert done.returncode == 1
+    found = re.search(r"WRONG    database      (.*)\n +-> (.*)\n", done.stdout)
+    assert found
+    assert re.fullmatch(r"The database can't be reached \(.*port 1 failed: .*refused.*\)\.", found[1])
+    assert found[2] == "Check DATABASE_URL."
 
 
 def test_a_misspelt_setting_is_wrong(service: Installation) -> None:

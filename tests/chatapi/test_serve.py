@@ -110,7 +110,7 @@ def test_a_port_in_use_is_named_and_another_one_proposed(first_start: Serve, sta
     refused = start(port=first_start.port)
     assert refused.wait() == 1
     assert refused.text.startswith(f"chatapi: port {first_start.port} on 127.0.0.1 is in use.")
-    assert f"make run PORT={first_start.port + 1}" in refused.text
+    assert f"--port {first_start.port + 1} (make run PORT={first_start.port + 1})." in refused.text
     assert len(refused.lines) == 1
 
 

@@ -159,6 +159,13 @@ def test_an_export_is_not_written_over_another(books: Organization, tmp_path: Pa
         export(tmp_path)
 
 
+def test_a_folder_that_can_t_be_made_is_named(books: Organization, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder, reason in [("file/november", "Not a directory"), ("file", "File exists")]:
+        with pytest.raises(CommandError, match=rf"/{folder}: can't be written: {reason}$"):
+            export(tmp_path / folder)
+
+
 NO_KEYS = {
     "empty": b"",
     "not PEM": b"no key",

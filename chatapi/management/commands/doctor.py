@@ -83,6 +83,7 @@ def _explained(subject: str, check: Callable[[], Iterable[Finding]]) -> Iterator
     try:
         yield from check()
     except CannotStart as error:
-        yield wrong(subject, f"{str(error).partition(': ')[0]}.", str(error).partition(": ")[2])
+        problem, _, remedy = str(error).rpartition(": ")  # the server's words may have a colon, too
+        yield wrong(subject, f"{problem[:1].upper()}{problem[1:]}.", f"{remedy[:1].upper()}{remedy[1:]}")
     except (DatabaseError, RedisError, StreamUnavailable) as error:
         yield wrong(subject, f"It does not answer any more ({error}).", "Run the command again.")

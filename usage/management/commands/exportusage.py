@@ -44,7 +44,8 @@ class Command(BaseCommand):
         try:
             manifest = exporting.write(spec, options["output"])
         except OSError as error:
-            raise CommandError(str(error)) from error
+            reason = f"{options['output']}: can't be written: {error.strerror}"
+            raise CommandError(reason if error.strerror else str(error)) from error
         self._record(spec, options["output"], manifest)
         counts = (
             ", ".join(
