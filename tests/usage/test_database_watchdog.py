@@ -5,7 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
 
 from tests.installation import wait_for
 from usage.database.sql import execute
@@ -35,7 +35,7 @@ def page(watchdog: Watchdog) -> Iterator[Page]:
     """Return a function that executes a statement on the one connection of a page's thread."""
     with ThreadPoolExecutor(1) as thread:
         yield lambda sql: thread.submit(execute, sql, [])
-        thread.submit(lambda: connection.close()).result(10)
+        thread.submit(connections.close_all).result(10)
 
 
 def go_rounds(watchdog: Watchdog, page: Page, rounds: int) -> None:
@@ -66,3 +66,9 @@ def test_an_answer_in_the_last_round_is_not_cut(watchdog: Watchdog, page: Page) 
     go_rounds(watchdog, page, MOST_ROUNDS)
     watchdog.look()
     page("SELECT 1").result(10)
+
+
+def test_statements_in_a_row_are_not_one_long_statement(watchdog: Watchdog, page: Page) -> None:
+    """A report may have many of them, and no round falls between two."""
+    for _ in range(STATEMENTS):
+        go_rounds(watchdog, page, MOST_ROUNDS // 2)

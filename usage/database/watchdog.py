@@ -31,7 +31,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[int, str], tuple[int, BaseDatabaseWrapper]] = {}
-        # The rounds in a row in which each connection waited for its server.
+        # The rounds in a row in which each connection's last statement waited for its server.
         self._rounds_waited: WeakKeyDictionary[BaseDatabaseWrapper, int] = WeakKeyDictionary()
         # Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its answer
         # may have arrived meanwhile.
@@ -62,7 +62,7 @@ class Watchdog:
                 del self._waiting[place]
 
     def watch(self, database: BaseDatabaseWrapper) -> None:
-        """Cut this connection, as long as it is open, when a statement takes longer than `STATEMENTS` limits.
+        """Cut this connection when the statement that begins now takes longer than `STATEMENTS` limits.
 
         Only processes with a block that is `watching` cut: the statements of a command may take any time.
         """
