@@ -18,7 +18,7 @@ from chatapi.wire.dialects import DIALECTS
 from usage.errors import is_unavailable
 
 # A dialect, then no `/v1` or several: clients join a base URL and a path that do not fit each other.
-_VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*(?P<rest>/.+)")
+_VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*+(?P<rest>/.+)")
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),

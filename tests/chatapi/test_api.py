@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from time import thread_time
 
 import pytest
 from django.contrib.auth.models import User
@@ -191,6 +192,12 @@ def test_a_body_in_json_gets_an_envelope_anywhere(db: None, path: str) -> None:
 def test_no_hint_names_a_route_that_does_not_exist(db: None, path: str) -> None:
     message = error(Client().post(path, "{}", "application/json"), 404)["message"]
     assert message == f"Invalid URL ({path}). See /docs for the routes."
+
+
+def test_no_unknown_url_takes_long(db: None) -> None:
+    began = thread_time()
+    assert error(Client().get("/v1" * 20_000 + "%0A"), 404)["code"] == "unknown_url"
+    assert thread_time() - began < 1
 
 
 @pytest.mark.parametrize("path", ["/messages", "/messages/count_tokens", "/anthropic/messages"])

@@ -31,7 +31,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[int, str], tuple[int, BaseDatabaseWrapper]] = {}
-        # The rounds in a row in which each connection waited for its server.
+        # The rounds in a row in which each connection's last statement waited for its server.
         self._rounds_waited: WeakKeyDictionary[BaseDatabaseWrapper, int] = WeakKeyDictionary()
         # Time is counted in rounds: a process that was stopped has missed time, but no rounds, and its answer
         # may have arrived meanwhile.
@@ -62,7 +62,7 @@ class Watchdog:
                 del self._waiting[place]
 
     def watch(self, database: BaseDatabaseWrapper) -> None:
-        """Cut this connection, as long as it is open, when a statement takes longer than `STATEMENTS` limits.
+        """Cut this connection when the statement that begins now takes longer than `STATEMENTS` limits.
 
         Only processes with a block that is `watching` cut: the statements of a command may take any time.
         """
@@ -72,15 +72,20 @@ class Watchdog:
     def _run(self) -> None:
         while True:
             time.sleep(settings.DATABASE_TIMEOUT_MS / 1_000 / CHECKS)
-            with self._lock:  # a thread leaves under the lock, so no connection is cut after its answer
-                self._rounds += 1
-                for last_round, database in self._waiting.values():
-                    if self._rounds > last_round:
-                        _cut(database)
-                for database, rounds in list(self._rounds_waited.items()):
-                    self._rounds_waited[database] = rounds + 1 if _is_waiting(database) else 0
-                    if rounds >= STATEMENTS * CHECKS:
-                        _cut(database)
+            self.look()
+
+    def look(self) -> None:
+        """Go one round: cut the connections of all that have waited for too many."""
+        with self._lock:  # a thread leaves under the lock, so no connection is cut after its answer
+            self._rounds += 1
+            for last_round, database in self._waiting.values():
+                if self._rounds > last_round:
+                    _cut(database)
+            for database, rounds in list(self._rounds_waited.items()):
+                rounds_waited = rounds + 1 if _is_waiting(database) else 0
+                self._rounds_waited[database] = rounds_waited
+                if rounds_waited > STATEMENTS * CHECKS:
+                    _cut(database)
 
 
 def _is_waiting(database: BaseDatabaseWrapper) -> bool:

@@ -22,8 +22,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self.pool.drain()  # a restart of the server has ended all of them
             self.pool.putconn(connection)
             connection = super().get_new_connection(conn_params)
-        watchdog.watch(self)
         return connection
+
+    def ensure_connection(self) -> None:
+        """Make a connection if there is none. Every statement calls this first: its time begins here."""
+        super().ensure_connection()
+        watchdog.watch(self)
 
 
 def _has_ended(connection: Any) -> bool:
