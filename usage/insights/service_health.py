@@ -84,8 +84,8 @@ def health() -> Health:
     since, clock, parameters = _clock()
     sql = _HEALTH.format(since=since, now=clock, most_unsealed=MAX_UNSEALED)
     (row,) = fetch_all(sql, parameters)
-    queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, *row = row
-    checked_at, read_at, *difference = row
+    queued, oldest, running, lease, lost, not_started, sealed_at, unsealed, *check = row
+    checked_at, read_at, *difference = check
     now, checked = to_datetime(read_at).replace(tzinfo=UTC), _moment(checked_at)
     return Health(
         now=now,

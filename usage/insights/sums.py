@@ -185,7 +185,9 @@ def _error_codes(sums: Sums, by_error: Sums) -> list[tuple[str, int]]:
     found = {code: of_code.failed_requests for code, of_code in by_error.items()}
     # Requests without a code are in no group by error.
     found[""] = sum(group.failed_requests for group in sums.values()) - sum(found.values())
-    return sorted(((code, times) for code, times in found.items() if times), key=lambda row: (-row[1], row[0]))
+    return sorted(
+        ((code, times) for code, times in found.items() if times), key=lambda row: (-row[1], row[0])
+    )
 
 
 def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Point]:
