@@ -70,7 +70,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
     """Answer 503 while the database is away, else 500."""
     error = sys.exception()
     if isinstance(error, Exception) and is_unavailable(error):
-        log.warning("the database is not available: %s", error)
+        log.warning("the database is not available: %s", " ".join(str(error).split()))
         return _answer(request, errors.unavailable("The service can't read its books right now."))
     return _answer(request, errors.internal_error())
 

@@ -1,6 +1,7 @@
 """The client routes that read: the calling key, accepted keys, and the form of every error."""
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from time import thread_time
@@ -344,6 +345,22 @@ def test_a_database_that_is_away_is_a_503_that_can_be_retried(
     response = alice.get("/v1/key")
     assert error(response, 503)["code"] == "service_unavailable"
     assert response.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("path", ["/admin/", "/console/"])
+def test_a_page_whose_database_is_away_says_so_and_the_log_in_one_line(
+    db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OperationalError("server closed the connection unexpectedly\n\tThis probably means")
+
+    monkeypatch.setattr("django.contrib.sessions.backends.db.SessionStore.load", fail)
+    client = Client(raise_request_exception=False)
+    client.cookies["sessionid"] = "0" * 32
+    page = client.get(path)
+    assert (page.status_code, page.headers["content-type"]) == (503, "text/html; charset=utf-8")
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [line.splitlines() for line in lines] == [lines]
 
 
 def test_no_dialects_prefix_is_missing_a_route(alice: Person, small: ServedModel) -> None:
