@@ -69,7 +69,7 @@ def measure(*sizes: int) -> bool:
 def _timed_or_failed(name: str, read: Read) -> float:
     """Return the median in milliseconds; beyond all bounds if a statement takes longer than it may."""
     try:
-        return timed(name, read)
+        return timed(name, read).ms
     except OperationalError as error:
         print(f"| {name} | failed: {str(error).splitlines()[0]} | | |", flush=True)
         return math.inf
