@@ -1,6 +1,6 @@
 """Admin pages about models and their deployments."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib import admin
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
@@ -40,23 +40,65 @@ _FIELDS = [
 ]
 
 
-class DeploymentInline(StackedInline):
-    """The deployments of a model."""
+# ---- columns of deployments
+
+
+@display(
+    description="Status", label={"active": "success", "inactive": "warning", "model inactive": "warning"}
+)
+def status(row: Deployment) -> str:
+    if not row.is_active:
+        return "inactive"
+    return "active" if row.model.is_active else "model inactive"
+
+
+@display(description="Upstream", ordering="base_url")
+def upstream(row: Deployment) -> str:
+    return row.base_url or str(row.get_engine_display())
+
+
+@display(description="API key", ordering="api_key_env")
+def key_source(row: Deployment) -> str:
+    if row.api_key_env or not row.encrypted_api_key:
+        return row.api_key_env
+    return "entered" if upstream_keys.entered(row) else "can't be decrypted"
+
+
+@display(description="Priority, weight", ordering="priority")
+def share(row: Deployment) -> str:
+    return f"{row.priority}, {row.weight}"
+
+
+@display(description="Test")
+def test(row: Deployment) -> SafeString:
+    return link(reverse("admin:deployment_test", args=[row.pk]), "Test", f"Test {row}")
+
+
+class Line(NamedTuple):
+    """A deployment on the page of its model."""
+
+    deployment: Deployment
+    status: str
+    upstream: str
+    key_source: str
+    share: str
+
+
+def _lines(row: ServedModel) -> list[Line]:
+    deployments = row.deployments.select_related("model").order_by("priority", "name")
+    return [Line(each, status(each), upstream(each), key_source(each), share(each)) for each in deployments]
+
+
+class NewDeploymentInline(StackedInline):
+    """The deployment that a new model needs. Later ones have pages of their own: their forms are long."""
 
     model = Deployment
     form = DeploymentForm
-    extra = 0
-    fields = [*_FIELDS, "test"]
-    readonly_fields = ["test"]
+    extra = 1
+    fields = _FIELDS
 
-    def get_extra(self, request: HttpRequest, obj: ServedModel | None = None, **kwargs: Any) -> int:
-        """Offer a deployment to a new model, which needs one."""
-        return 0 if obj else 1
 
-    @display(description="Test")
-    def test(self, row: Deployment) -> str:
-        # A new deployment has no id for the link yet.
-        return _test_link(row) if row.pk else "Save it first."
+# ---- pages
 
 
 @admin.register(ServedModel)
@@ -76,7 +118,6 @@ class ServedModelAdmin(ListPage, ModelAdmin):
     list_filter = ["is_active", "kind"]
     search_fields = ["id"]
     show_full_result_count = False
-    inlines = [DeploymentInline]
     form = ServedModelForm
     fields = [
         "id",
@@ -89,6 +130,21 @@ class ServedModelAdmin(ListPage, ModelAdmin):
     ]
     actions_list = ["import_file", "export_file"]
     actions_detail = ["show_prices"]
+    change_form_outer_after_template = "chatapi/model_deployments.html"
+
+    def get_inlines(self, request: HttpRequest, obj: ServedModel | None) -> list[Any]:
+        return [] if obj else [NewDeploymentInline]
+
+    def render_change_form(
+        self, request: HttpRequest, context: Any, add: bool = False, **kwargs: Any
+    ) -> HttpResponse:
+        """Add the model's deployments to the page."""
+        row: ServedModel | None = kwargs.get("obj")
+        may_add = request.user.has_perm("chatapi.add_deployment")
+        if row and request.user.has_perm("chatapi.view_deployment"):
+            context |= {"deployments": _lines(row), "may_add_deployment": may_add}
+        response: HttpResponse = super().render_change_form(request, context, add=add, **kwargs)
+        return response
 
     def get_readonly_fields(self, request: HttpRequest, obj: ServedModel | None = None) -> list[str]:
         """Keep the id and the kind, by which history names the model and reports its usage."""
@@ -175,7 +231,7 @@ class DeploymentAdmin(ChoosesRows, ListPage, ModelAdmin):
 
     change_list_template = "chatapi/deployments_list.html"
     form = DeploymentForm
-    list_display = ["name", "served_model", "status", "upstream", "key_source", "share", "test"]
+    list_display = ["name", "served_model", status, upstream, key_source, share, test]
     list_filter = ["is_active", "engine"]
     list_select_related = ["model"]
     search_fields = ["name", "model__id", "base_url", "upstream_model"]
@@ -204,33 +260,3 @@ class DeploymentAdmin(ChoosesRows, ListPage, ModelAdmin):
     @display(description="Model", ordering="model_id")
     def served_model(self, row: Deployment) -> SafeString:
         return link(reverse("admin:chatapi_servedmodel_change", args=[row.model_id]), row.model_id)
-
-    @display(
-        description="Status", label={"active": "success", "inactive": "warning", "model inactive": "warning"}
-    )
-    def status(self, row: Deployment) -> str:
-        if not row.is_active:
-            return "inactive"
-        return "active" if row.model.is_active else "model inactive"
-
-    @display(description="Upstream", ordering="base_url")
-    def upstream(self, row: Deployment) -> str:
-        return row.base_url or str(row.get_engine_display())
-
-    @display(description="API key", ordering="api_key_env")
-    def key_source(self, row: Deployment) -> str:
-        if row.api_key_env or not row.encrypted_api_key:
-            return row.api_key_env
-        return "entered" if upstream_keys.entered(row) else "can't be decrypted"
-
-    @display(description="Priority, weight", ordering="priority")
-    def share(self, row: Deployment) -> str:
-        return f"{row.priority}, {row.weight}"
-
-    @display(description="Test")
-    def test(self, row: Deployment) -> SafeString:
-        return _test_link(row)
-
-
-def _test_link(row: Deployment) -> SafeString:
-    return link(reverse("admin:deployment_test", args=[row.pk]), "Test", f"Test {row}")

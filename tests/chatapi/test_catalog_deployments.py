@@ -126,23 +126,34 @@ def test_what_no_engine_could_work_with_is_refused_in_words(
     assert not Deployment.objects.filter(name="new").exists()
 
 
-def test_the_same_is_refused_inside_a_model_s_page(root: Client, small: ServedModel) -> None:
-    row = small.deployments.get()
+def test_the_same_is_refused_with_a_new_model(root: Client, small: ServedModel) -> None:
     sent = {
         f"deployments-0-{name}": value
-        for name, value in form(small, id=row.pk, connect_ms="soon", extra_parameters="nope").items()
+        for name, value in form(small, connect_ms="soon", extra_parameters="nope").items()
     }
-    counts = {"deployments-TOTAL_FORMS": 1, "deployments-INITIAL_FORMS": 1}
-    model = {"context_window": 100, "max_output_tokens": 200, "owned_by": "me"}
-    shown = root.post(
-        reverse("admin:chatapi_servedmodel_change", args=["small"]), {**sent, **counts, **model}
-    ).content.decode()
+    counts = {"deployments-TOTAL_FORMS": 1, "deployments-INITIAL_FORMS": 0}
+    model = {"id": "new", "kind": "chat", "context_window": 100, "max_output_tokens": 200, "owned_by": "me"}
+    shown = root.post(reverse("admin:chatapi_servedmodel_add"), {**sent, **counts, **model}).content.decode()
     for says in (
         "Enter a whole number.",
         "&#x27;nope&#x27; is none",
         "Must be at most the context window, 100.",
     ):
         assert says in shown
+
+
+def test_a_model_s_page_leads_to_each_of_its_deployments_and_stays_light(
+    root: Client, small: ServedModel
+) -> None:
+    Deployment.objects.bulk_create(
+        Deployment(model=small, name=f"gpu-{number}", engine="sandbox") for number in range(50)
+    )
+    shown = root.get(reverse("admin:chatapi_servedmodel_change", args=["small"])).content.decode()
+    assert len(shown) < 150_000
+    for row in small.deployments.all():
+        assert f'href="{reverse("admin:chatapi_deployment_change", args=[row.pk])}"' in shown
+    assert f'href="{ADD}?model=small"' in shown
+    assert '<option value="small" selected' in root.get(f"{ADD}?model=small").content.decode()
 
 
 @pytest.mark.parametrize(
