@@ -13,6 +13,7 @@ UsageError
 └── DatabaseUnavailable   the books cannot be written now; nothing was admitted
 """
 
+from sqlite3 import SQLITE_ERROR
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -105,7 +106,8 @@ def is_unavailable(error: Exception) -> bool:
     was wrong, so that the statement may succeed later.
     """
     if isinstance(error, OperationalError | InterfaceError):
-        return True
+        # SQLite's code for a wrong statement, such as one with an unknown column.
+        return getattr(error.__cause__, "sqlite_errorcode", None) != SQLITE_ERROR
     return isinstance(error, Error) and sqlstate(error) in {READ_ONLY, IDLE_TOO_LONG, TRANSACTION_TOO_LONG}
 
 

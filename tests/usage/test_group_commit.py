@@ -13,7 +13,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import Error, connection
 from django.db.models import F
 
 from accounts.models import APIKey
@@ -24,7 +24,7 @@ from usage.database import group_commit
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.database.sql import execute
-from usage.errors import AlreadyResolved, BudgetExceeded, DatabaseUnavailable
+from usage.errors import AlreadyResolved, BudgetExceeded, DatabaseUnavailable, is_unavailable
 from usage.models import Budget, BudgetLimit, Generation
 from usage.verification import verify
 
@@ -146,6 +146,12 @@ async def test_a_locked_database_is_unavailable_in_time_and_well_again_afterward
                 await commits.write(write_limits, 1)
     assert await commits.write(write_limits, 2) == 2
     assert await commits.read(lambda: list(BudgetLimit.objects.values_list("scope_id", flat=True))) == [2]
+
+
+def test_a_wrong_statement_is_no_outage() -> None:
+    with pytest.raises(Error) as found:
+        execute("SELECT nothing FROM usage_generation", [])
+    assert not is_unavailable(found.value)
 
 
 def turn_read_only(now: datetime, items: Sequence[int]) -> list[int | AlreadyResolved]:
