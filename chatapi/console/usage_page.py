@@ -107,7 +107,7 @@ def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
 
 def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals], list[tuple[str, int]] | None]:
     """Return the points of the groups, if there are any, the sums of all requests of each bucket, and the
-    error codes of requests that failed, with their numbers; None if the groups are these.
+    error codes of requests that failed, with their numbers; None if these are the groups.
     """
     if form.is_grouped and form.has_partial_groups:
         points, whole, errors = insights.series_and_whole(form.chart)

@@ -165,7 +165,7 @@ def series_beside(chart: SumsSpec, others: Sequence[SumsSpec]) -> tuple[list[Poi
 def series_and_whole(chart: SumsSpec) -> tuple[list[Point], list[Totals], list[tuple[str, int]]]:
     """Return the chart's points, as `series` does, the sums of all requests of each bucket, which groups by
     error and of the newest requests don't add up to, and the error codes of the newest requests as
-    `error_codes` does; none if the groups are these.
+    `error_codes` does; none if these are the groups.
     """
     errors = [] if chart.group_by == "error" else [replace(chart, group_by="error")]
     sums, *by_error = sums_of([chart, *errors])
