@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 WOKEN_AT_ONCE = 128
 PART_FRAMES = 64
 # The most of a backlog that is decoded at once, so that other streams have their turn in between, and that a
-# client that does not read has few deltas in memory: they take ten times the bytes.
+# client that does not read has few deltas in memory: decoded, they take ten times the bytes.
 PART_BYTES = 2_048
 # The usual size of a delta: how much work a batch is can be estimated before it is decoded.
 DELTA_BYTES = 32

@@ -191,7 +191,7 @@ async def _stream(
             frames = keep_alive
         sent_at = now if frames else sent_at
         sending = exchange.send_body(frames, more=not is_last)
-        # Thousands of streams wait here for their clients or their next batch. `relay` has this batch, too.
+        # Thousands of streams wait here for their clients or their next batch. `relay` holds the batch, too.
         batch.clear()
         del rest, frames
         await sending

@@ -127,7 +127,7 @@ class Server(DaphneServer):
         self, protocol: HTTPRequest | WebSocketConnection, message: dict[str, Any]
     ) -> None:
         """Send a message of the application, when the client has read enough of those before. If more are to
-        follow, return when there is room for them: an application that waits here has nothing in hand.
+        follow, return when there is room for them: an application that waits here has no next one in memory.
         """
         # Daphne never waits: a client that stops reading would fill this process's memory.
         if not protocol.writable.is_set():

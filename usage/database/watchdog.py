@@ -89,7 +89,7 @@ class Watchdog:
 
 
 def _is_waiting(database: BaseDatabaseWrapper) -> bool:
-    """Return whether a statement was sent whose answer is not there."""
+    """Return whether a statement was sent whose answer has not arrived."""
     connection = database.connection
     return connection is not None and connection.info.transaction_status.name == "ACTIVE"
 

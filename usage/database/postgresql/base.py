@@ -31,7 +31,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
 
 def _has_ended(connection: Any) -> bool:
-    """Return whether the server has closed this idle connection, or has said something, as before it does."""
+    """Return whether the server has closed this idle connection, or has sent its reason for doing so."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
