@@ -385,9 +385,8 @@ def test_a_name_that_is_taken_is_an_error_in_the_form(
 ) -> None:
     organization = alice.project.organization
     Project.objects.create(organization=organization, name="taken")
-    first, taken = (
-        Deployment.objects.create(model=small, name=name, engine="sandbox") for name in ("first", "taken")
-    )
+    Deployment.objects.create(model=small, name="taken", engine="sandbox")
+    first = Deployment.objects.create(model=small, name="first", engine="sandbox")
     rules = {"on_disconnect": "cancel", "streaming": "always", "retries": 3}
     form = {"name": "taken", "engine": "sandbox", "priority": 0, "weight": 1, **rules}
     answers = [
