@@ -22,7 +22,7 @@ from usage.books import corrections, credit
 from usage.database.group_commit import GroupCommit
 from usage.models import SPENT, DailyItem, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
 from usage.rollups.closed_days import midnight
-from usage.statements import document, issuing, itemizing, month_items
+from usage.statements import document, issuing, itemizing, month_items, reading
 from usage.statements.document import StatementDocument
 from usage.statements.month import Month
 from usage.statements.preview import preview
@@ -232,6 +232,15 @@ def test_issuing_again_changes_nothing(key: APIKey) -> None:
     close_all()
     assert issuing.issue(issuing.Due(key.project.organization_id, JANUARY)) is None
     assert list(Statement.objects.order_by("pk").values()) == before
+
+
+def test_an_issued_statement_is_read_while_days_are_itemized_anew(key: APIKey) -> None:
+    close_all()
+    ItemizedDay.objects.filter(day__gte=FEBRUARY.first_day).delete()
+    found = reading.read(Statement.objects.all(), key.project.organization, FEBRUARY, NOW)
+    assert found is not None
+    assert found.document.status == "closed"
+    assert found.row == Statement.objects.get(month=FEBRUARY.first_day)
 
 
 def test_itemizing_anew_gives_the_same_items(lived: Callable[[int], list[list[APIKey]]]) -> None:

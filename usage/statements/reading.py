@@ -27,13 +27,16 @@ def read(
     rows: QuerySet[Statement], organization: Organization, month: Month, now: datetime
 ) -> Reading | None:
     """Return the organization's statement among the rows, or the preview; None if there is neither."""
-    current = Month.of(now)
-    # Statements are issued of closed months only, so none is looked for.
-    if month == current or (month == current.previous and month in open_months(now)):
-        made = preview(organization, month, now)
-        return Reading(made, document.encode(made))
-    row = rows.filter(organization=organization, month=month.first_day).first()
-    return Reading(document.decode(row.content), row.content, row) if row else None
+    # The current month has none. The last one may have been issued and yet be open: while days are itemized
+    # anew.
+    if month != Month.of(now):
+        row = rows.filter(organization=organization, month=month.first_day).first()
+        if row is not None:
+            return Reading(document.decode(row.content), row.content, row)
+        if month not in open_months(now):
+            return None
+    made = preview(organization, month, now)
+    return Reading(made, document.encode(made))
 
 
 def open_months(now: datetime) -> list[Month]:
