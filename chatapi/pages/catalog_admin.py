@@ -132,6 +132,9 @@ class ServedModelAdmin(ListPage, ModelAdmin):
     actions_detail = ["show_prices"]
     change_form_outer_after_template = "chatapi/model_deployments.html"
 
+    class Media:
+        css = {"all": ["usage/operator.css"]}
+
     def get_inlines(self, request: HttpRequest, obj: ServedModel | None) -> list[Any]:
         return [] if obj else [NewDeploymentInline]
 
