@@ -5,10 +5,11 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from accounts.models import Organization, Role
 from tests.cast import Person, admit, join, run
-from usage.books import ledger
+from usage.books import ledger, spending
 from usage.books.reports import open_by_organization
 from usage.database.clock import database_now, local_day
 from usage.insights import budgets_near_limit, health, running
@@ -174,6 +175,28 @@ def test_days_are_those_of_the_owners_time_zone(alice: Person, time_zone: str) -
     spend("key", far.api_key.pk, "day", limit=100, posted=50, time_zone=time_zone)
     spend("project", far.project.pk, "day", limit=100, posted=60, time_zone=time_zone, days_ago=2)
     assert [use.label for use in budgets_near_limit()] == ["Far / default / moana"]
+
+
+@pytest.mark.skipif(connection.vendor == "sqlite", reason="SQLite has the clock of the process")
+@pytest.mark.parametrize("hours", [-20, 20])
+@pytest.mark.parametrize("time_zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_days_are_those_of_the_databases_clock(
+    alice: Person, monkeypatch: pytest.MonkeyPatch, time_zone: str, hours: int
+) -> None:
+    far = join("moana", Role.OWNER, Organization.objects.create(name="Far", time_zone=time_zone), "default")
+    for days_ago in (-1, 0, 1):
+        posted = days_ago + 2
+        spend("key", far.api_key.pk, "day", limit=100, posted=posted, time_zone=time_zone, days_ago=days_ago)
+    wrong = timezone.now() + timedelta(hours=hours)
+    monkeypatch.setattr(timezone, "now", lambda: wrong)
+    assert [use.posted_nanodollars for use in budgets_near_limit()] == [2]
+    found = spending.now(
+        organization_id=far.project.organization_id,
+        project_id=far.project.pk,
+        api_key_id=far.api_key.pk,
+        time_zone=time_zone,
+    )
+    assert [use.posted_nanodollars for use in found if use.key.period == "day"] == [2]
 
 
 def test_no_limit_or_none_at_all_is_nothing_to_be_near_to(alice: Person) -> None:

@@ -54,7 +54,8 @@ def budgets_near_limit(n: int = 5, organizations: Collection[int] | None = None)
     return list(islice(current, n))
 
 
-_MAX_SKEW = timedelta(hours=1)
+# As in `books/spending.py`.
+_MAX_SKEW = timedelta(days=1)
 # In between, the calendar of each time zone has one of their days.
 _FIRST_TO_LAST = ("Pacific/Kiritimati", "UTC", "Etc/GMT+12")
 # The organization, the project and the end of the name of the owner of the budget `b`.
