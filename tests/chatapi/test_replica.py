@@ -266,10 +266,19 @@ def test_a_preview_of_a_statement_is_one_snapshot_of_the_replica(used: Person, r
     month = str(
         connections[replicas.REPLICA].cursor().execute("SELECT to_char(now(), 'YYYY-MM')").fetchone()[0]
     )
-    with Statements.sent() as sent:
+    transactions = set()
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if "usage_" in sql:
+            asked = "SELECT now(), current_setting('transaction_isolation')"
+            transactions.add(context["connection"].connection.execute(asked).fetchone())
+        return result
+
+    with Statements.sent() as sent, connections[replicas.REPLICA].execute_wrapper(note):
         answer = used.get(f"/v1/organization/statements/{month}")
     assert answer.status_code == 200
-    assert any("REPEATABLE READ, READ ONLY" in sql for sql in sent.replica)
+    assert [isolation for _, isolation in transactions] == ["repeatable read"]
     assert not any("usage_ledgerentry" in sql for sql in sent.primary)
 
 
