@@ -1,5 +1,8 @@
-"""What READMEs name is there: tests in the tables of invariants, files in all of them."""
+"""What READMEs name is there: tests in the tables of invariants, files in all of them, and the identifiers of
+"Where would I put …".
+"""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +72,29 @@ def test_a_file_that_is_not_there_is_found_missing(tmp_path: Path) -> None:
     ]
     (tmp_path / "README.md").write_text("\n\n".join(lines))
     assert list(missing(tmp_path / "README.md")) == ["there*.py", "inside.py"]
+
+
+def defined() -> Iterator[str]:
+    """Names that the code defines, those of its modules, and texts that are one, such as a setting's."""
+    for path in (
+        path for folder in ("accounts", "chatapi", "tests", "usage") for path in (ROOT / folder).rglob("*.py")
+    ):
+        yield path.stem
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    yield name
+                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                    yield name
+                case ast.Constant(value=str(text)) if text.isidentifier() and text.isupper():
+                    yield text
+
+
+def test_an_identifier_of_where_would_i_put_is_there() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## Where would I put")[2].partition("\n## ")[0]
+    quoted = re.findall(r"`((?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*)`", section)
+    names = {
+        name for each in quoted if not each.endswith((".py", ".html", ".yml")) for name in each.split(".")
+    }
+    assert len(names) > 60
+    assert sorted(names - set(defined())) == []
