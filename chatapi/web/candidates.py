@@ -26,8 +26,8 @@ class Fallback:
     price: Price
 
 
-async def priced_model(
-    services: Services, caller: Caller, name: str, kind: str
+async def usable_model(
+    services: Services, caller: Caller, name: str, kind: str, summary: RequestSummary
 ) -> tuple[CatalogModel, Price]:
     """Return the model that the name means to the caller, and its price; raise why it can't be used so."""
     model = await services.model(caller, name)
@@ -39,6 +39,9 @@ async def priced_model(
         raise errors.model_of_another_kind(name, model.kind, kind)
     if model.price is None:
         raise NotPriced(name)
+    # Else `able` in `chatapi/worker/deployments.py` might leave out all of its deployments.
+    if not model.remote_media_allowed:
+        requests.refuse_remote_media(summary)
     discount = (await services.discounts.get()).get(caller.organization_id, 0)
     return model, FREE if caller.is_test else pricing.discounted(model.price, discount)
 
@@ -58,9 +61,7 @@ async def fallbacks(
     found: dict[str, Fallback] = {}
     for index, name in enumerate(names):
         try:
-            model, price = await priced_model(services, caller, name, protocol.model_kind)
-            if not model.remote_media_allowed:
-                requests.refuse_remote_media(summary)
+            model, price = await usable_model(services, caller, name, protocol.model_kind, summary)
         except (errors.APIError, NotPriced, InvalidRequest) as error:
             if are_chosen:
                 raise errors.of_parameter(error, f"models[{index}]") from None

@@ -244,11 +244,9 @@ async def _with_price(
         raise errors.not_streamable()
     if dialect.refuses_idle_parameters:
         requests.refuse_idle_stream_options(summary)
-    model, price = await candidates.priced_model(
-        services, caller, summary.model, exchange.protocol.model_kind
+    model, price = await candidates.usable_model(
+        services, caller, summary.model, exchange.protocol.model_kind, summary
     )
-    if not model.remote_media_allowed:
-        requests.refuse_remote_media(summary)
     fallbacks = await candidates.fallbacks(exchange.protocol, services, caller, summary, model)
     # What one of them ignores may be ignored.
     taken = model.extra_parameters.intersection(*(each.model.extra_parameters for each in fallbacks))

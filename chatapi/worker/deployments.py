@@ -14,18 +14,18 @@ from chatapi.worker.engines import Target, Timeouts
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A deployment with its rules for routing and for clients that leave."""
+    """A deployment with its rules for routing and for clients that leave, all of which `load` sets."""
 
     target: Target
-    weight: int = 1
-    priority: int = 0
-    on_disconnect: OnDisconnect = OnDisconnect.CANCEL
-    allows_remote_media: bool = False
-    max_concurrent: int | None = None
+    weight: int
+    priority: int
+    on_disconnect: OnDisconnect
+    allows_remote_media: bool
+    max_concurrent: int | None
     """The requests of all workers that may be in flight there; None is no limit."""
-    retries: int = USUAL_RETRIES
+    retries: int
     """How often a request may have been sent again, here or elsewhere, before it is not sent here again."""
-    model: str = ""
+    model: str
 
     @property
     def key(self) -> str:
@@ -34,7 +34,16 @@ class Route:
 
 
 # The only route for test keys, for every model. It fetches no media.
-SANDBOX = Route(Target(engine="sandbox", name="sandbox"), allows_remote_media=True)
+SANDBOX = Route(
+    target=Target(engine="sandbox", name="sandbox"),
+    weight=1,
+    priority=0,
+    on_disconnect=OnDisconnect.CANCEL,
+    allows_remote_media=True,
+    max_concurrent=None,
+    retries=USUAL_RETRIES,
+    model="",
+)
 
 
 def load() -> dict[str, list[Route]]:
@@ -73,6 +82,7 @@ def target_of(row: Deployment) -> Target:
 def able(routes: Sequence[Route], request: GenerationRequest) -> list[Route]:
     """Return the routes that may receive the request.
 
-    URLs of media go only to deployments that allow remote media: their upstream would fetch them.
+    URLs of media go only to deployments that allow remote media: their upstream would fetch them. A request
+    for which none of a model's is left is refused before, by `usable_model` in `chatapi/web/candidates.py`.
     """
     return [route for route in routes if route.allows_remote_media or request.remote_media_param is None]

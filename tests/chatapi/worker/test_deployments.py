@@ -1,6 +1,7 @@
 """Which deployments there are, and which of them may receive a request."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,9 @@ from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Target
 
 
-def route(name: str) -> Route:
-    return Route(Target(engine="sandbox", name=name))
+def route(name: str, *, allows_remote_media: bool = False) -> Route:
+    target = Target(engine="sandbox", name=name)
+    return replace(SANDBOX, target=target, allows_remote_media=allows_remote_media)
 
 
 def names(routes: list[Route]) -> list[str]:
@@ -33,10 +35,7 @@ def asking(*content: dict[str, object]) -> GenerationRequest:
 
 
 def test_addresses_of_pictures_go_only_where_they_are_allowed() -> None:
-    careful, trusting = (
-        route("careful"),
-        Route(Target(engine="sandbox", name="trusting"), allows_remote_media=True),
-    )
+    careful, trusting = route("careful"), route("trusting", allows_remote_media=True)
     assert names(able([careful, trusting], asking(REMOTE))) == ["trusting"]
     assert able([careful], asking(REMOTE)) == []
     assert names(able([careful, trusting], asking())) == ["careful", "trusting"]

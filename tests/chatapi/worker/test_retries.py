@@ -9,7 +9,7 @@ import pytest
 from chatapi.models import MAX_RETRIES, USUAL_RETRIES
 from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
-from chatapi.worker.deployments import Route
+from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Target, Timeouts
 from chatapi.worker.routing import retries
 from chatapi.worker.routing.retries import AttemptPlan, RetryBudgets, Step
@@ -19,7 +19,7 @@ from chatapi.worker.routing.router import Router
 def route(name: str, priority: int = 0, first_delta_ms: int = 120_000, retries: int = USUAL_RETRIES) -> Route:
     timeouts = Timeouts(first_delta_ms=first_delta_ms)
     target = Target(engine="scripted", name=name, timeouts=timeouts)
-    return Route(target, priority=priority, retries=retries)
+    return replace(SANDBOX, target=target, priority=priority, retries=retries)
 
 
 def steps(

@@ -5,6 +5,7 @@ import json
 import time
 from collections import Counter
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
-from chatapi.worker.deployments import Route
+from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Target
 from chatapi.worker.routing import router as router_module
 from chatapi.worker.routing.affinity import affinity_of
@@ -23,7 +24,14 @@ from chatapi.worker.routing.router import Place, Router
 
 def route(name: str, weight: int = 1, priority: int = 0, max_concurrent: int | None = None) -> Route:
     target = Target(engine="scripted", name=name)
-    return Route(target, weight, priority, max_concurrent=max_concurrent, model="model")
+    return replace(
+        SANDBOX,
+        target=target,
+        weight=weight,
+        priority=priority,
+        max_concurrent=max_concurrent,
+        model="model",
+    )
 
 
 def names(routes: list[Route]) -> list[str]:

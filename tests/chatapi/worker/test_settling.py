@@ -4,6 +4,7 @@ Redis that can be away.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
-from chatapi.worker.deployments import Route
+from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Call, Target
 from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.routing.router import Router
@@ -101,7 +102,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
     """Run it to its end; the row that there is then."""
 
     async def routes(_max_age_s: float) -> dict[str, list[Route]]:
-        return {"small": [Route(Target(engine="scripted", name="the deployment"))]}
+        return {"small": [replace(SANDBOX, target=Target(engine="scripted", name="the deployment"))]}
 
     parts: Any = SimpleNamespace(
         routes=SimpleNamespace(get=routes),
