@@ -3,12 +3,16 @@ them.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db.models import CharField, Model
 
+from accounts.models import APIKey, Organization
 from chatapi.wire.deltas import AnyDelta, Failed, Finished, Started, Text, Usage
+from chatapi.wire.dialects import DIALECTS as ALL_NAMES
 from chatapi.wire.dialects import UnknownDialect, choose
 from chatapi.wire.protocols import chat, text_completions
 from chatapi.wire.protocols.chat import ENCODERS as DIALECTS
@@ -25,9 +29,30 @@ from tests.wire.dialect_cases import (
     logprob,
     transcripts,
 )
+from usage.models import Generation
 
+ROOT = Path(__file__).parents[2]
 GOLDEN = dict(transcripts())
 WHOLE = [name for name, case in CASES.items() if not case.has_failed]
+
+
+COLUMNS = (Organization, "default_dialect"), (APIKey, "default_dialect"), (Generation, "dialect")
+
+
+@pytest.mark.parametrize(("model", "column"), COLUMNS)
+def test_a_dialects_name_fits_into_its_columns(model: type[Model], column: str) -> None:
+    field = model._meta.get_field(column)
+    assert isinstance(field, CharField)
+    assert field.max_length is not None
+    # SQLite takes longer names, PostgreSQL none.
+    assert [name for name in ALL_NAMES if len(name) > field.max_length] == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_documents_tables_name_a_dialect(dialect: str) -> None:
+    assert f"/{dialect}/v1` | `{dialect}` |" in (ROOT / "docs/chat.md").read_text()
+    assert f"\n| `{dialect}` | " in (ROOT / "docs/errors.md").read_text()
+    assert re.search(rf"\n\| (\| \w+ )*\| {dialect} \|", (ROOT / "chatapi/wire/README.md").read_text())
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: "-".join(path.relative_to(TRANSCRIPTS).parts))
