@@ -206,6 +206,7 @@ def written(text: str, *, origin: str, key: str, model: str) -> str:
 class Streaming(NamedTuple):
     """Code around the body of a streamed request."""
 
+    title: str
     path: str
     python_client: str
     node_client: str
@@ -254,27 +255,28 @@ for await (const event of stream) {
   if (event.type === "message_delta") console.log("\\n", event.usage);
 }
 """
+# By the names of protocols.js. Each protocol that streams is here; a test compares them.
 STREAMING = {
     "chat": Streaming(
-        *("/v1/chat/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
+        *("Chat completions", "/v1/chat/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
         "client.chat.completions.create",
         _CHUNKS_IN_PYTHON.replace("TEXT", "delta.content"),
         _CHUNKS_IN_NODE.replace("TEXT", "delta?.content"),
     ),
     "responses": Streaming(
-        *("/v1/responses", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
+        *("Responses", "/v1/responses", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
         "client.responses.create",
         _RESPONSES_IN_PYTHON,
         _RESPONSES_IN_NODE,
     ),
     "messages": Streaming(
-        *("/v1/messages", _ANTHROPIC_IN_PYTHON, _ANTHROPIC_IN_NODE, "@anthropic-ai/sdk"),
+        *("Messages", "/v1/messages", _ANTHROPIC_IN_PYTHON, _ANTHROPIC_IN_NODE, "@anthropic-ai/sdk"),
         "client.messages.create",
         _MESSAGES_IN_PYTHON,
         _MESSAGES_IN_NODE,
     ),
     "completions": Streaming(
-        *("/v1/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
+        *("Text completions", "/v1/completions", _OPENAI_IN_PYTHON, _OPENAI_IN_NODE, "openai"),
         "client.completions.create",
         _CHUNKS_IN_PYTHON.replace("TEXT", "text"),
         _CHUNKS_IN_NODE.replace("TEXT", "text"),

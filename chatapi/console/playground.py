@@ -15,18 +15,12 @@ from chatapi.console.no_credit import NoCredit
 from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import STREAMING, base_url, code_of
+from chatapi.wire.protocols import protocol_of
 from chatapi.wire.protocols.chat import CHAT
 
 KEY_LASTS = timedelta(minutes=15)
 # In the session: the id of its key for each project and kind.
 _KEYS = "playground_keys"
-# By the names of snippets.py and protocols.js.
-_PROTOCOLS = {
-    "chat": "Chat completions",
-    "responses": "Responses",
-    "messages": "Messages",
-    "completions": "Text completions",
-}
 _DIALECTS = [name for name in CHAT.dialects if name]
 
 
@@ -40,7 +34,7 @@ def playground_page(request: HttpRequest, console: Console) -> HttpResponse:
         "title": "Playground",
         "models": models,
         "model": wished,
-        "protocols": _PROTOCOLS.items(),
+        "protocols": [(name, its.title) for name, its in STREAMING.items()],
         "dialects": _DIALECTS,
         "may_add_project": console.may("accounts.add_project"),
         "no_credit": NoCredit.of(console),
@@ -56,7 +50,7 @@ def request_code(request: HttpRequest, console: Console) -> HttpResponse:
     if protocol not in STREAMING or dialect not in _DIALECTS:
         return HttpResponseBadRequest("protocol or dialect: there is no such one.")
     origin = base_url(request)
-    if protocol in ("chat", "completions"):
+    if len(protocol_of(STREAMING[protocol].path).dialects) > 1:
         origin += f"/{dialect}"
     try:
         body = json.loads(request.POST.get("body", ""))

@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.chatapi.http_client import HELLO, Answer, Client
+from chatapi.wire.protocols import PROTOCOLS, protocol_of
+from tests.chatapi.http_client import Answer, Client
 from tests.chatapi.test_rate_limits_end_to_end import limited
 from tests.installation import Installation
 
@@ -16,10 +17,21 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
 OVERLOADED = {"messages": 529}
 """The status of an overload where it is not 503."""
-COUNTING: dict[str, dict[str, Any]] = {
-    "responses/input_tokens": {"input": "hello"},
-    "messages/count_tokens": {"messages": HELLO},
-}
+MODELS = {"chat": ("five", "sandbox"), "embeddings": ("embeds", "sandbox-embedding")}
+"""By kind of models: one whose upstream is a fake, and the sandbox's."""
+
+
+def routes(*, counting: bool) -> list[str]:
+    """Return the protocols' paths behind `/v1/`; only those that count tokens, or all others."""
+    return [
+        operation.path.removeprefix("/v1/")
+        for protocol in PROTOCOLS.values()
+        if protocol.counts_tokens is counting
+        for operation in protocol.operations
+    ]
+
+
+every_route = pytest.mark.parametrize("route", routes(counting=False))
 
 
 def body_of(route: str, text: str = "hello") -> dict[str, Any]:
@@ -30,19 +42,19 @@ def body_of(route: str, text: str = "hello") -> dict[str, Any]:
         "responses": {"input": text},
         "messages": {"messages": said, "max_tokens": 9},
         "embeddings": {"input": text},
+        "responses/input_tokens": {"input": text},
+        "messages/count_tokens": {"messages": said},
     }
     return bodies[route]
 
 
+def models_of(route: str) -> tuple[str, str]:
+    return MODELS[protocol_of(f"/v1/{route}").model_kind]
+
+
 def send(client: Client, route: str, body: dict[str, Any], model: str = "", key: str | None = None) -> Answer:
-    model = model or ("embeds" if route == "embeddings" else "five")
-    encoded = json.dumps({"model": model} | body).encode()
+    encoded = json.dumps({"model": model or models_of(route)[0]} | body).encode()
     return client.send("POST", f"/v1/{route}", encoded, idempotency_key=key)
-
-
-every_route = pytest.mark.parametrize(
-    "route", ["chat/completions", "completions", "responses", "messages", "embeddings"]
-)
 
 
 @every_route
@@ -76,8 +88,7 @@ def test_a_test_key_reaches_the_sandbox_for_nothing(installation: Installation, 
     ("marker", "status"), [("error=rate_limit", 429), ("error=overloaded", 503), ("error=nonsense", 400)]
 )
 def test_markers_are_read(client: Client, route: str, marker: str, status: int) -> None:
-    model = "sandbox-embedding" if route == "embeddings" else "sandbox"
-    refused = send(client, route, body_of(route, f"hello [sandbox {marker}]"), model)
+    refused = send(client, route, body_of(route, f"hello [sandbox {marker}]"), models_of(route)[1])
     assert refused.status == (OVERLOADED.get(route, status) if status == 503 else status)
 
 
@@ -87,7 +98,7 @@ def test_a_limit_of_requests_holds(installation: Installation, route: str) -> No
     assert [send(poor, route, body_of(route)).status for _ in range(2)] == [200, 429]
 
 
-@pytest.mark.parametrize("route", COUNTING)
+@pytest.mark.parametrize("route", routes(counting=True))
 def test_a_limit_of_requests_holds_for_counting(installation: Installation, route: str) -> None:
     poor = limited(installation, "route " + route.replace("/", " "), requests_per_minute=1)
-    assert [send(poor, route, COUNTING[route]).status for _ in range(2)] == [200, 429]
+    assert [send(poor, route, body_of(route)).status for _ in range(2)] == [200, 429]
