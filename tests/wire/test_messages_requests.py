@@ -3,7 +3,9 @@ client's own words.
 """
 
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -14,9 +16,14 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.protocols.messages import COUNT_TOKENS, MESSAGES
+from chatapi.wire.protocols.messages.blocks import Block
+from chatapi.wire.protocols.messages.request import MessagesRequest
 from chatapi.wire.upstream_request import upstream_body
 from tests.wire.request_bodies import chat
 
+DOCUMENT = (Path(__file__).parents[2] / "docs/messages.md").read_text()
+FIELDS = [name for name in MessagesRequest.__struct_fields__ if name not in ("extras", "ignored")]
+BLOCKS = [block.__struct_config__.tag for block in get_args(Block)]
 USER = {"role": "user", "content": "Hello!"}
 PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
 PDF = {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}
@@ -166,6 +173,11 @@ CONVERSATIONS: dict[str, tuple[list[Any], list[Any]]] = {
         [turn("a"), turn("be brief", role="system"), turn("b")],
     ),
 }
+
+
+@pytest.mark.parametrize("name", [*FIELDS, *BLOCKS])
+def test_the_document_names_each_field_and_kind_of_block(name: str) -> None:
+    assert re.search(rf"`{name}[`.]", DOCUMENT)
 
 
 @pytest.mark.parametrize("case", CONVERSATIONS)

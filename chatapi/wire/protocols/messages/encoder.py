@@ -28,6 +28,8 @@ from chatapi.wire.json_guard import as_object
 from chatapi.wire.protocols.messages.envelope import error_document
 from chatapi.wire.protocols.protocol import Answer
 
+# What Anthropic's documents have no place for, neither in a stream nor in a message.
+LeftOut = Audio | Annotations | Vector
 to_json = msgspec.json.Encoder().encode
 
 
@@ -127,9 +129,9 @@ class MessagesEncoder:
             case _:
                 yield from self._framing(delta)
 
-    def _framing(
-        self, delta: Started | Audio | Annotations | Vector | Finished | Usage | Failed
-    ) -> Iterator[bytes]:
+    def _framing(self, delta: Started | LeftOut | Finished | Usage | Failed) -> Iterator[bytes]:
+        if isinstance(delta, LeftOut):
+            return
         match delta:
             case Started():
                 self._context = delta.context
@@ -143,8 +145,6 @@ class MessagesEncoder:
             case Failed():
                 yield from self._release()
                 yield self.failed(delta)
-            case Audio() | Annotations() | Vector():
-                pass  # Anthropic's documents have no place for them
             case _:
                 assert_never(delta)
 
@@ -247,6 +247,8 @@ class MessagesFolder(Completion):
 
     def add(self, delta: AnyDelta) -> None:
         """Fold one delta in. A refusal is text, in the order in which it came."""
+        if isinstance(delta, LeftOut):
+            return
         match delta:
             case Refusal():
                 self._has_refused = True
@@ -262,8 +264,6 @@ class MessagesFolder(Completion):
                 self._finished = delta
             case Started() | Text() | ToolCall() | Usage() | Failed():
                 pass  # `body` takes it from what `Completion` keeps
-            case Audio() | Annotations() | Vector():
-                pass  # Anthropic's documents have no place for them
             case _:
                 assert_never(delta)
         super().add(delta)
