@@ -92,9 +92,8 @@ class ReasoningText(_Tagged, frozen=True, tag="reasoning_text"):
 CalledName = Annotated[str, Meta(min_length=1, max_length=2 * caps.MAX_NAME_CHARS)]
 InputPart = InputText | InputImage | InputFile
 InputParts = Annotated[list[InputPart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
-MessageParts = Annotated[
-    list[InputPart | OutputText | OutputRefusal], Meta(max_length=caps.MAX_CONTENT_PARTS)
-]
+MessagePart = InputPart | OutputText | OutputRefusal
+MessageParts = Annotated[list[MessagePart], Meta(max_length=caps.MAX_CONTENT_PARTS)]
 
 
 class _Item(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type", kw_only=True):
@@ -208,7 +207,8 @@ Item = WholeItem | ItemReference | LeftOut
 ID_PREFIXES: Final[dict[str, str]] = {
     item.__struct_config__.tag: item.id_prefix for item in get_args(WholeItem)
 }
-assert BUILT_IN.isdisjoint(ID_PREFIXES), "an item that is read is refused, too"
+_READ: Final = {item.__struct_config__.tag for item in get_args(Item)}
+assert BUILT_IN.isdisjoint(_READ), "an item that is read is refused, too"
 Items = Annotated[list[Item], Meta(min_length=1, max_length=caps.MAX_MESSAGES)]
 
 
@@ -343,9 +343,7 @@ class Conversation:
         kind = SystemMessage if item.role == "system" else DeveloperMessage
         self.messages.append(kind(content))  # type: ignore[arg-type]  # all parts are text
 
-    def _part(
-        self, part: InputPart | OutputText | OutputRefusal, path: str
-    ) -> TextPart | ImagePart | FilePart:
+    def _part(self, part: MessagePart, path: str) -> TextPart | ImagePart | FilePart:
         match part:
             case InputText():
                 return TextPart(part.text)

@@ -29,6 +29,7 @@ from chatapi.wire.protocols.responses.tools import (
     left_out,
     namespaces,
     plain_choice,
+    whole_tool,
 )
 
 NAME: Final = "responses"
@@ -300,11 +301,11 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
         Large members are sent as their defaults: the object is sent three times in a stream.
         """
         sent: dict[str, Any] = {
-            name: value for name in DEFAULTS if (value := getattr(self, name)) is not None
+            name: value for name in DEFAULTS if name != "tools" and (value := getattr(self, name)) is not None
         }
         sent = msgspec.to_builtins(sent) | {"truncation": "disabled"}
         # SDKs decode the object by the published types, where these members are required.
-        sent["tools"] = [_whole_tool(tool) for tool in sent.get("tools", ())]
+        sent["tools"] = [whole_tool(tool) for tool in self.tools or ()]
         sent["text"] = DEFAULTS["text"] | sent.get("text", {})
         sent["reasoning"] = DEFAULTS["reasoning"] | sent.get("reasoning", {})
         for name in ("instructions", "tools", "text"):
@@ -366,18 +367,3 @@ def _add_types(found: dict[str, Any]) -> None:
             message = f"Invalid value for '{param}': items of OpenAI's own tools are not supported here."
             hint = f"Leave '{item['type']}' out, and what belongs to it."
             raise InvalidRequest(f"{message} {hint}", param, "unsupported_value")
-
-
-def _whole_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """Return a tool with all members that the published types require."""
-    if tool["type"] == "namespace":
-        return {"description": ""} | tool | {"tools": [_whole_tool(inner) for inner in tool["tools"]]}
-    if tool["type"] == "function":
-        return {
-            "type": "function",
-            "name": "",
-            "description": None,
-            "parameters": None,
-            "strict": None,
-        } | tool
-    return tool

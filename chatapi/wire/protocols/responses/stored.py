@@ -1,13 +1,13 @@
 """What is kept of a response for later requests, and the objects that tell of it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.encoder import Folder
-from chatapi.wire.protocols.responses.items import ID_PREFIXES
+from chatapi.wire.protocols.responses.items import ID_PREFIXES, MessagePart, WholeItem
 
 _to_json = msgspec.json.Encoder().encode
 # Of items and parts: what requests may leave out, and SDKs need in order to know the type.
@@ -15,7 +15,12 @@ _REQUIRED: Final[dict[str, dict[str, Any]]] = {
     "output_text": {"annotations": [], "logprobs": []},
     "input_image": {"detail": "auto"},
     "reasoning": {"summary": []},
+    **{type_: {} for type_ in ("message", "input_text", "input_file", "refusal")},
+    **{type_: {} for type_ in ("function_call", "function_call_output")},
+    **{type_: {} for type_ in ("custom_tool_call", "custom_tool_call_output")},
 }
+_TYPES: Final = {each.__struct_config__.tag for each in (*get_args(WholeItem), *get_args(MessagePart))}
+assert _REQUIRED.keys() == _TYPES, "what SDKs need of an item or a part is not known"
 
 
 class State(msgspec.Struct, frozen=True):

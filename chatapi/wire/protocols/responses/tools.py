@@ -146,6 +146,20 @@ def chat_tools(tools: list[Tool]) -> list[chat.Tool]:
     return found
 
 
+def whole_tool(tool: Tool) -> dict[str, Any]:
+    """Return a tool with all members that the published types require."""
+    sent: dict[str, Any] = msgspec.to_builtins(tool)
+    match tool:
+        case Namespace():
+            return {"description": ""} | sent | {"tools": [whole_tool(inner) for inner in tool.tools]}
+        case FlatFunction():
+            return dict.fromkeys(("type", "name", "description", "parameters", "strict")) | sent
+        case FlatCustomTool() | WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
+            return sent
+        case _:
+            assert_never(tool)
+
+
 def left_out(tools: list[Tool]) -> Iterator[str]:
     """Yield the paths of the tools that no upstream gets."""
     for index, tool in enumerate(tools):
