@@ -351,7 +351,10 @@ class Conversation:
                 return self._image(part, path)
             case InputFile():
                 return _file(part, path)
-        raise _wrong_part(path, "'input_text', 'input_image', 'input_file'")
+            case OutputText() | OutputRefusal():
+                raise _wrong_part(path, "'input_text', 'input_image', 'input_file'")
+            case _:
+                assert_never(part)
 
     def _image(self, part: InputImage, path: str) -> ImagePart:
         if part.file_id is not None:
