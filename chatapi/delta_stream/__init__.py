@@ -28,7 +28,7 @@ deltas that Redis has lost.
 from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
 from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
-from chatapi.delta_stream.presence import Signs
+from chatapi.delta_stream.presence import Presence, Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.delta_stream.servers import ByServer, StreamServers
 from chatapi.delta_stream.stream import INBOX_BEGINNING, DeltaStream
@@ -48,6 +48,7 @@ __all__ = [
     "Frame",
     "Job",
     "LogEntry",
+    "Presence",
     "Rest",
     "Sealed",
     "Signs",

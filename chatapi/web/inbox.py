@@ -8,8 +8,15 @@ from uuid import UUID
 
 from accounts import loop_clock
 from chatapi.concurrency import supervise
-from chatapi.delta_stream import INBOX_BEGINNING, DeltaStream, Frame, StreamLost, StreamUnavailable, in_time
-from chatapi.delta_stream.presence import Presence
+from chatapi.delta_stream import (
+    INBOX_BEGINNING,
+    DeltaStream,
+    Frame,
+    Presence,
+    StreamLost,
+    StreamUnavailable,
+    in_time,
+)
 from chatapi.fair_turns import FairTurns
 from chatapi.web.follower import PROBE_S, Follower
 from chatapi.wire import deltas

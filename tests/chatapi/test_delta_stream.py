@@ -20,12 +20,12 @@ from chatapi.delta_stream import (
     Entry,
     Frame,
     Job,
+    Presence,
     Rest,
     Signs,
     StreamLost,
     StreamUnavailable,
 )
-from chatapi.delta_stream.presence import Presence
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import connect

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import StreamUnavailable
-from chatapi.delta_stream.presence import Presence, Signs, signs
+from chatapi.delta_stream import Presence, Signs, StreamUnavailable
+from chatapi.delta_stream.presence import signs
 from chatapi.redis_client import connect
 from chatapi.worker.absences import PRESUMED_DEAD_S, Absences
 from tests.chatapi.worker.processes import Valkey
@@ -22,7 +22,7 @@ NAME = "web"
 ALIVE, LATE, DEAD = Signs({NAME}, {NAME}), Signs(set(), {NAME}), Signs(set(), set())
 PROCESS = """
 import asyncio, sys
-from chatapi.delta_stream.presence import Presence
+from chatapi.delta_stream import Presence
 async def live():
     presence = Presence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
     await presence.start()
