@@ -2,11 +2,15 @@
 
 The methods of `DeltaStream`, by the process that calls them, are all that other code knows of it:
 
-    web       keeping, keep_again, cancel, cancel_all, connected_workers, state, delete
+    web       keep, keep_again, cancel, cancel_all, connected_workers, state, delete
               presence, read_inbox, tail, replay, last_seq, has_job, has_log
     worker    jobs, publish, cancellations, cancelled_among, signs_of_life
     pages     cancel, connected_workers, is_answering
     reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store
+
+Another transport has to provide the same: `DeltaStream` with these methods, `Presence` with `start` and
+`stop`, and their errors `StreamUnavailable` and `StreamLost`. `keep` gets a command of Redis only for a queue
+on the same server.
 
 Each generation is on one server (`servers.py`), which has these keys:
 
@@ -27,7 +31,7 @@ deltas that Redis has lost.
 
 from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
-from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job
+from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job, KeptRequest
 from chatapi.delta_stream.presence import Presence, Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.delta_stream.servers import ByServer, StreamServers
@@ -47,6 +51,7 @@ __all__ = [
     "Entry",
     "Frame",
     "Job",
+    "KeptRequest",
     "LogEntry",
     "Presence",
     "Rest",

@@ -1,6 +1,8 @@
 """What a web process hands to the worker, and the ends that no engine has written."""
 
 from enum import Enum
+from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 
@@ -52,3 +54,14 @@ class Job(msgspec.Struct, frozen=True, array_like=True):
     """True: there was no room for the request's state. Other values, of earlier releases, mean nothing."""
     trace_headers: dict[str, str] = {}
     """The headers of the request's span (`chatapi/tracing/`)."""
+
+
+class KeptRequest(NamedTuple):
+    """What is kept of an admitted request before its worker gets a message."""
+
+    generation_id: UUID
+    job: Job
+    state: bytes = b""
+    """What later requests may refer to; it expires with the generation's log."""
+    stores_response: bool = False
+    """The response is stored in the database after its end, if it has a state."""

@@ -1,7 +1,7 @@
 """The generations of one Redis: one method for each thing that a process does with a stream."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from chatapi.delta_stream.entries import (
     last_seq_of,
 )
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time, redis_errors
-from chatapi.delta_stream.jobs import Cancellation, Job
+from chatapi.delta_stream.jobs import Cancellation, Job, KeptRequest
 from chatapi.delta_stream.presence import Presence, Signs
 from chatapi.delta_stream.scripts import RUN_TTL_MS
 from chatapi.redis_client import Command, DedicatedConnection
@@ -59,7 +59,8 @@ class DeltaStream:
         self._prefix = prefix
         self._ttl_ms = ttl_ms
         # A connection each: a read that waits must not hold up what is published.
-        self._publishing, self._reading, self._asking = (DedicatedConnection(redis) for _ in range(3))
+        connections = [DedicatedConnection(redis) for _ in range(4)]
+        self._keeping, self._publishing, self._reading, self._asking = connections
         self._inbox_entries = INBOX_ENTRIES
         self._job_encoder = msgspec.msgpack.Encoder()
         self._job_decoder = msgspec.msgpack.Decoder(Job)
@@ -76,28 +77,28 @@ class DeltaStream:
 
     # ---- the request
 
-    def keeping(
-        self, generation_id: UUID, job: Job, state: bytes = b"", *, stores_response: bool = False
-    ) -> list[Command]:
-        """Return the commands that keep the job and the state, which expires with the generation's log.
-
-        The caller sends them with its own, so that keeping and enqueueing cost one round trip.
-        `stores_response`: the response is one of those to be stored in the database.
+    async def keep(self, requests: Sequence[KeptRequest], *, enqueueing: Command | None = None) -> None:
+        """Keep the requests. `enqueueing`: the command of a queue on the same server, which is sent behind
+        them in the same round trip.
         """
-        job_key, state_key = (self.key(kind, generation_id.hex) for kind in ("job", "state"))
-        commands: list[Command] = [("SET", job_key, self._job_encoder.encode(job), "PX", RUN_TTL_MS)]
-        if state:
-            commands.append(("SET", state_key, state, "PX", RUN_TTL_MS))
-        if state and stores_response:
-            commands.append(("ZADD", f"{self._prefix}unstored", 0, generation_id.hex))
-        return commands
+        commands = [command for each in requests for command in self._commands_of(each)]
+        with redis_errors():
+            await self._keeping.calls(commands if enqueueing is None else [*commands, enqueueing])
 
     async def keep_again(self, generation_id: UUID, job: Job) -> bool:
         """Keep the job if Redis has none; return whether it had none."""
-        (command,) = self.keeping(generation_id, job)
+        (command,) = self._commands_of(KeptRequest(generation_id, job))
         async with in_time():
             kept = await cast(Any, self._redis).execute_command(*command, "NX")
         return kept is not None
+
+    def _commands_of(self, request: KeptRequest) -> Iterator[Command]:
+        id_hex = request.generation_id.hex
+        yield "SET", self.key("job", id_hex), self._job_encoder.encode(request.job), "PX", RUN_TTL_MS
+        if request.state:
+            yield "SET", self.key("state", id_hex), request.state, "PX", RUN_TTL_MS
+        if request.state and request.stores_response:
+            yield "ZADD", f"{self._prefix}unstored", 0, id_hex
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
         """Return each generation's job (None: Redis has lost it) and its cancellation, if any."""

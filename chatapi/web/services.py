@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django.conf import settings
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from accounts import authentication
@@ -22,7 +21,15 @@ from chatapi import catalog, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, retry, supervise
-from chatapi.delta_stream import NOT_STARTED, ByServer, Cancellation, DeltaStream, Job, StreamUnavailable
+from chatapi.delta_stream import (
+    NOT_STARTED,
+    ByServer,
+    Cancellation,
+    DeltaStream,
+    Job,
+    KeptRequest,
+    StreamUnavailable,
+)
 from chatapi.end_log import log_end
 from chatapi.fair_room import FairRoom
 from chatapi.fair_turns import FairTurns
@@ -91,10 +98,10 @@ class Services:
             shared, settings.REDIS_KEY_PREFIX, ttl_ms=settings.TICKET_TTL_MS, max_bytes=max_bytes
         )
         self.queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        # Of their own: an enqueue must not wait behind a read that blocks.
         self._messages = DedicatedConnection(self._redis.broker)
-        connected = zip(self.streams, map(self._connection, self._redis.of_streams), strict=True)
-        self._enqueue = ByServer([Batch(partial(self._enqueue_all, *each)) for each in connected])
+        have_queue = [redis is self._redis.broker for redis in self._redis.of_streams]
+        servers = zip(self.streams, have_queue, strict=True)
+        self._enqueue = ByServer([Batch(partial(self._enqueue_all, *each)) for each in servers])
         # Thousands of clients may leave at once: a connection for each would hold up all streams.
         self._cancellations = ByServer([Batch(partial(self._cancel_all, stream)) for stream in self.streams])
         self.states = ByteWindows(
@@ -218,8 +225,9 @@ class Services:
         `stores_response`: its response is stored in the database after its end, if it has a state.
         """
         generation_id = UUID(entry.generation_id)
+        request = KeptRequest(generation_id, job, state, stores_response)
         try:
-            await self._enqueue.of(generation_id)((entry, job, state, stores_response))
+            await self._enqueue.of(generation_id)((entry, request))
         except (RedisError, StreamUnavailable):
             # A worker may have it although the reply was lost: then the client gets its answer.
             if await self._withdraw(generation_id):
@@ -236,32 +244,19 @@ class Services:
         if was_lost and await self.commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
             await self._messages.call(*self.queue.enqueueing([entry]))
 
-    def _connection(self, redis: Redis) -> DedicatedConnection:
-        return self._messages if redis is self._redis.broker else DedicatedConnection(redis)
-
     async def _enqueue_all(
-        self,
-        stream: DeltaStream,
-        connection: DedicatedConnection,
-        jobs: Sequence[tuple[Entry, Job, bytes, bool]],
+        self, stream: DeltaStream, has_queue: bool, admitted: Sequence[tuple[Entry, KeptRequest]]
     ) -> list[None]:
         """Hand generations of one server of streams to the workers."""
+        requests = [request for _, request in admitted]
+        enqueueing = self.queue.enqueueing([entry for entry, _ in admitted])
         # Jobs and states before the messages: a worker that pops a message must find its job.
-        keeping = [
-            command
-            for entry, job, state, stores_response in jobs
-            for command in stream.keeping(
-                UUID(entry.generation_id), job, state, stores_response=stores_response
-            )
-        ]
-        enqueueing = self.queue.enqueueing([entry for entry, *_ in jobs])
-        # One Redis for both, which is the usual case: one round trip for all.
-        if connection is self._messages:
-            await connection.calls([*keeping, enqueueing])
+        if has_queue:  # the usual case: one round trip for all
+            await stream.keep(requests, enqueueing=enqueueing)
         else:
-            await connection.calls(keeping)
+            await stream.keep(requests)
             await self._messages.call(*enqueueing)
-        return [None] * len(jobs)
+        return [None] * len(admitted)
 
     def abandon(self, generation_id: UUID) -> None:
         """Tell the worker, in the background, that the generation's client has left."""

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from accounts import redis_time_limit
 from chatapi import identity
-from chatapi.delta_stream import Cancellation, Job
+from chatapi.delta_stream import Cancellation, Job, StreamUnavailable
 from chatapi.task_queue import Entry
 from chatapi.web.services import Services
 from tests.cast import Person, admit
@@ -41,9 +41,9 @@ async def services(valkey: Valkey) -> AsyncIterator[Services]:
     await services.commits.close()
 
 
-async def refuse_one(alice: Person, services: Services) -> None:
+async def refuse_one(alice: Person, services: Services, error: type[Exception]) -> None:
     row = await services.commits.read(lambda: admit(alice))
-    with pytest.raises(RedisError):
+    with pytest.raises(error):
         await services.enqueue(Entry(row.pk.hex, row.organization_id), Job("web", b"the prompt"))
     assert (await services.commits.read(Generation.objects.get)).outcome == Outcome.NOT_STARTED
 
@@ -55,7 +55,7 @@ def no_broker(valkey: Valkey, settings: Settings) -> None:
 
 @pytest.mark.usefixtures("no_broker")
 async def test_a_broker_that_is_away(alice: Person, services: Services, valkey: Valkey) -> None:
-    await refuse_one(alice, services)
+    await refuse_one(alice, services, RedisError)
     await asyncio.gather(*services._background)
     assert valkey.client.keys() == []
 
@@ -68,7 +68,7 @@ async def test_a_redis_that_is_frozen_for_a_while(
     pid = valkey.client.info("server")["process_id"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        await refuse_one(alice, services)
+        await refuse_one(alice, services, StreamUnavailable)
     finally:
         os.kill(pid, signal.SIGCONT)
     await asyncio.gather(*services._background)

@@ -11,8 +11,8 @@ from django.db.models import F
 from redis.asyncio import Redis
 
 from accounts.limits import DAY_MS
-from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job
-from chatapi.redis_client import DedicatedConnection, connect
+from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job, KeptRequest
+from chatapi.redis_client import connect
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Text, Usage
 from chatapi.worker.reaper.garbage_collection import collect_garbage, delete_settled
@@ -140,9 +140,7 @@ async def test_all_are_found_however_many_there_are(
 ) -> None:
     untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
     everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
-    await DedicatedConnection(redis).calls(
-        [command for each in everything for command in stream.keeping(each, Job("web", b"{}"))]
-    )
+    await stream.keep([KeptRequest(each, Job("web", b"{}")) for each in everything])
     await delete_settled(commits, stream)
     assert [await kept_ms(redis, stream, generation_id) for generation_id in untold] == [(-2, -2)] * 3
 
