@@ -75,6 +75,19 @@ async def test_a_redis_that_is_frozen_for_a_while(
     assert list(valkey.client.scan_iter("*job:*")) == []
 
 
+async def test_a_request_is_kept_and_enqueued_in_one_round_trip(services: Services, valkey: Valkey) -> None:
+    def reads() -> int:
+        return int(valkey.client.info("stats")["total_reads_processed"])
+
+    async def enqueue() -> None:
+        await services.enqueue(Entry(identity.new_id().hex, 1), Job("web", b"{}"), b"state")
+
+    await enqueue()  # connects
+    before = reads()
+    await enqueue()
+    assert reads() - before == 2  # with the second `reads`
+
+
 async def test_many_clients_that_leave_at_once_share_a_connection(services: Services, valkey: Valkey) -> None:
     await services._redis.shared.ping()
     before = valkey.client.info("stats")["total_connections_received"]
