@@ -22,7 +22,7 @@ from chatapi.pages.serving_gaps import tell
 from chatapi.pages.theme import link
 from usage.formatting import usd
 from usage.models import Price
-from usage.pages.filters import page_url
+from usage.pages.links import page_url
 
 _FIELDS = [
     ("name", "engine"),

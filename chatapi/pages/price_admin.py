@@ -22,8 +22,8 @@ from usage.admin import ModelFilter
 from usage.books import prices
 from usage.formatting import moment, usd
 from usage.models import Price
-from usage.pages.filters import page_url
 from usage.pages.forms import USDField
+from usage.pages.links import page_url
 from usage.pricing import FALLBACKS, PRICE_COLUMNS
 
 AMOUNTS = list(PRICE_COLUMNS)
