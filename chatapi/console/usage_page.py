@@ -1,6 +1,6 @@
 """Usage: requests, failures and speed over time, and what went wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Speed, percentile, speeds
+from usage.insights.speed import Number, Speed, percentile, speeds
 from usage.models.generations import ANY_ERROR
 from usage.pages import exports
 from usage.pages.filters import NO_HELP
@@ -75,8 +75,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     with closed_days.read_once(form.over.start, form.over.end):
         grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
-    found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
-    trends = _trends([bucket_of(form, *span) for span in spans], found)
+    columns = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
+    trends = _trends([bucket_of(form, *span) for span in spans], columns)
     chips = form.chips()
     _offer_filters(form, console)
     owners = _refused_owners(form)
@@ -89,7 +89,7 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "step": step,
         "trends": trends,
         "rows": _rows(trends),
-        "has_usage": any(each.totals.requests for each in found),
+        "has_usage": any(each.totals.requests for each in columns),
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
         "newest_since": form.newest_since(),
@@ -181,7 +181,7 @@ def _refused_owners(form: OverviewForm) -> dict[str, int] | None:
     return {name: value for name, value in columns.items() if name.endswith("_id")}
 
 
-def _trends(buckets: Sequence[Any], columns: Sequence[Column]) -> list[Trend]:
+def _trends(buckets: Sequence[Bucket], columns: Sequence[Column]) -> list[Trend]:
     """Return the four charts, each with the number of the whole range."""
     whole = sum((each.totals for each in columns), Totals())
     firsts = [each.speed.first_p50_ms for each in columns]
@@ -220,7 +220,7 @@ def _permyriad(totals: Totals) -> int | None:
     return round(10_000 * totals.error_rate) if totals.requests else None
 
 
-def _typical(values: Sequence[Any], to_text: Any) -> str:
+def _typical(values: Sequence[Number | None], to_text: Callable[[Number], str]) -> str:
     """Return the middle of the columns' values."""
     middle = percentile([value for value in values if value is not None], 50)
-    return "–" if middle is None else str(to_text(middle))
+    return "–" if middle is None else to_text(middle)
