@@ -260,12 +260,14 @@ class UsageFilterForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = self.cleaned_data
         query = {name: data.get(name, "") for name in (*TIME, "bucket")}
-        if self.usual_days or any(query[name] for name in RANGE):
+        has_range = bool(self.usual_days or any(query[name] for name in RANGE))
+        if has_range or query["time_zone"]:
             usual = {"days": self.usual_days, "time_zone": self.pages.time_zone}
             try:
-                self.over = self.read_range(
+                over = self.read_range(
                     query | {name: query[name] or value for name, value in usual.items()}, timezone.now()
                 )
+                self.over = over if has_range else None
             except ValueError as error:
                 # `parse_range` begins its message with the parameter that is wrong.
                 name, _, text = str(error).partition(": ")
