@@ -11,7 +11,7 @@ import re
 import subprocess
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -53,7 +53,7 @@ def main() -> None:
             sum(map(_begins_with_verb, documented)), len(documented)
         ),
         "lines of code for each comment": round(len(lines) / max(1, comments)),
-        "levels of our own inheritance": _inheritance_levels(trees.values()),
+        "levels of our own inheritance": _inheritance_levels(trees),
     }
     width = max(map(len, rows))
     for name, value in rows.items():
@@ -106,22 +106,45 @@ def _begins_with_verb(docstring: str) -> bool:
     return bool({name, name.removesuffix("s"), name.removesuffix("es")} & VERBS)
 
 
-def _inheritance_levels(trees: Iterable[ast.Module]) -> int:
+def _inheritance_levels(trees: Mapping[Path, ast.Module]) -> int:
     """Return the longest chain of classes of this project, exceptions left out, less one."""
+    modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__"): trees[path] for path in trees}
+    imports = {name: _imported_names(tree) for name, tree in modules.items()}
     bases = {
-        node.name: {ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases} - {node.name}
-        for tree in trees
+        (module, node.name): [(module, ast.unparse(base).split("[")[0]) for base in node.bases]
+        for module, tree in modules.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     }
 
-    def depth(name: str) -> int:
-        return 1 + max((depth(base) for base in bases[name] if base in bases), default=0)
+    def own_bases(name: tuple[str, str]) -> list[tuple[str, str]]:
+        return [found for base in bases[name] if (found := resolved(*base)) in bases and found != name]
 
-    def is_exception(name: str) -> bool:
-        return bool(re.search(r"Error|Exception", name)) or any(map(is_exception, bases.get(name, ())))
+    def resolved(module: str, name: str) -> tuple[str, str]:
+        """Return the module that defines the class, and its name there: packages export some again."""
+        first, _, rest = name.partition(".")
+        if (module, name) in bases or first not in imports.get(module, {}):
+            return module, name
+        source, imported = imports[module][first]
+        return resolved(f"{source}.{imported}", rest) if rest else resolved(source, imported)
+
+    def depth(name: tuple[str, str]) -> int:
+        return 1 + max(map(depth, own_bases(name)), default=0)
+
+    def is_exception(name: tuple[str, str]) -> bool:
+        return bool(re.search(r"Error|Exception", name[1])) or any(map(is_exception, own_bases(name)))
 
     return max(depth(name) for name in bases if not is_exception(name)) - 1
+
+
+def _imported_names(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """Return each name that `from … import …` binds, with its module and its name there."""
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def _percent(part: int, whole: int) -> str:

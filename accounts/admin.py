@@ -16,7 +16,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin, TabularInline
+from unfold.admin import TabularInline
 from unfold.decorators import action, display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 from unfold.widgets import UnfoldAdminTextInputWidget
@@ -24,7 +24,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages import member_admin, sign_in_admin  # noqa: F401  they register their pages
-from accounts.pages.admin_mixins import ConstrainedForm, ListPage
+from accounts.pages.admin_mixins import ConstrainedForm, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 
 # The most projects, and members, that the form of an organization shows.
@@ -35,7 +35,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(ListPage, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
+class UserAdmin(DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not generic at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
     form = UserChangeForm
@@ -58,7 +58,7 @@ class UserAdmin(ListPage, DjangoUserAdmin, ModelAdmin):  # type: ignore[type-arg
 
 
 @admin.register(Group)
-class GroupAdmin(ListPage, DjangoGroupAdmin, ModelAdmin):
+class GroupAdmin(DjangoGroupAdmin, ListAdmin):
     """Permissions of groups of operators."""
 
     nothing_yet = "No groups yet. A group gives several operators the same permissions."
@@ -113,7 +113,7 @@ class ProjectInline(TenantAdmin, TabularInline):
 
 
 @admin.register(Organization)
-class OrganizationAdmin(TenantAdmin, ModelAdmin):
+class OrganizationAdmin(TenantAdmin, ListAdmin):
     """Organizations."""
 
     nothing_yet = "No organizations yet. An organization pays for its projects, which have the API keys."

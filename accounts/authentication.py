@@ -149,11 +149,12 @@ def look_up_all(keys: Collection[str]) -> dict[str, Caller | RefusedKey]:
 
 def look_up_id(api_key_id: int) -> Caller:
     """Return the caller of a key that was authenticated before; raises `NotAuthenticated`."""
-    for row in _read("k.id = %s", [api_key_id]):
-        if row.refusal:
-            raise NotAuthenticated(row.refusal, row.id)
-        return _callers([row])[0]
-    raise NotAuthenticated
+    rows = _read("k.id = %s", [api_key_id])
+    if not rows:
+        raise NotAuthenticated
+    if rows[0].refusal:
+        raise NotAuthenticated(rows[0].refusal, api_key_id)
+    return _callers(rows)[0]
 
 
 class _Row(NamedTuple):

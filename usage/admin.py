@@ -16,7 +16,7 @@ from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts import access
-from accounts.pages.admin_mixins import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.books import receipts
 from usage.database.clock import database_now
@@ -116,7 +116,7 @@ class Records:
 
 
 @admin.register(Generation)
-class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
+class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """Generations; the page of one is its receipt."""
 
     nothing_yet = "Nothing has been asked yet."
@@ -207,7 +207,7 @@ class GenerationAdmin(Records, TenantAdmin, ReadOnlyAdmin):
 
 
 @admin.register(LedgerEntry)
-class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
+class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """Ledger entries. A charge is corrected by one more entry."""
 
     nothing_yet = (
@@ -279,7 +279,7 @@ class LedgerEntryAdmin(ExportedList, Records, TenantAdmin, ReadOnlyAdmin):
 
 
 @admin.register(HourlyUsage)
-class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin):
+class HourlyUsageAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     nothing_yet = "No request has ended yet: each is added to its hour here."
     list_display = [
         "hour_utc", "who", "key_short", "model", "result", "requests_count", "tokens_in",
@@ -314,7 +314,7 @@ class CodeFilter(admin.SimpleListFilter):
 
 
 @admin.register(RefusedRequests)
-class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin):
+class RefusedRequestsAdmin(Records, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """Requests of known keys that were refused before anything ran, by hour."""
 
     nothing_yet = (

@@ -1,1 +1,1 @@
-"""The audit log: each act with its person, object, time, and the values before and after."""
+"""The audit log: each act with its actor, object, time, and the values before and after."""

@@ -8,7 +8,7 @@
 Without an actor, as in the worker, all this costs one look at a context variable and writes nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _BEFORE = "_audit_before"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, and from which IP."""
+    """The person, key or command that acts, and its IP."""
 
     id: int | None
     name: str
@@ -37,37 +37,46 @@ class Actor:
     """The API key that acts, if it is no person."""
 
 
-_acting: ContextVar[Callable[[], Actor | None] | None] = ContextVar("acting", default=None)
+_find_actor: ContextVar[Callable[[], Actor | None] | None] = ContextVar("find_actor", default=None)
+# A budget limit names its owner by kind and id.
+_OWNERS: Mapping[str, type[Any]] = {
+    "organization": Organization,
+    "org_user": Organization,
+    "project": Project,
+    "project_user": Project,
+    "key": APIKey,
+    "end_user": EndUser,
+}
 
 
 @contextmanager
-def acting(who: Callable[[], Actor | None]) -> Iterator[None]:
-    """Record what happens inside; `who` is called if there is something to record. None is nobody."""
-    token = _acting.set(who)
+def acting(find_actor: Callable[[], Actor | None]) -> Iterator[None]:
+    """Record what happens inside, unless `find_actor`, which is called for each act, returns None."""
+    token = _find_actor.set(find_actor)
     try:
         yield
     finally:
-        _acting.reset(token)
+        _find_actor.reset(token)
 
 
-def actor() -> Actor | None:
-    who = _acting.get()
-    return who() if who is not None else None
+def current_actor() -> Actor | None:
+    find_actor = _find_actor.get()
+    return find_actor() if find_actor is not None else None
 
 
 def record(action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
     """Write an entry of the current actor, if there is one."""
-    who = actor()
-    if who is not None:
-        write(who, action, row, changes, reason)
+    actor = current_actor()
+    if actor is not None:
+        write(actor, action, row, changes, reason)
 
 
-def write(who: Actor, action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
+def write(actor: Actor, action: str, row: Model, changes: Changes | None = None, reason: str = "") -> None:
     AuditEntry.objects.create(
-        actor_id=who.id,
-        actor_key_id=who.key_id,
-        actor=who.name,
-        address=who.ip,
+        actor_id=actor.id,
+        actor_key_id=actor.key_id,
+        actor=actor.name,
+        address=actor.ip,
         action=action,
         object_type=row._meta.label_lower,
         object_id=str(row.pk or ""),
@@ -79,8 +88,8 @@ def write(who: Actor, action: str, row: Model, changes: Changes | None = None, r
 
 
 def update(rows: "QuerySet[Any]", **values: Any) -> int:
-    """Do `rows.update(**values)`, and record it."""
-    if actor() is None:
+    """Update the rows as their `update()` does, record it, and return the number of rows."""
+    if current_actor() is None:
         return rows.update(**values)
     model = rows.model
     with transaction.atomic():
@@ -107,13 +116,13 @@ def watch(models: Iterable[type[Model]]) -> None:
 
 
 def _before_save(sender: type[Model], instance: Model, raw: bool, **_: Any) -> None:
-    if not raw and not instance._state.adding and actor() is not None:
+    if not raw and not instance._state.adding and current_actor() is not None:
         instance.__dict__[_BEFORE] = states.values(sender, instance.pk)
 
 
 def _after_save(sender: type[Model], instance: Model, created: bool, raw: bool, **_: Any) -> None:
     before = instance.__dict__.pop(_BEFORE, {})
-    if raw or actor() is None:
+    if raw or current_actor() is None:
         return
     if created:
         record("created", instance, states.between(sender, {}, states.values(sender, instance.pk)))
@@ -130,13 +139,13 @@ def _record_change(row: Model, before: states.Values) -> None:
 
 def _before_delete(sender: type[Model], instance: Model, **_: Any) -> None:
     """Record the deletion. If it fails, its transaction takes the entry with it."""
-    if actor() is not None:
+    if current_actor() is not None:
         record("deleted", instance, states.between(sender, states.values(sender, instance.pk), {}))
 
 
 def _relation_changes(sender: type[Model], instance: Model, action: str, **_: Any) -> None:
     """Record changes of groups and permissions, with all names before and after."""
-    if actor() is None:
+    if current_actor() is None:
         return
     name = _relation(instance, sender)
     now = sorted(str(row) for row in getattr(instance, name).all())
@@ -165,9 +174,7 @@ def _organization_id(row: Model) -> int | None:
     if (organization_id := getattr(row, "organization_id", None)) is not None:
         return int(organization_id)
     owners = [getattr(row, name, None) for name in ("project", "api_key", "end_user")]
-    if (scope_id := getattr(row, "scope_id", None)) is not None:
-        # A budget limit names its owner by kind and id.
-        kinds: dict[str, type[Any]] = {"organization": Organization, "project": Project, "key": APIKey}
-        kinds |= {"end_user": EndUser, "project_user": Project, "org_user": Organization}
-        owners.append(kinds[getattr(row, "scope")].objects.filter(pk=scope_id).first())  # noqa: B009
+    scope, scope_id = getattr(row, "scope", None), getattr(row, "scope_id", None)
+    if scope is not None and scope_id is not None:
+        owners.append(_OWNERS[scope].objects.filter(pk=scope_id).first())
     return next((_organization_id(owner) for owner in owners if isinstance(owner, Model)), None)

@@ -14,24 +14,25 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 
-class ListPage:
-    """A mixin before a ModelAdmin: its list has short pages, and is called as what it lists."""
+class ListAdmin(ModelAdmin):
+    """A `ModelAdmin` with a list of short pages, which is called as what it lists."""
 
     list_per_page = 25
     # Numbers beside each filter would ask the database once for each.
     show_facets = admin.ShowFacets.NEVER
     list_max_show_all = 0
-    opts: Any
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Set the title; Django's is "Select budget to change"."""
         title = str(self.opts.verbose_name_plural)
         context = {"title": title[:1].upper() + title[1:], **(extra_context or {})}
-        return super().changelist_view(request, context)  # type: ignore[misc]
+        return super().changelist_view(request, context)
 
 
-class ReadOnlyAdmin(ListPage, ModelAdmin):
-    """A page of rows that the service writes: nobody adds, changes or deletes them, not even superusers."""
+class ReadOnlyAdmin:
+    """A mixin before a `ListAdmin` of rows that the service writes: nobody adds, changes or deletes them, not
+    even superusers.
+    """
 
     show_full_result_count = False
 

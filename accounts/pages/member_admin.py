@@ -14,13 +14,12 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
 from accounts import access, invitations, memberships, roles
 from accounts.models import Member, Role
-from accounts.pages.admin_mixins import ChoosesRows
+from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 
 MAX_SUGGESTIONS = 200
@@ -111,7 +110,7 @@ def _forbidden_when_invalid() -> Iterator[None]:
 
 
 @admin.register(Member)
-class MemberAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
+class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Members of organizations. Members with a role above one's own can't be changed or removed."""
 
     nothing_yet = "No members yet. Members sign in here to see the usage and keys of their organization."

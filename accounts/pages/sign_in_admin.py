@@ -8,11 +8,10 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
 from django.utils import timezone
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldBooleanSwitchWidget
 
-from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ReadOnlyAdmin
+from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 
@@ -48,7 +47,7 @@ class EmailDomainForm(ConstrainedForm):
 
 
 @admin.register(EmailDomain)
-class EmailDomainAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
+class EmailDomainAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Domains of organizations."""
 
     nothing_yet = "No domains yet. Owners add them in the console, at Settings, Sign-in."
@@ -62,7 +61,7 @@ class EmailDomainAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
 
 
 @admin.register(IdentityProvider)
-class IdentityProviderAdmin(TenantAdmin, ModelAdmin):
+class IdentityProviderAdmin(TenantAdmin, ListAdmin):
     """Identity providers of organizations. Owners enter them; operators help when one fails."""
 
     nothing_yet = "No identity providers yet. Owners enter them in the console, at Settings, Sign-in."
@@ -86,7 +85,7 @@ class IdentityProviderAdmin(TenantAdmin, ModelAdmin):
 
 
 @admin.register(Authenticator)
-class AuthenticatorAdmin(ReadOnlyAdmin):
+class AuthenticatorAdmin(ReadOnlyAdmin, ListAdmin):
     """Second factors of people. Their secrets are shown nowhere."""
 
     nothing_yet = "No second factors yet. People add them in the console, at Your account."

@@ -18,7 +18,6 @@ from django.http import Http404, HttpRequest
 from django.urls import reverse
 
 from accounts import access, roles
-from accounts.pages.admin_mixins import ListPage
 
 # So that a page stays small: of more rows, the list's search finds one by its name.
 MAX_CHOICES = 30
@@ -90,7 +89,7 @@ def name_lookup(field_path: str) -> str:
     return f"{field_path}__name__exact"
 
 
-class TenantAdmin(ListPage):
+class TenantAdmin:
     """A mixin before a ModelAdmin or an inline: nothing in it reaches another organization.
 
     A person does what Django's permissions and their role in the row's organization both allow.

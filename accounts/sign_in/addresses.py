@@ -42,8 +42,9 @@ def confirm(person: User, address: str) -> bool:
     with transaction.atomic():
         if owner_of(address) not in (None, person):
             return False
-        mine, old = Q(user=person), Q(email=address)
-        EmailAddress.objects.filter((mine & ~old) | (old & ~mine)).delete()
+        of_person, of_address = Q(user=person), Q(email=address)
+        # The person's other addresses, and the address of people who don't have it any more.
+        EmailAddress.objects.filter((of_person & ~of_address) | (of_address & ~of_person)).delete()
         EmailAddress.objects.update_or_create(
             user=person, email=address, defaults={"verified": True, "primary": True}
         )

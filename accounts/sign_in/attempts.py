@@ -30,13 +30,17 @@ MAX_INVITATIONS = 50
 
 
 def wait_ms(name: str, ip: str) -> int:
-    """Count an attempt, before the password is checked; return the time to wait, 0 if there were not too
-    many.
+    """Count an attempt, before the password is checked; return the time to wait, 0 below the limits.
 
     Raises `RedisError`.
     """
-    pair, name_key = _key("pair", name, ip), _key("name", name)
-    return _wait_ms({pair: MAX_PER_NAME_AND_IP, name_key: MAX_PER_NAME, _key(ip): MAX_PER_IP})
+    return _wait_ms(
+        {
+            _key("pair", name, ip): MAX_PER_NAME_AND_IP,
+            _key("name", name): MAX_PER_NAME,
+            _key(ip): MAX_PER_IP,
+        }
+    )
 
 
 def mail_wait_ms(address: str, ip: str) -> int:

@@ -14,8 +14,9 @@ log = logging.getLogger(__name__)
 
 
 def absolute_url(request: HttpRequest, path: str) -> str:
-    """Return the URL of a page for a link that leaves the browser: its host is the visitor's choice unless
-    `CHATAPI_PUBLIC_URL` says it.
+    """Return the URL of a page, for a link in a mail.
+
+    Without `CHATAPI_PUBLIC_URL` its host is the one in the visitor's request.
     """
     return f"{settings.PUBLIC_URL}{path}" if settings.PUBLIC_URL else request.build_absolute_uri(path)
 
@@ -25,7 +26,7 @@ def host(request: HttpRequest) -> str:
 
 
 def send(template: str, to: str, **context: Any) -> bool:
-    """Send the mail of `mail/TEMPLATE.txt`; return False if there is no server, or none that takes it."""
+    """Send the mail of `mail/TEMPLATE.txt`; return False if there is no mail server or it fails."""
     if not settings.SENDS_EMAIL:
         return False
     days = settings.PASSWORD_RESET_TIMEOUT // 86_400

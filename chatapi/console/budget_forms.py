@@ -44,8 +44,8 @@ class AmountsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at 
         return self.cleaned_data
 
 
-class OwnerForm(ConstrainedForm):
-    """A limit of a project, of each of its end users, or of the key that the URL names."""
+class OwnerForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """The owner of a new limit: a project, each of its end users, or the key that the URL names."""
 
     project = forms.ModelChoiceField(Project.objects.none(), empty_label=None)
     each_end_user = forms.BooleanField(
@@ -74,7 +74,7 @@ class OwnerForm(ConstrainedForm):
         return self.cleaned_data
 
 
-class BudgetForm(OwnerForm):
+class BudgetForm(OwnerForm, ConstrainedForm):
     """A new limit of spending."""
 
     period = forms.ChoiceField(choices=list(PERIODS.items()))

@@ -7,13 +7,14 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import ConsoleOverviewForm, scoped
+from chatapi.console.filters import scoped
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
 from usage.formatting import change, count, money, share, usd
 from usage.insights import Point, SumsSpec, Totals
 from usage.pages.overview import chart_of
 from usage.pages.overview_cards import Card, Spender
+from usage.pages.overview_form import OverviewForm
 from usage.pages.refusals import refusals
 from usage.rollups import closed_days
 
@@ -25,7 +26,7 @@ MAX_COLUMNS = 62
 @page("usage.view_hourlyusage")
 def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show the sums and the chart of the URL's range and filters."""
-    form = scoped(ConsoleOverviewForm, request, console)
+    form = scoped(OverviewForm, request, console)
     context: dict[str, Any] = {"title": "Overview", "clear_url": console.url("overview")}
     if not form.is_valid():
         return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
@@ -57,7 +58,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
     return render(request, console, "overview.html", context)
 
 
-def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]:
+def _cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
     """Return spend, requests, tokens and the share of failed requests, with their changes."""
     url = form.rows_url()
     spent = change(now.amount_nanodollars, before.amount_nanodollars)
@@ -87,7 +88,7 @@ def _cards(form: ConsoleOverviewForm, now: Totals, before: Totals) -> list[Card]
     return [*usage, failed]
 
 
-def _groups(form: ConsoleOverviewForm, points: Sequence[Point], all_of: Totals) -> list[Spender]:
+def _groups(form: OverviewForm, points: Sequence[Point], all_of: Totals) -> list[Spender]:
     """Return the chart's groups with their sums, the most expensive first and "other" last."""
     sums: dict[tuple[str | None, str], Totals] = {}
     for point in points:

@@ -7,7 +7,7 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_safe
 
 from accounts import access
-from chatapi.console.filters import ConsoleRequestsForm, scoped
+from chatapi.console.filters import scoped
 from chatapi.console.tenancy import Console, page, render
 from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS
@@ -16,6 +16,7 @@ from usage.insights.generation_list import SEARCHED
 from usage.models import Generation
 from usage.pages.filters import generation_id_in
 from usage.pages.request_list import dropped_before, receipt_context
+from usage.pages.requests_form import RequestsForm
 
 _ENDPOINTS = [name for name, protocol in PROTOCOLS.items() if not protocol.counts_tokens]
 
@@ -24,7 +25,7 @@ _ENDPOINTS = [name for name, protocol in PROTOCOLS.items() if not protocol.count
 @page("usage.view_generation")
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the requests that the URL asks for; redirect from an id to its receipt."""
-    form, after = scoped(ConsoleRequestsForm, request, console), request.GET.get("after", "")
+    form, after = scoped(RequestsForm, request, console), request.GET.get("after", "")
     context: dict[str, Any] = {"title": "Requests", "clear_url": console.url("requests")}
     try:
         if not form.is_valid():

@@ -14,7 +14,7 @@ from accounts.models import Organization, Project
 from accounts.pages.admin_mixins import ConstrainedForm
 from accounts.roles import ADMINISTER_SIGN_IN
 from chatapi.console.tenancy import Console, page, render
-from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectForm
+from chatapi.pages.catalog_forms import ALIASES_EXAMPLE, FALLBACKS_EXAMPLE, ProjectModelsForm
 from chatapi.wire.dialects import DIALECTS
 
 _CHANGE_ORGANIZATION = "accounts.change_organization"
@@ -37,10 +37,9 @@ class OrganizationForm(ConstrainedForm):
         help_texts = {"time_zone": "An IANA time zone, such as Europe/Berlin. Budgets and pages follow it."}
 
 
-class ProjectSettingsForm(ProjectForm):
+class ProjectSettingsForm(ProjectModelsForm, ConstrainedForm):
     """What a project keeps of its requests, and its names for models."""
 
-    listed_models = None  # type: ignore[assignment]  # the form has no such field
     model_aliases = forms.CharField(
         required=False,
         max_length=32_000,
@@ -55,14 +54,14 @@ class ProjectSettingsForm(ProjectForm):
         "“model = model, model”.",
     )
 
-    class Meta(ProjectForm.Meta):
+    class Meta(ProjectModelsForm.Meta):
         fields = [
             "name", "model_aliases", "model_fallbacks", "stores_responses_days", "stores_metadata",
             "counts_end_users", "hashes_end_users",
         ]  # fmt: skip
         labels = {"stores_responses_days": "Keep stored responses for (days)"}
         help_texts = {
-            **ProjectForm.Meta.help_texts,
+            **ProjectModelsForm.Meta.help_texts,
             "stores_responses_days": "Responses that their client asks to store, encrypted. At most 30; 0: "
             "for minutes in memory only.",
         }

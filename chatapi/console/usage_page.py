@@ -1,14 +1,16 @@
 """Usage: requests, failures and speed over time, and what went wrong."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+from django import forms
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.http import require_safe
 
-from chatapi.console.filters import ConsoleUsageForm, scoped
+from chatapi.console.filters import scoped
 from chatapi.console.overview import MAX_COLUMNS
 from chatapi.console.tenancy import Console, page, render
 from usage import insights
@@ -16,15 +18,19 @@ from usage.formatting import count, duration, rate, share
 from usage.insights import Point, Totals
 from usage.insights.failures import failures
 from usage.insights.generation_list import SEARCHED
-from usage.insights.speed import Speed, percentile, speeds
+from usage.insights.speed import Number, Speed, percentile, speeds
+from usage.models.generations import ANY_ERROR
 from usage.pages import exports
+from usage.pages.filters import NO_HELP
 from usage.pages.overview import bucket_of, chart_of
 from usage.pages.overview_chart import Bucket
+from usage.pages.overview_form import OverviewForm, SumsPage
 from usage.pages.trends import Layer, Trend, draw
 from usage.rollups import closed_days
 
 # So that the page stays below 150 kB with a chart of groups beside the others.
 MAX_GROUPED_COLUMNS = 36
+_SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", has_end_users=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +75,10 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
     with closed_days.read_once(form.over.start, form.over.end):
         grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
-    found = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
-    trends = _trends([bucket_of(form, *span) for span in spans], found)
+    columns = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
+    trends = _trends([bucket_of(form, *span) for span in spans], columns)
     chips = form.chips()
-    form.offer_choices()
+    _offer_filters(form, console)
     owners = _refused_owners(form)
     # The errors are the groups already, or a panel of their own.
     errors = None if form.group_by == "error" else form.newest
@@ -83,11 +89,12 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "step": step,
         "trends": trends,
         "rows": _rows(trends),
-        "has_usage": any(each.totals.requests for each in found),
+        "has_usage": any(each.totals.requests for each in columns),
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
         "newest_since": form.newest_since(),
-        "errors": errors and [(code, times, form.errors_of(code)) for code, times in failed.errors],
+        "errors": errors
+        and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
         "searched": SEARCHED,
         "refusals": None if owners is None else failed.refusals,
         "view_url": request.build_absolute_uri(),
@@ -103,14 +110,25 @@ def usage_file(request: HttpRequest, console: Console, file_format: str) -> Http
     return exports.sums(request, _form(request, console), file_format)
 
 
-def _form(request: HttpRequest, console: Console) -> ConsoleUsageForm:
-    form = scoped(ConsoleUsageForm, request, console)
+def _form(request: HttpRequest, console: Console) -> OverviewForm:
+    form = scoped(partial(OverviewForm, sums_page=_SUMS_PAGE), request, console)
     if form.is_valid() and form.is_by_end_user:
         form.add_error(None, "Usage over time does not have end users. Overview does.")
     return form
 
 
-def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
+def _offer_filters(form: OverviewForm, console: Console) -> None:
+    """Show the filters, too: a project to choose, the others to type."""
+    form.offer_choices()
+    options = [("", "all projects"), *((str(row.pk), row.name) for row in console.projects)]
+    form.fields["project"].widget = forms.Select(choices=options)
+    for name, hint in {"key": "name", "model": "name", "error": "code", "metadata": "key=value"}.items():
+        form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
+    if (key := form.row("key")) is not None:
+        form.data = {**form.data, "key": str(key)}
+
+
+def _series(form: OverviewForm) -> tuple[list[Point], list[Totals]]:
     """Return the points of the groups, if there are any, and the sums of all requests of each bucket."""
     if form.is_grouped and form.has_partial_groups:
         return insights.series_and_whole(form.chart)
@@ -124,7 +142,7 @@ def _series(form: ConsoleUsageForm) -> tuple[list[Point], list[Totals]]:
     return (points if form.is_grouped else []), whole
 
 
-def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
+def _groups(form: OverviewForm, points: Sequence[Point]) -> list[GroupLine]:
     """Return the groups of these points, those with the most requests first."""
     sums: dict[tuple[str | None, str], Totals] = {}
     for point in points:
@@ -133,9 +151,18 @@ def _groups(form: ConsoleUsageForm, points: Sequence[Point]) -> list[GroupLine]:
     lines = []
     for (group_id, name), totals in sums.items():
         label = form.label(form.group_by, name)
-        url = "" if group_id is None else form.narrowed_url(group_id)
+        url = "" if group_id is None else _narrowed_url(form, group_id)
         lines.append(GroupLine(label, url, totals, rate(totals.failed_requests, totals.requests)))
     return sorted(lines, key=lambda line: (not line.url, -line.totals.requests, line.label))
+
+
+def _narrowed_url(form: OverviewForm, group_id: str) -> str:
+    """Return the URL of this page about one group; empty if it can't be narrowed to it."""
+    rest = {"group": "", "measure": "", "metadata_key": ""}
+    if form.group_by != "metadata":
+        return form.link(form.page, form.query | rest | {form.group_by: group_id})
+    pair = form.pair_of(group_id)
+    return form.link(form.page, form.query | rest | {"metadata": pair}) if pair else ""
 
 
 def _rows(trends: Sequence[Trend]) -> list[Row]:
@@ -146,7 +173,7 @@ def _rows(trends: Sequence[Trend]) -> list[Row]:
     ]
 
 
-def _refused_owners(form: ConsoleUsageForm) -> dict[str, int] | None:
+def _refused_owners(form: OverviewForm) -> dict[str, int] | None:
     """Return whose refusals are shown; None for filters that refusals don't have."""
     columns = form.filters.by_column()
     if form.is_of_requests or columns.keys() & {"model", "outcome"}:
@@ -154,7 +181,7 @@ def _refused_owners(form: ConsoleUsageForm) -> dict[str, int] | None:
     return {name: value for name, value in columns.items() if name.endswith("_id")}
 
 
-def _trends(buckets: Sequence[Any], columns: Sequence[Column]) -> list[Trend]:
+def _trends(buckets: Sequence[Bucket], columns: Sequence[Column]) -> list[Trend]:
     """Return the four charts, each with the number of the whole range."""
     whole = sum((each.totals for each in columns), Totals())
     firsts = [each.speed.first_p50_ms for each in columns]
@@ -193,7 +220,7 @@ def _permyriad(totals: Totals) -> int | None:
     return round(10_000 * totals.error_rate) if totals.requests else None
 
 
-def _typical(values: Sequence[Any], to_text: Any) -> str:
+def _typical(values: Sequence[Number | None], to_text: Callable[[Number], str]) -> str:
     """Return the middle of the columns' values."""
     middle = percentile([value for value in values if value is not None], 50)
-    return "–" if middle is None else str(to_text(middle))
+    return "–" if middle is None else to_text(middle)

@@ -9,10 +9,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin, StackedInline
+from unfold.admin import StackedInline
 from unfold.decorators import action, display
 
-from accounts.pages.admin_mixins import ChoosesRows, ListPage
+from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from chatapi import upstream_keys
 from chatapi.model_kinds import MODEL_KINDS
 from chatapi.models import Deployment, ModelKind, ServedModel
@@ -22,7 +22,7 @@ from chatapi.pages.serving_gaps import tell
 from chatapi.pages.theme import link
 from usage.formatting import usd
 from usage.models import Price
-from usage.pages.filters import page_url
+from usage.pages.links import page_url
 
 _FIELDS = [
     ("name", "engine"),
@@ -102,7 +102,7 @@ class NewDeploymentInline(StackedInline):
 
 
 @admin.register(ServedModel)
-class ServedModelAdmin(ListPage, ModelAdmin):
+class ServedModelAdmin(ListAdmin):
     """The models that clients can name."""
 
     change_list_template = "chatapi/models_list.html"
@@ -229,7 +229,7 @@ class ServedModelAdmin(ListPage, ModelAdmin):
 
 
 @admin.register(Deployment)
-class DeploymentAdmin(ChoosesRows, ListPage, ModelAdmin):
+class DeploymentAdmin(ChoosesRows, ListAdmin):
     """All deployments of all models."""
 
     change_list_template = "chatapi/deployments_list.html"

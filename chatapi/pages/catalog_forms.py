@@ -114,37 +114,12 @@ class ServedModelForm(ConstrainedForm):
         return data
 
 
-class ProjectForm(ConstrainedForm):
-    """A project, with its own names for models, and the models that answer if another one can't."""
-
-    model_aliases = forms.CharField(
-        required=False,
-        max_length=32_000,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": ALIASES_EXAMPLE}),
-        help_text="Other names for models, for the keys of this project only. One line each: “name = model”. "
-        "An empty field means that only the models' own names and aliases work.",
-    )
-
-    model_fallbacks = forms.CharField(
-        required=False,
-        max_length=32_000,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": FALLBACKS_EXAMPLE}),
-        help_text="Models that answer, in order, if all deployments of another one fail. One line each: "
-        "“model = model, model”. A request with the parameter “models” has its own list.",
-    )
-
-    listed_models = forms.MultipleChoiceField(
-        required=False,
-        widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="For “only the listed models” and “all but the listed models”.",
-    )
+class ProjectModelsForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """What the forms of a project share: its own names for models and its fallbacks, as lines of text."""
 
     class Meta:
         model = Project
-        fields = ["organization", "name", "is_active", "models_mode", "listed_models", "model_aliases"]
-        fields += ["model_fallbacks"]
-        fields += ["hashes_end_users"]
-        fields += ["counts_end_users", "stores_metadata", "stores_responses_days"]
+        fields: list[str] = []
         help_texts = {
             "counts_end_users": "Usage and budgets are kept for each person whom requests name in "
             "“safety_identifier” or “user”, from now on. Needed for limits of end users, and for “end "
@@ -157,8 +132,6 @@ class ProjectForm(ConstrainedForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if field := self.fields.get("listed_models"):  # people who may only view have no fields
-            field.choices = model_choices(self.instance.listed_models)  # type: ignore[attr-defined]
         aliases = self.instance.model_aliases
         self.initial["model_aliases"] = "\n".join(f"{name} = {model}" for name, model in aliases.items())
         lists = self.instance.model_fallbacks
@@ -195,6 +168,43 @@ class ProjectForm(ConstrainedForm):
         if mistake := fallbacks_mistake(lists, kinds):
             raise ValidationError(mistake)
         return dict(lists)
+
+
+class ProjectForm(ProjectModelsForm, ConstrainedForm):
+    """A project, with its own names for models, and the models that answer if another one can't."""
+
+    model_aliases = forms.CharField(
+        required=False,
+        max_length=32_000,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": ALIASES_EXAMPLE}),
+        help_text="Other names for models, for the keys of this project only. One line each: “name = model”. "
+        "An empty field means that only the models' own names and aliases work.",
+    )
+
+    model_fallbacks = forms.CharField(
+        required=False,
+        max_length=32_000,
+        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": FALLBACKS_EXAMPLE}),
+        help_text="Models that answer, in order, if all deployments of another one fail. One line each: "
+        "“model = model, model”. A request with the parameter “models” has its own list.",
+    )
+
+    listed_models = forms.MultipleChoiceField(
+        required=False,
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="For “only the listed models” and “all but the listed models”.",
+    )
+
+    class Meta(ProjectModelsForm.Meta):
+        fields = ["organization", "name", "is_active", "models_mode", "listed_models", "model_aliases"]
+        fields += ["model_fallbacks"]
+        fields += ["hashes_end_users"]
+        fields += ["counts_end_users", "stores_metadata", "stores_responses_days"]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if field := self.fields.get("listed_models"):  # people who may only view have no fields
+            field.choices = model_choices(self.instance.listed_models)  # type: ignore[attr-defined]
 
 
 def _pairs(text: str, example: str) -> list[list[str]]:

@@ -32,7 +32,8 @@ from chatapi.wire.upstream_errors import REQUEST_REFUSED, REQUEST_TOO_LARGE, TIM
 from chatapi.worker.deployments import target_of
 from chatapi.worker.engines import Call, EngineError, Target
 from usage.models import Generation, Outcome
-from usage.pages.filters import page_url, words
+from usage.pages.filters import words
+from usage.pages.links import page_url
 
 # The newest requests, by which deployments are judged.
 SAMPLE = 500

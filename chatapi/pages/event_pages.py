@@ -17,7 +17,7 @@ from django.views.decorators.http import require_http_methods
 from unfold.decorators import display
 from unfold.paginator import InfinitePaginator
 
-from accounts.pages.admin_mixins import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
 from chatapi.notifications.models import Delivery, DeliveryAttempt
@@ -35,7 +35,7 @@ _STATES = {
 
 
 @admin.register(Event)
-class EventAdmin(TenantAdmin, ReadOnlyAdmin):
+class EventAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """Events of the service, which have no organization, and of organizations; newest first."""
 
     nothing_yet = "Nothing has happened yet."

@@ -17,7 +17,6 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
 from unfold.dataclasses import UnfoldAction
 from unfold.decorators import action, display
 from unfold.enums import ActionVariant
@@ -26,7 +25,7 @@ from unfold.views import ChangeList
 from accounts import access, keys
 from accounts.errors import KeyChanged
 from accounts.models import APIKey
-from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter
+from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages import key_snippets
 from chatapi.pages.key_forms import KeyForm, NewKeyForm, RotationForm
@@ -75,7 +74,7 @@ def _question(title: str, description: str, submit: str) -> dict[str, Any]:
 
 
 @admin.register(APIKey)
-class APIKeyAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
+class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """API keys. A secret is shown once, when it is made; keys are revoked and never deleted: the ledger names
     them.
     """

@@ -25,7 +25,7 @@ from usage.models import Budget, BudgetLimit, Credit, Period, Scope, Statement
 from usage.models.budget_keys import EVER, LimitKey
 from usage.models.budgets import CREDIT_BUDGET
 from usage.pages.budget_lines import Line
-from usage.pages.filters import page_url
+from usage.pages.links import page_url
 from usage.pages.overview_chart import Bucket
 from usage.pages.trends import Layer, Trend, draw
 from usage.payment import configuration

@@ -10,11 +10,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from accounts.pages.admin_mixins import ListPage
+from accounts.pages.admin_mixins import ListAdmin
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import percent, written
 from chatapi.pages.serving_gaps import tell
@@ -23,8 +22,8 @@ from usage.admin import ModelFilter
 from usage.books import prices
 from usage.formatting import moment, usd
 from usage.models import Price
-from usage.pages.filters import page_url
 from usage.pages.forms import USDField
+from usage.pages.links import page_url
 from usage.pricing import FALLBACKS, PRICE_COLUMNS
 
 AMOUNTS = list(PRICE_COLUMNS)
@@ -86,7 +85,7 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 
 
 @admin.register(Price)
-class PriceAdmin(ListPage, ModelAdmin):
+class PriceAdmin(ListAdmin):
     """Prices by start time. A change is a new row, so that old charges stay explicable."""
 
     change_list_template = "chatapi/prices_list.html"

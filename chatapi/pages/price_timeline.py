@@ -21,7 +21,7 @@ from usage.books import prices
 from usage.database.clock import database_now
 from usage.formatting import moment, money, usd
 from usage.models import Price
-from usage.pages.filters import page_url
+from usage.pages.links import page_url
 
 MAX_PRICES = 100
 # The parts of a price.

@@ -4,16 +4,15 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
-from unfold.admin import ModelAdmin
 
 from accounts.models import Project
-from accounts.pages.admin_mixins import ChoosesRows
+from accounts.pages.admin_mixins import ChoosesRows, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.catalog_forms import ProjectForm
 
 
 @admin.register(Project)
-class ProjectAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
+class ProjectAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """The projects of organizations."""
 
     form = ProjectForm

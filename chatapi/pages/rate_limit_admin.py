@@ -4,12 +4,11 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
-from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.models import RateLimit
-from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm
+from accounts.pages.admin_mixins import ChoosesRows, ConstrainedForm, ListAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi.pages.key_forms import model_choices
 from usage.pages.filters import words
@@ -48,7 +47,7 @@ class RateLimitForm(ConstrainedForm):
 
 
 @admin.register(RateLimit)
-class RateLimitAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
+class RateLimitAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Rate limits; without a row here there is no limit. A change takes effect within a second."""
 
     form = RateLimitForm

@@ -19,7 +19,8 @@ from chatapi import identity
 from chatapi.delta_stream import Cancellation, DeltaStream, StreamUnavailable
 from chatapi.redis_servers import stream_servers
 from usage.models import Generation, State
-from usage.pages.filters import is_id, page_url
+from usage.pages.filters import is_id
+from usage.pages.links import page_url
 from usage.pages.live import running_of
 
 PERMISSION = "usage.change_generation"

@@ -17,7 +17,7 @@ from unfold.paginator import InfinitePaginator
 
 from accounts import access
 from accounts.audit import recorder
-from accounts.pages.admin_mixins import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from chatapi import identity, response_store
 from chatapi.models import StoredResponse
@@ -31,7 +31,7 @@ READ = "chatapi.read_storedresponse"
 
 
 @admin.register(StoredResponse)
-class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin):
+class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """Stored responses without their content, newest first."""
 
     nothing_yet = "No responses are stored. A project's page says for how many days it stores them."

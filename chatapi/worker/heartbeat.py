@@ -35,11 +35,11 @@ class Held(NamedTuple):
 
     running: Sequence[Pulse]
     claiming: Sequence[Pulse]
-    """Their claims may be committed, although the event loop has not received the result yet."""
+    """Their claims may be committed before the event loop has received the result."""
 
 
 class Heartbeat:
-    """Runs the thread from `start` to `close`."""
+    """Prolongs the leases in a thread of its own, from `start` to `close`."""
 
     def __init__(
         self, commits: GroupCommit, held: Callable[[], Held], lost: Callable[[set[UUID]], object]

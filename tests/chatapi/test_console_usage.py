@@ -264,6 +264,7 @@ def test_requests_are_sorted_by_cost_and_duration_page_by_page(alice: Person, ch
     assert rows(alice, "sort=cost") == [str(row) for row in by_cost]
     assert rows(alice, "sort=duration") == [str(row) for row in reversed(made)]
     assert client_of(alice.user).get(url(alice, "requests?sort=name")).status_code == 400
+    assert client_of(alice.user).get(url(alice, "requests?time_zone=Mars/Olympus")).status_code == 400
     assert client_of(alice.user).get(url(alice, "requests?sort=cost&after=x")).status_code == 400
 
 

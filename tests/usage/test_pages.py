@@ -296,6 +296,7 @@ def test_live_shows_what_is_open(root: Client, house: Generation) -> None:
         ("/admin/requests/?source=guess", "is none of upstream"),
         ("/admin/requests/?dialect=<b>", "is not the name of one"),
         ("/admin/requests/?end=yesterday", "is not a date"),
+        ("/admin/requests/?time_zone=Mars/Olympus", "Time zone: 'Mars/Olympus' is not an IANA time zone"),
         (
             "/admin/requests/?start=0001-01-01T00:00&end=0001-01-01T05:00&time=settled",
             "is not a date or time",

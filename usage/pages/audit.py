@@ -22,7 +22,8 @@ from accounts.audit.models import AuditEntry
 from accounts.pages.admin_site import admin_page
 from usage.formatting import usd
 from usage.models import Generation, LedgerEntry
-from usage.pages.filters import MAX_OPTIONS, Chip, first_mistake, is_id, offer, page_url, text_field, words
+from usage.pages.filters import MAX_OPTIONS, Chip, first_mistake, is_id, offer, text_field, words
+from usage.pages.links import page_url
 
 PAGE = 50
 PERMISSION = "audit.view_auditentry"

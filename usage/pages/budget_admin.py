@@ -11,12 +11,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
-from unfold.admin import ModelAdmin
 from unfold.decorators import action, display
 from unfold.paginator import InfinitePaginator
 
 from accounts.audit import recorder
-from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ReadOnlyAdmin
+from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
 from usage.formatting import moment
@@ -63,7 +62,7 @@ def _kind(_: Any, row: Budget | BudgetLimit) -> str:
 
 
 @admin.register(BudgetLimit)
-class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
+class BudgetLimitAdmin(TenantAdmin, ListAdmin):
     """Limits and soft limits of spending; without a row here there is no limit."""
 
     nothing_yet = "No budget limits."
@@ -117,7 +116,7 @@ class BudgetLimitAdmin(TenantAdmin, ModelAdmin):
 
 
 @admin.register(Budget)
-class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin):
+class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """The amounts spent and reserved in each period."""
 
     nothing_yet = "Nothing spent yet."
@@ -189,7 +188,7 @@ class CreditForm(forms.ModelForm):  # type: ignore[type-arg]  # a subscript fail
 
 
 @admin.register(Credit)
-class CreditAdmin(TenantAdmin, ModelAdmin):
+class CreditAdmin(TenantAdmin, ListAdmin):
     """Prepaid credit of organizations, and whether requests need it."""
 
     form = CreditForm
@@ -261,7 +260,7 @@ class CreditAdmin(TenantAdmin, ModelAdmin):
 
 
 @admin.register(Discount)
-class DiscountAdmin(TenantAdmin, ChoosesRows, ModelAdmin):
+class DiscountAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
     nothing_yet = "No discounts: every organization pays the full price."

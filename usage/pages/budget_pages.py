@@ -15,7 +15,8 @@ from accounts.pages.admin_site import admin_page
 from usage.insights.limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
-from usage.pages.filters import OrganizationFilterForm, choice_field, first_mistake, page_url
+from usage.pages.filters import OrganizationFilterForm, choice_field, first_mistake
+from usage.pages.links import page_url
 
 PERMISSION = "usage.view_budgetlimit"
 PAGE = 50

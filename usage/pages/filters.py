@@ -23,7 +23,7 @@ from usage import insights
 from usage.insights import Filters, Range
 from usage.models import Outcome
 from usage.models.generations import ANY_ERROR
-from usage.pages.range_links import Choice, usual_ranges
+from usage.pages.links import ADMIN, Choice, Pages, page_url, usual_ranges
 
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 100
@@ -46,12 +46,6 @@ class Chip:
 
     text: str
     url: str
-
-
-def page_url(name: str, query: Mapping[str, object]) -> str:
-    """Return the URL of an admin page, with those parameters that are set."""
-    parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
-    return reverse(f"admin:{name}") + (f"?{parameters}" if parameters else "")
 
 
 def parameters_of(filters: Filters) -> dict[str, object]:
@@ -234,7 +228,7 @@ class OrganizationFilterForm(forms.Form):
 class UsageFilterForm(forms.Form):
     """The requests that a page is about, and its range of time. Absent parameters filter nothing."""
 
-    page: ClassVar[str]
+    page: str
     """The page's name among the admin's URLs."""
     usual_days: ClassVar[str] = ""
     """The range of a URL that names none; empty: all time."""
@@ -255,10 +249,10 @@ class UsageFilterForm(forms.Form):
     over: Range | None = None
     """The range of time; None: all of it."""
 
-    def __init__(self, query: QueryDict, person: access.Person) -> None:
+    def __init__(self, query: QueryDict, person: access.Person, pages: Pages = ADMIN) -> None:
         # A label encloses its field here, so no field needs an id.
         super().__init__(query, auto_id=False)
-        self.person = person
+        self.person, self.pages = person, pages
         for field in self.fields.values():
             if isinstance(field, RowField):
                 field.person = person
@@ -266,11 +260,14 @@ class UsageFilterForm(forms.Form):
     def clean(self) -> dict[str, Any]:
         data = self.cleaned_data
         query = {name: data.get(name, "") for name in (*TIME, "bucket")}
-        if self.usual_days or any(query[name] for name in RANGE):
+        has_range = bool(self.usual_days or any(query[name] for name in RANGE))
+        if has_range or query["time_zone"]:
+            usual = {"days": self.usual_days, "time_zone": self.pages.time_zone}
             try:
-                self.over = self.read_range(
-                    query | {"days": query["days"] or self.usual_days}, timezone.now()
+                over = self.read_range(
+                    query | {name: query[name] or value for name, value in usual.items()}, timezone.now()
                 )
+                self.over = over if has_range else None
             except ValueError as error:
                 # `parse_range` begins its message with the parameter that is wrong.
                 name, _, text = str(error).partition(": ")
@@ -312,13 +309,12 @@ class UsageFilterForm(forms.Form):
         return {name: value for name, value in self.query.items() if name in names}
 
     def link(self, name: str, query: Mapping[str, object]) -> str:
-        """Return the URL of a page by its name among the admin's; the console has its own."""
-        return page_url(name, query)
+        return self.pages.url(name, query)
 
     @property
     def reader_time_zone(self) -> str:
         """Return the time zone whose hours and days the reader means."""
-        return self.query.get("time_zone") or "UTC"
+        return self.query.get("time_zone") or self.pages.time_zone
 
     def range_links(self) -> list[Choice]:
         now = timezone.now().astimezone(ZoneInfo(self.reader_time_zone))
@@ -334,8 +330,8 @@ class UsageFilterForm(forms.Form):
 
     @property
     def is_of_one_organization(self) -> bool:
-        """Return whether the organization bounds the person, who can't remove it."""
-        return not access.is_operator(self.person)
+        """Return whether the organization bounds the pages or the person, who can't remove it."""
+        return self.pages.organization is not None or not access.is_operator(self.person)
 
     def without(self, *names: str) -> str:
         """Return the URL of this page without these parameters."""
@@ -357,7 +353,7 @@ class UsageFilterForm(forms.Form):
     @cached_property
     def own_organizations(self) -> Sequence[Organization]:
         """Return the organizations of which a member of several chooses one; none for others."""
-        if len(access.organizations_of(self.person) or ()) < 2:
+        if self.pages.organization or len(access.organizations_of(self.person) or ()) < 2:
             return []
         return list(access.seen_by(self.person, Organization.objects.order_by("name")))
 

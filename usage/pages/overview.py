@@ -19,8 +19,9 @@ from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart
-from usage.pages.filters import page_url, parameters_of
+from usage.pages.filters import parameters_of
 from usage.pages.gauges import Fullness, bar_parts, fullness
+from usage.pages.links import page_url
 from usage.pages.overview_cards import cards, spenders, spenders_of
 from usage.pages.overview_chart import Bucket, Chart, Group
 from usage.pages.overview_form import OverviewForm

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 from django import forms
 from django.db.models import QuerySet
+from django.http import QueryDict
 
 from accounts import access
 from accounts.models import Project
@@ -16,7 +17,7 @@ from usage.insights import Bucket, Filters, GroupBy, NewestRequests, Range, Sums
 from usage.models import Kind, Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.filters import NO_HELP, TIME, Chip, UsageFilterForm, choice_field, words
-from usage.pages.range_links import Choice
+from usage.pages.links import ADMIN, Choice, Pages
 
 # The parameters of the list of ledger entries for those of our filters that it has.
 _ENTRY_FILTERS = {"organization": "organization__id__exact", "model": "model", "outcome": "outcome__exact"}
@@ -55,18 +56,28 @@ MEASURES = {
     "cache_write": Measure("Cache write", lambda sums: sums.cache_write_tokens, formatting.count),
     "output": Measure("Output", lambda sums: sums.completion_tokens, formatting.count),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SumsPage:
+    """A page of sums: its name, and what it shows unless its URL says otherwise."""
+
+    name: str = "index"
+    usual_group: str = "model"
+    """Empty: no groups."""
+    usual_measure: str = "spend"
+    has_end_users: bool = True
+
+
+OVERVIEW = SumsPage()
 # What no rollup has beside the end user.
 _NOT_BY_END_USER = ("key", "outcome", "error", "metadata")
 
 
 class OverviewForm(UsageFilterForm):
-    """What the Overview shows."""
+    """What the Overview or another page of sums shows."""
 
-    page = "index"
     usual_days = "7"
-    usual_group: ClassVar[str] = "model"
-    """The grouping of a URL that names none; empty: no groups."""
-    usual_measure: ClassVar[str] = "spend"
     over: Range
     model_kinds: Mapping[str, str] = {}
     """The kinds of the models whose requests are no completions."""
@@ -85,12 +96,18 @@ class OverviewForm(UsageFilterForm):
         required=False, label="Metadata key", max_length=64, strip=False, widget=forms.HiddenInput
     )
 
+    def __init__(
+        self, query: QueryDict, person: access.Person, pages: Pages = ADMIN, sums_page: SumsPage = OVERVIEW
+    ) -> None:
+        super().__init__(query, person, pages)
+        self.page, self.sums_page = sums_page.name, sums_page
+
     def clean(self) -> dict[str, Any]:
         """Read the range of time; group and measure as usual unless the URL says otherwise."""
         data = super().clean()
-        data["group"] = data.get("group") or self.usual_group
+        data["group"] = data.get("group") or self.sums_page.usual_group
         data["measure"] = data.get("measure") or (
-            "requests" if data["group"] == "error" else self.usual_measure
+            "requests" if data["group"] == "error" else self.sums_page.usual_measure
         )
         if self.is_by_end_user:
             self._check_end_users(data)
@@ -127,6 +144,8 @@ class OverviewForm(UsageFilterForm):
         """Return the name of a group as the page shows it."""
         if group in ("error", "outcome"):
             return words(name)
+        if group == "project" and self.pages.organization:
+            return name.removeprefix(f"{self.pages.organization} / ")
         return f"{name} ({self.model_kinds[name]})" if group == "model" and name in self.model_kinds else name
 
     def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
@@ -148,7 +167,9 @@ class OverviewForm(UsageFilterForm):
         if self.is_by_end_user:
             return True
         project = self.row("project")
-        return bool(project and project.counts_end_users and self._can_rank(project.pk))
+        counts = project is not None and project.counts_end_users
+        # The console saves the query: its link may lead to the advice to choose fewer days.
+        return counts and (self.pages.organization is not None or self._can_rank(project.pk))
 
     @property
     def filters(self) -> Filters:
@@ -273,15 +294,20 @@ class OverviewForm(UsageFilterForm):
     # ---- links
 
     def group_links(self) -> list[Choice]:
+        names: dict[str, str] = {name: text for name, text in _GROUPS.items() if self.offers_group(name)}
+        everything = {} if self.sums_page.usual_group else {"": "All"}
         return [
             self._choice(text, name == self.group_by, group=name, measure="", metadata_key="")
-            for name, text in _GROUPS.items()
-            if self.offers_group(name)
+            for name, text in (everything | names).items()
         ]
 
     def offers_group(self, group: GroupBy) -> bool:
         if group == "end_user":
-            return self.is_by_end_user or self.has_end_users
+            return self.sums_page.has_end_users and (self.is_by_end_user or self.has_end_users)
+        if group == "metadata" and self.pages.organization:
+            projects = self.pages.projects()
+            own = [row for row in projects if row.pk == self.cleaned_data["project"]] or projects
+            return self.group_by == group or any(row.stores_metadata for row in own)
         return group != "organization" or not self.cleaned_data["organization"]
 
     def metadata_links(self) -> list[Choice]:

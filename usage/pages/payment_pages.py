@@ -17,7 +17,7 @@ from unfold.paginator import InfinitePaginator
 
 from accounts import access
 from accounts.audit import recorder
-from accounts.pages.admin_mixins import ReadOnlyAdmin
+from accounts.pages.admin_mixins import ListAdmin, ReadOnlyAdmin
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.formatting import moment, usd
 from usage.models import LedgerEntry
@@ -66,7 +66,7 @@ def _dollars(cents: int) -> str:
 
 
 @admin.register(Payment)
-class PaymentAdmin(TenantAdmin, ReadOnlyAdmin):
+class PaymentAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
     """Payments at Stripe, newest first. Only operators see what leads to Stripe's dashboard."""
 
     nothing_yet = "Nobody has paid at Stripe yet."

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from usage.database.clock import hour_of
 from usage.database.time_limit import time_limit
-from usage.pages.filters import page_url
+from usage.pages.links import page_url
 from usage.pages.overview_form import OverviewForm
 from usage.rollups import refused_requests
 from usage.rollups.refused_requests import KeyRefusals

@@ -19,7 +19,8 @@ from usage.books import receipts
 from usage.insights import RequestFilters
 from usage.insights.generation_list import SEARCHED
 from usage.models import Generation, Kind, LedgerEntry, Outcome, State, UsageNote
-from usage.pages.filters import generation_id_in, page_url
+from usage.pages.filters import generation_id_in
+from usage.pages.links import page_url
 from usage.pages.requests_form import SOURCES, RequestsForm
 from usage.pages.requests_waterfall import waterfall
 from usage.pages.tenant_scope import scoped_form

@@ -25,7 +25,7 @@ from usage.pages.filters import (
     text_field,
 )
 from usage.pages.forms import USDField
-from usage.pages.range_links import Choice
+from usage.pages.links import Choice
 
 # Models are named nowhere else on the page, so more of them are offered than rows.
 _MAX_MODELS = 200
@@ -93,7 +93,7 @@ class RequestsForm(UsageFilterForm):
     def offer_choices(self, endpoints: Iterable[str], dialects: Iterable[str]) -> None:
         """Read the options of each list; projects and keys are those of the chosen organization."""
         data, shown = self.cleaned_data, dict(self.data.items())
-        for name, found in self.offered_rows().items():
+        for name, found in self._offered_rows().items():
             field: Any = self.fields[name]
             shown[name] = field.offer(found, data[name])
         self.data = shown
@@ -107,7 +107,14 @@ class RequestsForm(UsageFilterForm):
             options = [("", "any"), *((each, each) for each in [*known, *chosen])]
             self.fields[name].widget = forms.Select(choices=options)
 
-    def offered_rows(self) -> Mapping[str, "QuerySet[Any] | Sequence[Any]"]:
+    def _offered_rows(self) -> Mapping[str, "QuerySet[Any] | Sequence[Any]"]:
+        if self.pages.organization:
+            project = self.cleaned_data["project"]
+            keys = access.belonging_to(self.pages.organization.pk, APIKey.objects.all())
+            return {
+                "project": self.pages.projects(),
+                "key": keys.filter(project=project) if project else keys,
+            }
         chosen = self.cleaned_data["organization"]
         home = {} if chosen is None else {"organization": chosen}
         rows: dict[str, QuerySet[Any]] = {
@@ -119,14 +126,19 @@ class RequestsForm(UsageFilterForm):
 
     @property
     def usual_fields(self) -> list[BoundField]:
-        return [self[name] for name in ("id", "organization", "model", "outcome", "start", "end")]
+        owners = ("project", "key") if self.pages.organization else ("organization",)
+        return [self[name] for name in ("id", *owners, "model", "outcome", "start", "end")]
 
     @property
     def rare_fields(self) -> list[BoundField]:
         """Return the fields that are shown on demand. What runs a model is the operators' to know."""
-        deployment = ["deployment"] if access.is_operator(self.person) else []
-        clients = ("project", "key", "end_user", "metadata", "error", "endpoint", "dialect")
-        return [self[name] for name in ("time", *clients, "source", *deployment, "min", "max")]
+        names = ["end_user", "metadata", "error", "endpoint", "dialect", "source"]
+        if self.pages.organization:
+            names.append("time")
+        else:
+            deployment = ["deployment"] if access.is_operator(self.person) else []
+            names = ["time", "project", "key", *names, *deployment]
+        return [self[name] for name in (*names, "min", "max")]
 
     @property
     def is_rare_open(self) -> bool:

@@ -17,7 +17,8 @@ from accounts.pages.admin_site import admin_page
 from usage.database.clock import database_now
 from usage.formatting import time_span
 from usage.models import Statement
-from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, page_url, text_field
+from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, text_field
+from usage.pages.links import page_url
 from usage.statements import reading, sections
 from usage.statements.formats import FORMATS, file_of
 from usage.statements.month import Month

@@ -19,7 +19,7 @@ class Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
     """The root of the objects that their `type` distinguishes."""
 
 
-class Dropped(Tagged, frozen=True):
+class Dropped(msgspec.Struct, frozen=True, tag_field="type"):
     """The root of blocks that are read, and dropped."""
 
 

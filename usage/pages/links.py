@@ -1,0 +1,64 @@
+"""The links of pages about usage: to ranges of time, and to pages of the admin or of one organization."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from accounts.models import Organization, Project
+from usage.database.clock import hour_of
+
+_DAYS = (7, 30, 90)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few links to choose from."""
+
+    text: str
+    url: str
+    is_chosen: bool
+
+
+def page_url(name: str, query: Mapping[str, object]) -> str:
+    """Return the URL of an admin page, with those parameters that are set."""
+    parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
+    return reverse(f"admin:{name}") + (f"?{parameters}" if parameters else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The pages that a form belongs to: the admin's, unless they are those of one organization."""
+
+    url: Callable[[str, Mapping[str, object]], str] = page_url
+    """Returns the URL of a page by its name among the admin's."""
+    organization: Organization | None = None
+    projects: Callable[[], Sequence[Project]] = list
+    """Returns the organization's active projects."""
+
+    @property
+    def time_zone(self) -> str:
+        return self.organization.time_zone if self.organization else "UTC"
+
+
+ADMIN = Pages()
+
+
+def usual_ranges(now: datetime) -> Mapping[str, Mapping[str, str]]:
+    """Return the names of the ranges with their parameters, for a reader with the clock of `now`.
+
+    A range that ends now has no end, so its URL stays current.
+    """
+    hour = hour_of(now) - timedelta(hours=1)
+    yesterday, month = now.date() - timedelta(days=1), now.date().replace(day=1)
+    last = month - timedelta(days=1)
+    return {
+        "Last hour": {"start": f"{hour:%Y-%m-%dT%H:%M}"},
+        "Today": {"days": "1"},
+        "Yesterday": {"start": str(yesterday), "end": str(yesterday)},
+        **{f"{days} days": {"days": str(days)} for days in _DAYS},
+        "This month": {"start": str(month)},
+        "Last month": {"start": str(last.replace(day=1)), "end": str(last)},
+    }
