@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -256,7 +257,10 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
     """
     caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
     exchange.belongs_to(caller)
-    await services.turns.take(caller.organization_id, REQUEST_UNITS)
+    # A repeat finds its first request's answer, however many wait.
+    is_new = exchange.kind.protocol and exchange.header(b"idempotency-key") is None
+    with services.open_generations.arriving(caller.organization_id) if is_new else nullcontext():
+        await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)
     return caller, exchange.choose_dialect(caller.default_dialect)
 

@@ -5,7 +5,8 @@ and asks the books only for an organization that may be near the bound.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from chatapi import errors
@@ -26,6 +27,20 @@ class OpenGenerations:
         self._open: dict[int, int] = {}
         # By organization, since the last count.
         self._admitted: Counter[int] = Counter()
+        self._arriving: Counter[int] = Counter()
+
+    @contextmanager
+    def arriving(self, organization_id: int) -> Iterator[None]:
+        """Count a request that waits for its turn in this process; raise the 429 if as many wait already as
+        may be open: each takes 20 KB.
+        """
+        if self._arriving[organization_id] >= self._most:
+            raise errors.too_many_open_generations(self._most)
+        self._arriving[organization_id] += 1
+        try:
+            yield
+        finally:
+            self._arriving[organization_id] -= 1
 
     async def add(self, organization_id: int) -> None:
         """Count one more generation; raise a 429 if the organization has as many as it may.

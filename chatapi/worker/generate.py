@@ -261,7 +261,8 @@ REQUEST_OVERHEAD_BYTES = 1_024
 async def _is_low(run: Run, request: GenerationRequest | None, reported: Usage) -> bool:
     """Return whether the upstream counted far fewer tokens than we do, of the answer or of the prompt.
 
-    Counting costs processor time, so only a text that is long for its reported tokens is counted.
+    Counting costs processor time, so only a text that is long for its reported tokens is counted, and a
+    prompt only as far as it decides.
     """
     most = run_usage.believable_count(reported.completion_tokens)
     if max(run.usage.pieces, run.usage.text_bytes // TOKEN_BYTES) > most:
@@ -271,5 +272,5 @@ async def _is_low(run: Run, request: GenerationRequest | None, reported: Usage) 
     most = run_usage.believable_count(reported.prompt_tokens)
     if request is None or run.request_bytes <= most * TOKEN_BYTES + REQUEST_OVERHEAD_BYTES:
         return False
-    prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes)
+    prompt_tokens = await heavy_work.count_prompt(request, run.request_bytes, most)
     return min(prompt_tokens, run.claimed.max_prompt_tokens or prompt_tokens) > most

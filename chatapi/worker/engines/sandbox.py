@@ -6,6 +6,7 @@
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from itertools import islice
 from typing import NoReturn, assert_never
@@ -15,6 +16,7 @@ from chatapi.wire.prompts import Inputs, Messages, Texts
 from chatapi.wire.upstream_errors import TIMED_OUT
 from chatapi.worker.engines import Call, EngineError, Timeouts
 from chatapi.worker.engines.sandbox_answer import Answer
+from chatapi.worker.engines.sandbox_pace import Pace
 from chatapi.worker.engines.sandbox_request import answer_spec, may_have_schema, scripting_text
 from chatapi.worker.engines.sandbox_schema import SchemaError
 from chatapi.worker.engines.sandbox_script import MarkerError, Script, read
@@ -31,6 +33,9 @@ MAX_PARAM_CHARS = 200
 class SandboxEngine:
     """Plays scripted answers; one instance serves any number of calls."""
 
+    def __init__(self) -> None:
+        self._pace = Pace()
+
     async def stream(self, call: Call) -> AsyncGenerator[Sequence[AnyDelta], None]:
         """Yield the call's batches of deltas.
 
@@ -43,7 +48,7 @@ class SandboxEngine:
         if call.max_prompt_tokens is not None:
             # The sandbox refuses no prompt, but a model would have seen no more of it.
             prompt_tokens = min(prompt_tokens, call.max_prompt_tokens)
-        playing = _Playing(script, call.target.timeouts, is_light=is_light)
+        playing = _Playing(script, call.target.timeouts, self._pace, is_light=is_light)
         await playing.first_delay()
         yield [Started(FINGERPRINT)]
         async for batch in playing.batches(answer):
@@ -59,10 +64,11 @@ class SandboxEngine:
 class _Playing:
     """One answer in time: token n of each choice is due at a fixed moment, even if others were late."""
 
-    def __init__(self, script: Script, timeouts: Timeouts, *, is_light: bool) -> None:
+    def __init__(self, script: Script, timeouts: Timeouts, pace: Pace, *, is_light: bool) -> None:
         """`is_light`: the answer's deltas are made in little time."""
         self._script = script
         self._timeouts = timeouts
+        self._pace = pace
         self._is_light = is_light
         self._loop = asyncio.get_running_loop()
         self._started_at = self._loop.time()
@@ -86,7 +92,12 @@ class _Playing:
         while batch := await self._next(rounds, batch_rounds):
             await self._until(self._script.first_delay_ms + self._round * self._script.delay_ms)
             self._round += len(batch)
-            yield [delta for deltas in batch for delta in deltas]
+            deltas = [delta for one_of_each in batch for delta in one_of_each]
+            if isinstance(answer, Answer):  # vectors have bounds of their own, and Redis drops them
+                wait_s = self._pace.wait_s(heavy_work.party.get(), deltas)
+                if wait_s > 0:
+                    await self._until(math.ceil((self._loop.time() - self._started_at + wait_s) * 1_000))
+            yield deltas
 
     async def _next(self, rounds: Iterator[list[AnyDelta]], count: int) -> list[list[AnyDelta]]:
         taken = islice(rounds, count)

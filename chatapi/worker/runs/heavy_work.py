@@ -6,6 +6,7 @@ msgspec does not, so no two of its calls run at once.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -61,10 +62,16 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
         del awaited
 
 
-async def count(texts: Sequence[str]) -> int:
+async def count(texts: Sequence[str], enough_tokens: float = math.inf) -> int:
+    """Return the number of tokens; beyond `enough_tokens` the rest is not counted."""
     if sum(map(len, texts)) <= LIGHT_CHARS:
         return _tokens(texts)
-    return sum([await in_thread(_tokens, piece) for piece in _pieces(texts)])
+    counted = 0
+    for piece in _pieces(texts):
+        counted += await in_thread(_tokens, piece)
+        if counted > enough_tokens:
+            break
+    return counted
 
 
 def _tokens(texts: Sequence[str]) -> int:
@@ -84,11 +91,16 @@ def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
     yield piece
 
 
-async def count_prompt(request: GenerationRequest, request_bytes: int) -> int:
-    """Return our own count of the prompt's tokens; `request_bytes` is the length of the request's JSON."""
+async def count_prompt(
+    request: GenerationRequest, request_bytes: int, enough_tokens: float = math.inf
+) -> int:
+    """Return our own count of the prompt's tokens; beyond `enough_tokens` the rest is not counted.
+
+    `request_bytes` is the length of the request's JSON.
+    """
     is_light = request_bytes <= LIGHT_BYTES
     texts = request.counted_texts if is_light else await in_thread(lambda: request.counted_texts)
-    return await count(texts) + request.prompt.overhead_tokens
+    return await count(texts, enough_tokens) + request.prompt.overhead_tokens
 
 
 async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int:

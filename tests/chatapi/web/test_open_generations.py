@@ -66,6 +66,19 @@ async def test_an_ended_generation_makes_room(monkeypatch: pytest.MonkeyPatch) -
     await ours.add(ALICE)
 
 
+async def test_as_many_may_wait_for_the_process_as_may_be_open() -> None:
+    ours = OpenGenerations(Books().count, most=2)
+    with ours.arriving(ALICE), ours.arriving(BOB):
+        with ours.arriving(ALICE):
+            with pytest.raises(APIError) as refused, ours.arriving(ALICE):
+                pass
+            assert (refused.value.failure.status, refused.value.failure.retry_after_ms) == (429, 1_000)
+            with ours.arriving(BOB):
+                pass
+        with ours.arriving(ALICE):
+            pass
+
+
 @pytest.mark.xdist_group("installation")
 @pytest.mark.timeout(120)
 def test_the_refusal_has_a_time_to_come_back_and_others_are_served(installation: Installation) -> None:

@@ -234,3 +234,11 @@ async def test_an_error_keeps_no_request_in_memory() -> None:
         assert kept() is None
     finally:
         gc.enable()
+
+
+async def test_a_prompt_is_counted_only_as_far_as_it_decides() -> None:
+    content = requests.to_bytes(parse_chat(json.dumps(chat("word " * 400_000)).encode()))
+    request = requests.from_bytes(content)
+    assert await heavy_work.count_prompt(request, len(content)) > 400_000
+    assert 1_000 < await heavy_work.count_prompt(request, len(content), 1_000) < 20_000
+    assert 20_000 < await heavy_work.count_prompt(request, len(content), 20_000) < 40_000

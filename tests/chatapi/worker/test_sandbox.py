@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from chatapi.wire import tokens
 from chatapi.wire.completion import collect
 from chatapi.wire.deltas import Finished, Reasoning, Refusal, Started, Text, ToolCall, Usage
-from chatapi.worker.engines import Timeouts, sandbox_answer
+from chatapi.worker.engines import EngineError, Timeouts, sandbox_answer, sandbox_pace
 from chatapi.worker.engines.sandbox import SandboxEngine
 from chatapi.worker.engines.sandbox_script import BEHAVIOURS, ERRORS
+from chatapi.worker.runs import heavy_work
 from tests.chatapi.worker.sandbox_calls import (
     answer_to,
     batches_of,
@@ -324,3 +325,30 @@ async def test_a_prompt_of_token_ids_is_read() -> None:
     completion = collect(await deltas_of(text_call(model="sandbox-echo", prompt=[13225, 2375])))
     assert text_of(completion) == "Hello world"
     assert usage_of(completion).prompt_tokens == 2
+
+
+async def test_the_answers_of_an_organization_have_a_pace_beyond_a_burst(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Redis keeps each answer for minutes, and a test key pays for none."""
+    monkeypatch.setattr(sandbox_pace, "BURST_S", 0.1)
+    monkeypatch.setattr(sandbox_pace, "BYTES_PER_S", 20_000)
+    engine, loop = SandboxEngine(), asyncio.get_running_loop()
+
+    async def duration_s(organization_id: int, said: str, timeouts: Timeouts | None = None) -> float:
+        heavy_work.party.set(organization_id)
+        started = loop.time()
+        async for _ in engine.stream(call(said, timeouts=timeouts)):
+            pass
+        return loop.time() - started
+
+    # About 12 bytes a token: 2,000 at once, then 20,000 a second.
+    assert await duration_s(1, "[sandbox tokens=64]") < 0.1
+    both = await asyncio.gather(
+        *(asyncio.create_task(duration_s(1, "[sandbox tokens=320]")) for _ in range(2))
+    )
+    assert 0.2 < max(both) < 1
+    assert await asyncio.create_task(duration_s(2, "[sandbox tokens=64]")) < 0.1
+    with pytest.raises(EngineError) as raised:
+        await duration_s(1, "[sandbox tokens=1000]", Timeouts(total_ms=200))
+    assert raised.value.failure.code == "upstream_timeout"
