@@ -318,11 +318,11 @@ def receipt(row: Generation) -> Receipt:
 
 
 def _budget(each: spending.Spending) -> Budget:
-    limit = each.limit_nanodollars
+    limit, (scope, _, period, period_start) = each.limit_nanodollars, each.key
     return Budget(
-        scope=each.key.scope,  # type: ignore[arg-type]
-        period=each.key.period,  # type: ignore[arg-type]
-        period_start=each.key.period_start,
+        scope=scope,  # type: ignore[arg-type]
+        period=period,  # type: ignore[arg-type]
+        period_start=period_start,
         limit_usd=None if limit is None else to_usd(limit),
         limit_nanodollars=limit,
         posted_usd=to_usd(each.posted_nanodollars),
