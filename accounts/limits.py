@@ -46,10 +46,19 @@ class LimitNumber(NamedTuple):
         return f"{self.counts} in a {WINDOWS[self.window_ms]}"
 
 
-# What a request takes or used of each thing that is counted by amounts. Without an entry it takes nothing;
-# of what it used, an absent entry means not known.
-Amounts = Mapping[Counts, int]
-NOTHING_USED: Final[Amounts] = dict.fromkeys(Counts, 0)
+class Amounts(NamedTuple):
+    """What a request takes, or used, of each thing that is counted by amounts."""
+
+    # No defaults: the type checker names each place that makes one when there is another field.
+    tokens: int
+
+    def of(self, counts: Counts) -> int:
+        amount: int = getattr(self, counts)
+        return amount
+
+
+assert {*Amounts._fields} == {*Counts} - {Counts.REQUESTS, Counts.RUNNING}, "each amount has its field"
+NOTHING_USED: Final = Amounts(tokens=0)
 """The amounts of a request that never ran."""
 
 

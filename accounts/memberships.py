@@ -69,10 +69,11 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     try:
         person.full_clean()
     except ValidationError as error:
-        raise ValidationError(
-            # A form has its own name for the user name: `name_field`.
-            {{"username": name_field}.get(field, field): texts for field, texts in error.message_dict.items()}
-        ) from error
+        texts = error.message_dict
+        if "username" in texts:
+            # A form has its own name for the user name, and may have texts of its own about it.
+            texts.setdefault(name_field, texts.pop("username"))
+        raise ValidationError(texts) from error
     return person
 
 

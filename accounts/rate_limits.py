@@ -121,18 +121,18 @@ class RateLimits:
 
     async def look(self, known: Iterable[Limit]) -> None:
         """Raise `RateLimited` unless the limits of requests for all models have room for one more."""
-        await self._take(_for_requests(known), _NOBODY, {}, is_dry_run=True)
+        await self._take(_for_requests(known), _NOBODY, NOTHING_USED, is_dry_run=True)
 
     async def take_refused(self, known: Iterable[Limit], generation_id: UUID) -> None:
         """Count a request that was refused before it could take anything, or raise `RateLimited`."""
-        await self._take(_for_requests(known), generation_id, {})
+        await self._take(_for_requests(known), generation_id, NOTHING_USED)
 
     async def used(self, known: Sequence[Limit]) -> dict[Limit, int]:
         """Return how much of each limit is used now; takes nothing."""
         # The script divides by the limit; of nothing, nothing is used.
         rates = [limit for limit in known if limit.counts is not Counts.RUNNING and limit.most]
         leases = [limit for limit in known if limit.counts is Counts.RUNNING]
-        wanted = [self._wanted(limit, {}) for limit in rates]
+        wanted = [self._wanted(limit, NOTHING_USED) for limit in rates]
         amounts, running = await self._ask(("use", wanted, [self._key(limit) for limit in leases]))
         return dict.fromkeys(known, 0) | dict(zip([*rates, *leases], [*amounts, *running], strict=True))
 
@@ -171,8 +171,8 @@ class RateLimits:
         return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
 
     async def release(self, reservation: Reservation, used: Amounts | None, model: str | None = None) -> None:
-        """End a request's leases and give back the amounts that it did not use. What `used` has no amount
-        of, or all without `used`, stays taken. An amount beyond the reservation is charged now.
+        """End a request's leases and give back the amounts that it did not use; without `used`, all stays
+        taken. An amount beyond the reservation is charged now.
 
         `model`: the one that answered, if there were others; their own limits get all back.
         To be called once. If Redis is away for longer than `RELEASE_AFTER_S`, the leases expire.
@@ -182,9 +182,9 @@ class RateLimits:
         charges = []
         for charge in reservation.charges:
             is_others = model is not None and charge.model not in {"", model}
-            amounts = NOTHING_USED if is_others else used or {}
+            amounts = NOTHING_USED if is_others else used
             took = (charge.key, charge.most, charge.window_us, charge.mark, charge.amount)
-            charges.append((*took, amounts.get(charge.counts, charge.amount)))
+            charges.append((*took, charge.amount if amounts is None else amounts.of(charge.counts)))
         operation = ("release", reservation.id.hex, reservation.leases, charges)
         for wait_s in RELEASE_AFTER_S:
             await asyncio.sleep(wait_s)
@@ -221,7 +221,7 @@ class RateLimits:
             "limit": limit.most,
             # The script computes in microseconds, as Redis' clock does.
             "window": limit.window_ms * 1_000,
-            "amount": 1 if counts_requests else amounts.get(limit.counts, 0),
+            "amount": 1 if counts_requests else amounts.of(limit.counts),
             "is_reserved": not counts_requests,
             # A key that goes on while it is refused pays with its own requests, but never with those of its
             # project or organization.

@@ -220,7 +220,8 @@ def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_credit:
         money, lacks = "Your organization's prepaid credit", "does not cover"
     else:
-        scope, period = error.budget.scope, error.budget.period
+        # Here and where budgets have other words, all of a key is unpacked: another part must be said, too.
+        scope, _, period, _ = error.budget
         money = f"{_HOLDERS[scope]} budget" + ("" if period == "ever" else f" of this {period}")
         lacks = "has no room for"
     if error.is_in_flight:

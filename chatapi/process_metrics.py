@@ -70,30 +70,33 @@ class Counter:
         self.series[key] = self.series.get(key, 0.0) + number
 
 
-ADMISSION = Histogram(
-    "chatapi_admission_seconds",
-    "Our own time before the queue: from a request's head to its job in the queue.",
-    LATENCY_S,
+# Each is named where it is listed: what is not listed would never be published.
+HISTOGRAMS: Final = (
+    ADMISSION := Histogram(
+        "chatapi_admission_seconds",
+        "Our own time before the queue: from a request's head to its job in the queue.",
+        LATENCY_S,
+    ),
+    QUEUE_WAIT := Histogram(
+        "chatapi_queue_wait_seconds", "From admission until a worker has claimed a generation.", LATENCY_S
+    ),
+    FIRST_TOKEN := Histogram(
+        "chatapi_first_token_seconds", "From the claim to the first token.", LATENCY_S, "model"
+    ),
+    BETWEEN_TOKENS := Histogram(
+        "chatapi_between_tokens_seconds", "Mean time between a generation's tokens.", PER_TOKEN_S, "model"
+    ),
+    SETTLEMENT := Histogram(
+        "chatapi_settlement_seconds",
+        "Our own time after the answer: from the upstream's end to the commit of the charge.",
+        LATENCY_S,
+    ),
 )
-QUEUE_WAIT = Histogram(
-    "chatapi_queue_wait_seconds", "From admission until a worker has claimed a generation.", LATENCY_S
+COUNTERS: Final = (
+    DELIVERY_ATTEMPTS := Counter(
+        "chatapi_delivery_attempts", "Attempts to deliver an event, by how they ended.", "kind", "outcome"
+    ),
 )
-FIRST_TOKEN = Histogram(
-    "chatapi_first_token_seconds", "From the claim to the first token.", LATENCY_S, "model"
-)
-BETWEEN_TOKENS = Histogram(
-    "chatapi_between_tokens_seconds", "Mean time between a generation's tokens.", PER_TOKEN_S, "model"
-)
-SETTLEMENT = Histogram(
-    "chatapi_settlement_seconds",
-    "Our own time after the answer: from the upstream's end to the commit of the charge.",
-    LATENCY_S,
-)
-DELIVERY_ATTEMPTS = Counter(
-    "chatapi_delivery_attempts", "Attempts to deliver an event, by how they ended.", "kind", "outcome"
-)
-COUNTERS: Final = (DELIVERY_ATTEMPTS,)
-HISTOGRAMS: Final = (ADMISSION, QUEUE_WAIT, FIRST_TOKEN, BETWEEN_TOKENS, SETTLEMENT)
 
 
 class Gauge(NamedTuple):

@@ -114,9 +114,11 @@ class RateLimit(models.Model):
 
     @property
     def limits(self) -> list[Limit]:
-        """Return the limits that are set, as values."""
+        """Return the limits that are set, as the values that requests take from."""
+        if self.end_user is not None:
+            return self.limits_of(self.scope, self.end_user.project_id, self.end_user.name)
         scope_id = self.organization_id or self.project_id or self.api_key_id
-        assert scope_id is not None, "the database sees to it"
+        assert scope_id is not None, "a constraint of the table: each row has one owner"
         return self.limits_of(self.scope, scope_id)
 
     def limits_of(self, scope: str, scope_id: int, name: str = "") -> list[Limit]:

@@ -2,6 +2,9 @@
 
 A request ends after `TIME_LIMIT_S` and `MAX_BYTES`, follows no redirect, and goes to public addresses by
 HTTPS only, unless the operator allows private addresses.
+
+Two names are private: `_new_conn` of urllib3 (as in 2.8) and `_content` of requests (as in 2.34). Tests of
+addresses, long and slow answers in `tests/chatapi/test_identity_provider_settings.py` fail without them.
 """
 
 import ssl

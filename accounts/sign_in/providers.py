@@ -57,10 +57,9 @@ def admit(provider: IdentityProvider, known: User | None, claims: Mapping[str, A
     address = _address(provider, claims)
     with transaction.atomic():
         person = known or _person(provider, address)
-        own = {address} if person._state.adding else {person.email.lower()}
         if person.is_staff or person.is_superuser:
             raise Refused("Operators of this service do not sign in through an organization's provider.")
-        if {domain_of(each) for each in own} - _domains(provider):
+        if domain_of(person.email) not in _domains(provider):
             raise Refused("Your account here has an address of another domain.")
         _give_place(provider, person, _role(provider, claims), is_first=known is None)
         if person.email.lower() == address:

@@ -68,12 +68,15 @@ class Credit(Struct, frozen=True):
     available_nanodollars: int
 
 
+_COUNTS = {each: "concurrent_requests" if each is Counts.RUNNING else each.value for each in Counts}
+
+
 class RateLimit(Struct, frozen=True):
     """The most in a minute or a day, or at the same time; of one model, or of all if `model` is null."""
 
     scope: Literal["organization", "project", "key"]
     model: str | None
-    counts: Literal["requests", "tokens", "concurrent_requests"]
+    counts: Annotated[str, Meta(extra_json_schema={"enum": list(_COUNTS.values())})]
     per: Window | None
     limit: int
 
@@ -269,13 +272,11 @@ def key(
 
 
 def _rate_limit(limit: Limit) -> RateLimit:
-    is_running = limit.counts is Counts.RUNNING
     return RateLimit(
-        # mypy does not see that both strings are among the words that `RateLimit` allows.
-        scope=limit.scope,  # type: ignore[arg-type]
+        scope=limit.scope,  # type: ignore[arg-type]  # a key has no limits of its end users
         model=limit.model or None,
-        counts="concurrent_requests" if is_running else limit.counts.value,  # type: ignore[arg-type]
-        per=None if is_running else WINDOWS[limit.window_ms],
+        counts=_COUNTS[limit.counts],
+        per=WINDOWS[limit.window_ms] if limit.window_ms else None,
         limit=limit.most,
     )
 
@@ -317,11 +318,11 @@ def receipt(row: Generation) -> Receipt:
 
 
 def _budget(each: spending.Spending) -> Budget:
-    limit = each.limit_nanodollars
+    limit, (scope, _, period, period_start) = each.limit_nanodollars, each.key
     return Budget(
-        scope=each.key.scope,  # type: ignore[arg-type]
-        period=each.key.period,  # type: ignore[arg-type]
-        period_start=each.key.period_start,
+        scope=scope,  # type: ignore[arg-type]
+        period=period,  # type: ignore[arg-type]
+        period_start=period_start,
         limit_usd=None if limit is None else to_usd(limit),
         limit_nanodollars=limit,
         posted_usd=to_usd(each.posted_nanodollars),

@@ -103,7 +103,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         of_project = Q(project=project_id) | Q(api_key__project=project_id) | Q(end_user__project=project_id)
         rows = rows.filter(of_project)
     found, links = newest_first(request, rows, PAGE, partial(console.url, "rate_limits", project=project_id))
-    used = _used([limit for row in found if not row.each_end_user for limit in _limits(row)])
+    used = _used([limit for row in found if not row.each_end_user for limit in row.limits])
     context = {
         "title": "Rate limits",
         "lines": [_line(console, row, used) for row in found],
@@ -202,7 +202,7 @@ def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) ->
     set_numbers = [each for each in RateLimit.NUMBERS if getattr(row, each) is not None]
     numbers = [
         Number(_TITLES[each], getattr(row, each), (used or {}).get(limit))
-        for each, limit in zip(set_numbers, _limits(row), strict=True)
+        for each, limit in zip(set_numbers, row.limits, strict=True)
     ]
     kind = row.scope.replace("_", " ")
     return Line(
@@ -212,13 +212,6 @@ def _line(console: Console, row: RateLimit, used: Mapping[Limit, int] | None) ->
         numbers,
         _may_change(console, row),
     )
-
-
-def _limits(row: RateLimit) -> list[Limit]:
-    """Return the numbers that are set, as the values that requests take from."""
-    if row.end_user is not None:
-        return row.limits_of("end_user", row.end_user.project_id, row.end_user.name)
-    return row.limits
 
 
 def _used(limits: Sequence[Limit]) -> Mapping[Limit, int] | None:

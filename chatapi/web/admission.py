@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from accounts import end_users
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
-from accounts.limits import NOTHING_USED, Counts, Limit
+from accounts.limits import NOTHING_USED, Amounts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.catalog import CatalogModel
@@ -149,7 +149,7 @@ async def _take_from_limits(
             request.caller,
             exchange.id,
             model=request.model.id,
-            amounts={Counts.TOKENS: admission.most_tokens},
+            amounts=Amounts(tokens=admission.most_tokens),
             more=more,
             fallbacks=[each.model for each in admission.fallbacks],
         )

@@ -41,7 +41,7 @@ async def count_tokens(exchange: Exchange) -> None:
     summary = request.summary
     more = await end_user_limits(services, request.caller, summary.end_user)
     reservation = await services.rates.take(
-        request.caller, exchange.id, model=request.model.id, amounts={}, more=more
+        request.caller, exchange.id, model=request.model.id, amounts=NOTHING_USED, more=more
     )
     exchange.is_counted = True
     services.in_background(services.rates.release(reservation, NOTHING_USED))

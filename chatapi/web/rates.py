@@ -33,7 +33,7 @@ EndOf = Callable[[UUID], Awaitable[reports.End | None]]
 
 def used_amounts(prompt_tokens: int, completion_tokens: int) -> Amounts:
     """Return what a request with this usage takes from its limits."""
-    return {Counts.TOKENS: prompt_tokens + completion_tokens}
+    return Amounts(tokens=prompt_tokens + completion_tokens)
 
 
 class _Full(NamedTuple):

@@ -7,7 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit
+from accounts.limits import DAY_MS, MINUTE_MS, Amounts, Counts, Limit
 from accounts.rate_limits import RateLimits, Reservation
 from tests.chatapi.worker.processes import Valkey
 
@@ -37,12 +37,12 @@ class LimitClient:
     async def take(
         self, *known: Limit, model: str = "small", tokens: int = 10, generation_id: UUID | None = None
     ) -> Reservation:
-        amounts = {Counts.TOKENS: tokens}
+        amounts = Amounts(tokens=tokens)
         return await self.rate_limits.take(known, generation_id or uuid4(), model=model, amounts=amounts)
 
     async def release(self, reservation: Reservation, used_tokens: int | None) -> None:
         """End a request that used so many tokens; None: nobody knows how many."""
-        used = None if used_tokens is None else {Counts.TOKENS: used_tokens}
+        used = None if used_tokens is None else Amounts(tokens=used_tokens)
         await self.rate_limits.release(reservation, used)
 
     async def refusal(self, *known: Limit, model: str = "small", tokens: int = 10) -> RateLimited:

@@ -9,7 +9,7 @@ import sys
 from uuid import uuid4
 
 from accounts.errors import RateLimited
-from accounts.limits import MINUTE_MS, Counts, Limit
+from accounts.limits import MINUTE_MS, NOTHING_USED, Counts, Limit
 from accounts.rate_limits import RateLimits
 from chatapi.redis_client import connect
 
@@ -24,7 +24,7 @@ async def main(socket: str, prefix: str, most: int) -> int:
     taken = refused = 0
     while refused < 100:
         try:
-            await rate_limits.take([limit], uuid4(), model="small", amounts={})
+            await rate_limits.take([limit], uuid4(), model="small", amounts=NOTHING_USED)
             taken += 1
         except RateLimited:
             refused += 1

@@ -41,8 +41,9 @@ def test_the_own_row_of_a_model_comes_first_then_the_projects_then_the_organizat
     RateLimit.objects.create(project=alice.project, each_end_user=True, requests_per_day=2)
     assert limits(alice, "ann") == {("", "requests", 2), ("m", "tokens", 9)}
     ann = EndUser.objects.create(project=alice.project, name="ann")
-    RateLimit.objects.create(end_user=ann, concurrent_requests=3)
+    row = RateLimit.objects.create(end_user=ann, concurrent_requests=3)
     assert limits(alice, "ann") == {("", "running", 3), ("m", "tokens", 9)}
+    assert row.limits == end_users.limits(alice.project.pk, "ann", ())
     assert limits(alice, "bob") == {("", "requests", 2), ("m", "tokens", 9)}
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 from uuid import uuid4
 
 import pytest
@@ -20,7 +20,7 @@ from redis.exceptions import RedisError
 from accounts import rate_limits as module
 from accounts import redis_time_limit
 from accounts.errors import RateLimited
-from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, Counts, Limit
+from accounts.limits import DAY_MS, HIGHEST, MINUTE_MS, NOTHING_USED, Amounts, Counts, Limit
 from accounts.rate_limits import Ask, Operation, RateLimits, Reservation, Run
 from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
@@ -86,7 +86,9 @@ async def test_two_hundred_at_once_can_share_round_trips(redis: Redis) -> None:
         return Batch(counted)
 
     rate_limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS, share=share)
-    waiting = [rate_limits.take([running(60)], uuid4(), model="small", amounts={}) for _ in range(200)]
+    waiting = [
+        rate_limits.take([running(60)], uuid4(), model="small", amounts=NOTHING_USED) for _ in range(200)
+    ]
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert sum(isinstance(result, Reservation) for result in results) == 60
     assert round_trips == [200]
@@ -188,21 +190,25 @@ async def test_unused_tokens_are_given_back(client: LimitClient) -> None:
     assert await client.remaining(tokens(1_000)) == 700
 
 
+class TwoAmounts(NamedTuple):
+    """Amounts of a service that also counts pictures."""
+
+    tokens: int
+    pictures: int
+
+    def of(self, counts: Counts) -> int:
+        return {"tokens": self.tokens, "pictures": self.pictures}[counts]
+
+
 async def test_each_amount_is_taken_and_given_back_by_itself(client: LimitClient) -> None:
     pictures = Limit("key", 1, "", cast(Counts, "pictures"), 10, DAY_MS)
-    limits, amounts = (tokens(1_000), pictures), {Counts.TOKENS: 800, pictures.counts: 4}
+    limits, amounts = (tokens(1_000), pictures), cast(Amounts, TwoAmounts(tokens=800, pictures=4))
     taken = await client.rate_limits.take(limits, uuid4(), model="small", amounts=amounts)
     assert [status.remaining for status in taken.statuses] == [200, 6]
-    await client.rate_limits.release(taken, {Counts.TOKENS: 300, pictures.counts: 1})
-    assert [await client.remaining(limit) for limit in limits] == [700, 9]
-
-
-async def test_an_amount_of_which_the_use_is_not_known_stays_taken(client: LimitClient) -> None:
-    pictures = Limit("key", 1, "", cast(Counts, "pictures"), 10, DAY_MS)
-    limits, amounts = (tokens(1_000), pictures), {Counts.TOKENS: 800, pictures.counts: 4}
-    taken = await client.rate_limits.take(limits, uuid4(), model="small", amounts=amounts)
-    await client.rate_limits.release(taken, {Counts.TOKENS: 300})
-    assert [await client.remaining(limit) for limit in limits] == [700, 6]
+    await client.rate_limits.release(taken, cast(Amounts, TwoAmounts(tokens=300, pictures=1)))
+    nothing = cast(Amounts, TwoAmounts(tokens=0, pictures=0))
+    taken = await client.rate_limits.take(limits, uuid4(), model="small", amounts=nothing)
+    assert [status.remaining for status in taken.statuses] == [700, 9]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -249,8 +255,8 @@ async def test_a_full_redis_accepts_releases(client: LimitClient, redis: Redis, 
     shared = RateLimits(redis, client.prefix, lease_ms=LEASE_MS, share=Batch)
     await redis.config_set("maxmemory", "1")
     try:
-        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", amounts={Counts.TOKENS: 1}))
-        await asyncio.gather(taking, shared.release(taken, {Counts.TOKENS: 100}), return_exceptions=True)
+        taking = asyncio.create_task(shared.take(limits, uuid4(), model="small", amounts=Amounts(tokens=1)))
+        await asyncio.gather(taking, shared.release(taken, Amounts(tokens=100)), return_exceptions=True)
     finally:
         await redis.config_set("maxmemory", "0")
     assert await client.remaining(tokens(1_000)) >= 899
@@ -263,7 +269,7 @@ async def test_time_pays_for_what_was_taken_while_the_clock_of_redis_was_ahead(
     ahead = RateLimits(redis, client.prefix, lease_ms=LEASE_MS)
     ahead._script = redis.register_script(module._SCRIPT.replace("+ time[2]", "+ time[2] + 3600 * 1000000"))
     for _ in range(2):
-        await ahead.take([limit], uuid4(), model="small", amounts={Counts.TOKENS: 1})
+        await ahead.take([limit], uuid4(), model="small", amounts=Amounts(tokens=1))
     for key in await redis.keys(f"{client.prefix}*"):
         await redis.pexpire(key, 3_600_000)  # as it were, had the clock itself been ahead
     async with asyncio.timeout(5):
@@ -414,10 +420,10 @@ async def test_without_limits_nobody_is_asked() -> None:
     nowhere = connect("unix:///nowhere")
     rate_limits = RateLimits(nowhere, "test:", lease_ms=LEASE_MS)
     taken = await rate_limits.take(
-        [requests(1, model="large")], uuid4(), model="small", amounts={Counts.TOKENS: 10}
+        [requests(1, model="large")], uuid4(), model="small", amounts=Amounts(tokens=10)
     )
     assert (taken.headers(), taken.statuses) == ([], ())
-    await rate_limits.release(taken, {Counts.TOKENS: 5})
+    await rate_limits.release(taken, Amounts(tokens=5))
     await rate_limits.renew([taken])
 
 
@@ -431,7 +437,7 @@ async def test_a_redis_that_has_restarted_gets_the_script_again(client: LimitCli
 async def test_nothing_passes_when_redis_is_away() -> None:
     rate_limits = RateLimits(connect("unix:///nowhere"), "test:", lease_ms=LEASE_MS)
     with pytest.raises(RedisError):
-        await rate_limits.take([requests(1)], uuid4(), model="small", amounts={})
+        await rate_limits.take([requests(1)], uuid4(), model="small", amounts=NOTHING_USED)
 
 
 async def test_nothing_passes_when_redis_is_frozen(
@@ -441,7 +447,7 @@ async def test_nothing_passes_when_redis_is_frozen(
     valkey.client.client_pause(500)
     with pytest.raises(RedisError):
         await RateLimits(redis, "test:", lease_ms=LEASE_MS).take(
-            [requests(1)], uuid4(), model="small", amounts={}
+            [requests(1)], uuid4(), model="small", amounts=NOTHING_USED
         )
 
 

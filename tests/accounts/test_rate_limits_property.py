@@ -11,7 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from accounts.errors import RateLimited
-from accounts.limits import Counts, Limit
+from accounts.limits import Amounts, Counts, Limit
 from accounts.rate_limits import RateLimits, Reservation
 
 MOST, WINDOW_MS = 1_000, 100
@@ -58,7 +58,7 @@ class Story:
         before_us = await self._now_us()
         try:
             taken = await self.rate_limits.take(
-                [self.limit], uuid4(), model="small", amounts={Counts.TOKENS: tokens}
+                [self.limit], uuid4(), model="small", amounts=Amounts(tokens=tokens)
             )
         except RateLimited:
             return
@@ -69,7 +69,7 @@ class Story:
         self.dice.shuffle(self.running)
         for _ in range(self.dice.randint(0, len(self.running))):
             taken, will_use = self.running.pop()
-            await self.rate_limits.release(taken, {Counts.TOKENS: will_use})
+            await self.rate_limits.release(taken, Amounts(tokens=will_use))
 
     async def _now_us(self) -> int:
         seconds, us = await self.redis.time()

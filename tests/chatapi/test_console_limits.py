@@ -10,6 +10,7 @@ from pytest_django import Settings
 
 from accounts import keys
 from accounts.audit.models import AuditEntry
+from accounts.limits import NOTHING_USED
 from accounts.models import EndUser, Member, Project, RateLimit, Role
 from accounts.rate_limits import RateLimits
 from chatapi.models import ServedModel
@@ -274,7 +275,7 @@ def test_the_use_of_a_rate_limit_is_shown(
         async with connect(settings.BROKER_URL) as redis:
             shared = RateLimits(redis, settings.REDIS_KEY_PREFIX, lease_ms=60_000)
             for _ in range(3):
-                await shared.take(row.limits, uuid4(), model="small", amounts={})
+                await shared.take(row.limits, uuid4(), model="small", amounts=NOTHING_USED)
 
     asyncio.run(take())
     (line,) = client_of(alice.user).get(url(alice, "budgets/rate-limits")).context["lines"]

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from inspect import get_annotations, isfunction
 from itertools import chain
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -19,7 +21,7 @@ from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
 from usage.rollups import closing
-from usage.verification import checks, ledger_checks, seals
+from usage.verification import checks, invariants, issued_statements, ledger_checks, seals, sums
 from usage.verification.invariants import Difference
 from usage.verification.ledger_checks import Found
 
@@ -46,6 +48,18 @@ def found() -> tuple[int, str] | None:
     """Return the result that the Overview gets."""
     last = insights.health().last_check
     return (last.differences, last.first_difference) if last else None
+
+
+def test_every_check_is_made() -> None:
+    found = {
+        each
+        for module in (invariants, sums, issued_statements, seals)
+        for name, each in vars(module).items()
+        if isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_")
+        and get_annotations(each).get("return") == Iterator[Difference]
+    }  # fmt: skip
+    made: list[Any] = checks(None, datetime.max)
+    assert {getattr(each, "func", each) for each in made} == found
 
 
 def test_verifyledger_is_on_record(alice: Person) -> None:

@@ -133,7 +133,7 @@ class Ledger(RuleBasedStateMachine):
     def admit(self, key: int, size: int, price: Price, sent: Idempotency | None = None) -> UUID:
         wish = self._admission(self.keys[key], size, price, sent)
         day = local_day(self.now, wish.time_zone)
-        owners = BudgetOwners(self.organization.pk, self.keys[key].project_id, self.keys[key].pk)
+        owners = BudgetOwners(self.organization.pk, self.keys[key].project_id, self.keys[key].pk, None)
         ids = owners.budget_ids(day)
         known = self._known(wish)
         (result,) = ledger.admit(self.now, [wish])

@@ -10,8 +10,9 @@ nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -125,9 +126,15 @@ class Pulse:
 
     id: UUID
     fence: int
+    # From here on, each field is a column of the generation's row, which `beat` writes.
     completion_tokens: int
     deployment: str = ""
     """The deployment that it runs on; empty before the first one is asked."""
+
+
+_PULSE_FIELDS = tuple(field.name for field in fields(Pulse))
+_of_pulse = attrgetter(*_PULSE_FIELDS)
+_SET_PULSE = ", ".join(f"{name} = beat.new_{name}" for name in _PULSE_FIELDS[2:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +156,13 @@ def beat(now: datetime, items: Sequence[Beat]) -> list[set[UUID]]:
 def _beat(now: datetime, item: Beat) -> set[UUID]:
     values, parameters = rows_of_values(
         "beat",
-        ["target", "held", "tokens", "asked"],
-        [(pulse.id, pulse.fence, pulse.completion_tokens, pulse.deployment) for pulse in item.pulses],
+        [f"new_{name}" for name in _PULSE_FIELDS],
+        list(map(_of_pulse, item.pulses)),
     )
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g
-        SET lease_expires_at = %s, completion_tokens = beat.tokens, deployment = beat.asked
-        FROM beat WHERE g.id = beat.target AND g.fence = beat.held AND g.state = 'running'
+        SET lease_expires_at = %s, {_SET_PULSE}
+        FROM beat WHERE g.id = beat.new_id AND g.fence = beat.new_fence AND g.state = 'running'
         RETURNING id""",  # noqa: S608  the text is ours
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],
     )

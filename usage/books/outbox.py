@@ -77,15 +77,16 @@ def budget_events(
 ) -> list[NewEvent]:
     """Return the events of thresholds that a budget has reached at once; none if its owner is gone."""
     key = BudgetKey.parse(budget_id)
-    owner = owner_of(key.scope, key.scope_id)
+    scope, scope_id, period, period_start = key
+    owner = owner_of(scope, scope_id)
     if owner is None:
         return []
-    start = "" if key.period_start == EVER else str(key.period_start)
+    start = "" if period_start == EVER else str(period_start)
     data = {
-        "scope": key.scope,
-        "scope_id": str(key.scope_id),
+        "scope": scope,
+        "scope_id": str(scope_id),
         "name": owner.name,
-        "period": key.period,
+        "period": period,
         "period_start": start or None,
         "limit_usd": to_usd(abs(signed_limit_nanodollars)),
         "is_soft": signed_limit_nanodollars < 0,
@@ -97,7 +98,7 @@ def budget_events(
             EventKind.BUDGET,
             owner.organization_id,
             str(LimitKey.of(key)),
-            start or key.period,
+            start or period,
             threshold,
             data | {"threshold": threshold},
         )

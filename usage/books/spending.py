@@ -27,7 +27,7 @@ def now(*, organization_id: int, project_id: int, api_key_id: int, time_zone: st
 
     Spending of others in the organization appears only where it limits this key.
     """
-    owners = BudgetOwners(organization_id, project_id, api_key_id)
+    owners = BudgetOwners(organization_id, project_id, api_key_id, end_user_id=None)
     # The day of the database's clock, as in admissions: the process may run on a machine whose clock is
     # off. That clock is read in the same statement.
     here = timezone.now()

@@ -113,7 +113,7 @@ class BudgetOwners(NamedTuple):
     organization_id: int
     project_id: int
     api_key_id: int
-    end_user_id: int | None = None
+    end_user_id: int | None
     """None if the project does not count its end users."""
 
     @classmethod

@@ -59,15 +59,16 @@ class Line:
     def of(cls, use: LimitUse, above: str = "") -> "Line":
         """Return the line; `above` is the beginning of the name that the page has said already."""
         limit, most = use.limit, use.limit.limit_nanodollars
+        scope, _, period = limit.key
         posted, held = bar_parts(use.posted_nanodollars, use.pending_nanodollars, most)
         used = use.posted_nanodollars + use.pending_nanodollars
         resets_on = use.key.resets_on
         return cls(
             use,
             limit.owner_name.removeprefix(above),
-            _KINDS[Scope(limit.scope)],
-            PERIODS[Period(limit.period)],
-            _NOW[Period(limit.period)],
+            _KINDS[Scope(scope)],
+            PERIODS[Period(period)],
+            _NOW[Period(period)],
             f"{resets_on:%Y-%m-%d} 00:00" if resets_on else "never",
             None if most is None or use.is_of_each_end_user else fullness(used, most),
             posted,

@@ -3,7 +3,7 @@
 The chain is: the ledger equals its hours, hours their days (`sums`), days their items, items the statements.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -89,6 +89,17 @@ def statements_are_as_issued(since: datetime | None) -> Iterator[Difference]:
         before = row
 
 
+# What each column repeats of the content, as text.
+_REPEATED: Mapping[str, Callable[[StatementDocument], str]] = {
+    "organization_id": lambda made: made.organization_id,
+    "month": lambda made: f"{made.id}-01",
+    "charged_nanodollars": lambda made: str(made.totals.charged.nanodollars),
+    "closing_balance_nanodollars": lambda made: str(made.totals.closing_balance.nanodollars),
+}
+_COLUMNS = {column.attname for column in Statement._meta.concrete_fields}
+assert {*_REPEATED} == _COLUMNS - {"id", "content", "digest", "issued_at"}, "each other column is checked"
+
+
 def _differences(row: Statement, before: Statement | None) -> Iterator[tuple[str, str]]:
     """Yield what is expected of the statement and what is found instead."""
     digest = sha256(row.content.encode()).hexdigest()
@@ -99,10 +110,9 @@ def _differences(row: Statement, before: Statement | None) -> Iterator[tuple[str
     except msgspec.DecodeError as error:
         yield "a statement", f"content that can't be read: {error}"
         return
-    amounts = (row.charged_nanodollars, row.closing_balance_nanodollars)
-    columns = (str(row.organization_id), str(Month.of(row.month)), *amounts)
     totals = made.totals
-    inside = (made.organization_id, made.id, totals.charged.nanodollars, totals.closing_balance.nanodollars)
+    columns = tuple(str(getattr(row, name)) for name in _REPEATED)
+    inside = tuple(value(made) for value in _REPEATED.values())
     if columns != inside:
         yield f"the columns {inside}", f"{columns}"
     if before and Month.of(before.month).next != Month.of(row.month):

@@ -15,7 +15,7 @@ from accounts import access
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Project, ServiceAccount
 from chatapi.api.management import objects, requests
-from chatapi.api.management.operations import Operation
+from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_rows
 from chatapi.api.management.route import ManagementRoute, refuse
 from chatapi.api.views import caller_of
@@ -50,7 +50,7 @@ class AuditLogs(ManagementRoute):
 
     path = "audit_logs"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listAuditLogs", "List the audit log", "audit.view_auditentry", Page[objects.AuditLog],
             query=requests.AuditLogQuery,
             description="For keys with the role `owner`. The newest act is the first one.",

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from accounts import access, keys, roles
 from accounts.models import APIKey, Project, ServiceAccount
 from chatapi.api.management import objects, requests
-from chatapi.api.management.operations import Operation
+from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more
 from chatapi.api.views import caller_of, respond
@@ -27,7 +27,7 @@ class ProjectKeys(ManagementRoute):
 
     path = "projects/<str:project_id>/api_keys"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listProjectKeys", "List a project's API keys", "accounts.view_apikey", Page[objects.ProjectKey],
             query=requests.ProjectKeyListQuery,
             description="Without admin keys, which have a list of their own.",
@@ -46,15 +46,15 @@ class ProjectKeys(ManagementRoute):
 class ProjectKey(ManagementRoute):
     path = "projects/<str:project_id>/api_keys/<str:api_key_id>"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "retrieveProjectKey", "Show a project's API key", "accounts.view_apikey", objects.ProjectKey
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifyProjectKey", "Change the scopes and the expiry of a project's API key",
             "accounts.change_apikey", objects.ProjectKey,
             body=requests.ProjectKeyBody,
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteProjectKey", "Revoke a project's API key", "accounts.change_apikey", objects.Deleted
         ),
     }  # fmt: skip
@@ -91,12 +91,12 @@ class ProjectKey(ManagementRoute):
 class ServiceAccounts(ManagementRoute):
     path = "projects/<str:project_id>/service_accounts"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listServiceAccounts", "List a project's service accounts", "accounts.view_apikey",
             Page[objects.ServiceAccount],
             query=PageQuery,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "createServiceAccount", "Create a service account, with a key", "accounts.add_apikey",
             objects.NewServiceAccount,
             body=requests.ServiceAccountBody,
@@ -128,16 +128,16 @@ class ServiceAccounts(ManagementRoute):
 class OneServiceAccount(ManagementRoute):
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "retrieveServiceAccount", "Show a service account", "accounts.view_apikey", objects.ServiceAccount
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifyServiceAccount", "Rename a service account", "accounts.change_apikey",
             objects.ServiceAccount,
             body=requests.ServiceAccountChange,
             description="Its role is always `member`: admin keys manage the organization.",
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteServiceAccount", "Delete a service account and revoke its keys", "accounts.change_apikey",
             objects.Deleted,
         ),
@@ -168,7 +168,7 @@ class ServiceAccountKeys(ManagementRoute):
 
     path = "projects/<str:project_id>/service_accounts/<str:service_account_id>/api_keys"
     operations = {
-        "POST": Operation(
+        "POST": ManagementOperation(
             "createServiceAccountKey", "Create a key of a service account", "accounts.add_apikey",
             objects.NewKey,
             body=requests.ServiceAccountKeyBody,
@@ -190,11 +190,11 @@ class AdminKeys(ManagementRoute):
 
     path = "admin_api_keys"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listAdminKeys", "List the admin keys", "accounts.view_apikey", Page[objects.AdminKey],
             query=requests.AdminKeyListQuery,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
             body=requests.AdminKeyBody,
             description="It has the project, the role and the scopes of the calling key. `value`, its "
@@ -230,8 +230,12 @@ class AdminKeys(ManagementRoute):
 class AdminKey(ManagementRoute):
     path = "admin_api_keys/<str:key_id>"
     operations = {
-        "GET": Operation("retrieveAdminKey", "Show an admin key", "accounts.view_apikey", objects.AdminKey),
-        "DELETE": Operation("deleteAdminKey", "Revoke an admin key", roles.ADMINISTER_KEYS, objects.Deleted),
+        "GET": ManagementOperation(
+            "retrieveAdminKey", "Show an admin key", "accounts.view_apikey", objects.AdminKey
+        ),
+        "DELETE": ManagementOperation(
+            "deleteAdminKey", "Revoke an admin key", roles.ADMINISTER_KEYS, objects.Deleted
+        ),
     }
 
     def get(self, request: Request, key_id: str) -> Response:

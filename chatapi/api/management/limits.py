@@ -16,7 +16,7 @@ from accounts.limits import HIGHEST
 from accounts.models import Organization, Project, RateLimit
 from chatapi import errors
 from chatapi.api.management import objects, requests
-from chatapi.api.management.operations import Operation
+from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_items
 from chatapi.api.management.requests import NANODOLLARS_PER_CENT
 from chatapi.api.management.route import ManagementRoute, refuse
@@ -42,7 +42,7 @@ _PREFIX = "rl-"
 class RateLimits(ManagementRoute):
     path = "projects/<str:project_id>/rate_limits"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listRateLimits", "List a project's rate limits", "accounts.view_ratelimit",
             Page[objects.ProjectRateLimit],
             query=requests.RateLimitListQuery,
@@ -61,7 +61,7 @@ class OneRateLimit(ManagementRoute):
     # A model's name may contain slashes.
     path = "projects/<str:project_id>/rate_limits/<path:rate_limit_id>"
     operations = {
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifyRateLimit", "Change a project's rate limit", "accounts.change_ratelimit",
             objects.ProjectRateLimit,
             body=requests.RateLimitBody,
@@ -92,17 +92,17 @@ class OneRateLimit(ManagementRoute):
 class ProjectSpendLimit(ManagementRoute):
     path = "projects/<str:project_id>/spend_limit"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "retrieveProjectSpendLimit", "Show a project's monthly spend limit", "usage.view_budgetlimit",
             objects.ProjectSpendLimit,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifyProjectSpendLimit", "Set a project's monthly spend limit", "usage.change_budgetlimit",
             objects.ProjectSpendLimit,
             body=requests.SpendLimitBody,
             description="It refuses requests that it can't cover, from the next request on.",
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteProjectSpendLimit", "Remove a project's monthly spend limit", "usage.delete_budgetlimit",
             objects.Deleted,
         ),
@@ -144,16 +144,16 @@ class OrganizationSpendLimit(ManagementRoute):
 
     path = "spend_limit"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "retrieveSpendLimit", "Show the organization's monthly spend limit", "usage.view_budgetlimit",
             objects.OrganizationSpendLimit,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifySpendLimit", "Set the organization's monthly spend limit", "usage.change_budgetlimit",
             objects.OrganizationSpendLimit,
             description="Always refused: only the operator changes limits of an organization.",
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteSpendLimit", "Remove the organization's monthly spend limit", "usage.delete_budgetlimit",
             objects.Deleted,
             description="Always refused: only the operator changes limits of an organization.",

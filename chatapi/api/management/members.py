@@ -19,7 +19,7 @@ from accounts import access, invitations, memberships
 from accounts.models import Member, Organization, Role
 from chatapi import errors
 from chatapi.api.management import objects, requests
-from chatapi.api.management.operations import Operation
+from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
 from chatapi.api.views import caller_of, respond
@@ -32,7 +32,7 @@ class Users(ManagementRoute):
 
     path = "users"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listUsers", "List the members", "accounts.view_member", Page[objects.User],
             query=requests.UserListQuery,
         )
@@ -48,12 +48,12 @@ class Users(ManagementRoute):
 class User(ManagementRoute):
     path = "users/<str:user_id>"
     operations = {
-        "GET": Operation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
-        "POST": Operation(
+        "GET": ManagementOperation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
+        "POST": ManagementOperation(
             "modifyUser", "Change a member's role", "accounts.change_member", objects.User,
             body=requests.UserBody,
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteUser", "Remove a member from the organization", "accounts.delete_member", objects.Deleted,
             description="The organization's last owner can't be removed.",
         ),
@@ -87,13 +87,13 @@ class User(ManagementRoute):
 class ProjectUsers(ManagementRoute):
     path = "projects/<str:project_id>/users"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listProjectUsers", "List the members who see a project", "accounts.view_member",
             Page[objects.ProjectUser],
             query=PageQuery,
             description="They are those of the organization: a member sees all of its projects.",
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "createProjectUser", "Add a member to a project", "accounts.change_member", objects.ProjectUser,
             body=requests.ProjectUserBody,
             description="Changes nothing: a member sees all projects. Another role than the member has in "
@@ -125,17 +125,17 @@ class ProjectUsers(ManagementRoute):
 class ProjectUser(ManagementRoute):
     path = "projects/<str:project_id>/users/<str:user_id>"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "retrieveProjectUser", "Show a member who sees a project", "accounts.view_member",
             objects.ProjectUser,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifyProjectUser", "Change a member's role in a project", "accounts.change_member",
             objects.ProjectUser,
             body=requests.ProjectUserChange,
             description="Another role than the member has in the organization is refused.",
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteProjectUser", "Remove a member from a project", "accounts.delete_member", objects.Deleted,
             description="Always refused: a member sees all projects. Remove them from the organization.",
         ),
@@ -168,11 +168,11 @@ class Invites(ManagementRoute):
 
     path = "invites"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listInvites", "List the open invitations", "accounts.view_member", Page[objects.Invite],
             query=PageQuery,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=requests.InviteBody,
             description="Nothing is mailed: the answer has the path at which the person chooses a password.",
@@ -203,8 +203,10 @@ class Invite(ManagementRoute):
 
     path = "invites/<str:invite_id>"
     operations = {
-        "GET": Operation("retrieveInvite", "Show an invitation", "accounts.view_member", objects.Invite),
-        "DELETE": Operation(
+        "GET": ManagementOperation(
+            "retrieveInvite", "Show an invitation", "accounts.view_member", objects.Invite
+        ),
+        "DELETE": ManagementOperation(
             "deleteInvite", "Withdraw an invitation", "accounts.delete_member", objects.Deleted,
             description="An accepted one can't be withdrawn: remove the member.",
         ),

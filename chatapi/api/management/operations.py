@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ManagementOperation:
     """One method of a route."""
 
     id: str
@@ -21,5 +21,5 @@ class Operation:
     description: str = ""
 
 
-Operations = dict[str, Operation]
+Operations = dict[str, ManagementOperation]
 """By the method, in capitals."""

@@ -11,7 +11,7 @@ from accounts.model_lists import ModelsMode
 from accounts.models import Organization, Project
 from chatapi import errors
 from chatapi.api.management import objects, requests
-from chatapi.api.management.operations import Operation
+from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_rows
 from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
 from chatapi.api.views import caller_of, respond
@@ -22,11 +22,11 @@ from chatapi.wire.invalid_request import InvalidRequest
 class Projects(ManagementRoute):
     path = "projects"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "listProjects", "List the projects", "accounts.view_project", Page[objects.Project],
             query=requests.ProjectListQuery,
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "createProject", "Create a project", "accounts.add_project", objects.Project,
             body=requests.ProjectBody,
             description="Its name is unique in the organization.",
@@ -53,8 +53,10 @@ class Projects(ManagementRoute):
 class OneProject(ManagementRoute):
     path = "projects/<str:project_id>"
     operations = {
-        "GET": Operation("retrieveProject", "Show a project", "accounts.view_project", objects.Project),
-        "POST": Operation(
+        "GET": ManagementOperation(
+            "retrieveProject", "Show a project", "accounts.view_project", objects.Project
+        ),
+        "POST": ManagementOperation(
             "modifyProject", "Rename a project", "accounts.change_project", objects.Project,
             body=requests.ProjectBody,
         ),
@@ -74,7 +76,7 @@ class OneProject(ManagementRoute):
 class ProjectArchive(ManagementRoute):
     path = "projects/<str:project_id>/archive"
     operations = {
-        "POST": Operation(
+        "POST": ManagementOperation(
             "archiveProject", "Archive a project", "accounts.change_project", objects.Project,
             description="Its keys are refused within a second. Its page in the admin can make it active.",
         )
@@ -96,17 +98,17 @@ class ProjectArchive(ManagementRoute):
 class ProjectModelPermissions(ManagementRoute):
     path = "projects/<str:project_id>/model_permissions"
     operations = {
-        "GET": Operation(
+        "GET": ManagementOperation(
             "retrieveModelPermissions", "Show which models a project can use", "accounts.view_project",
             objects.ModelPermissions,
             description="Without a list, the answer is an empty `deny_list`.",
         ),
-        "POST": Operation(
+        "POST": ManagementOperation(
             "modifyModelPermissions", "Set which models a project can use", "accounts.change_project",
             objects.ModelPermissions,
             body=requests.ModelPermissionsBody,
         ),
-        "DELETE": Operation(
+        "DELETE": ManagementOperation(
             "deleteModelPermissions", "Let a project use all models", "accounts.change_project",
             objects.Deleted,
         ),

@@ -17,7 +17,7 @@ from accounts import access
 from accounts.authentication import Caller
 from accounts.models import KeyScope, Project
 from chatapi import errors
-from chatapi.api.management.operations import Operation, Operations
+from chatapi.api.management.operations import ManagementOperation, Operations
 from chatapi.api.views import ClientRoute, caller_of
 from chatapi.wire import json_guard
 from chatapi.wire.invalid_request import InvalidRequest, explain
@@ -33,7 +33,7 @@ class ManagementRoute(ClientRoute):
     http_method_names = ["get", "head", "post", "delete"]
     required_scope = KeyScope.MANAGEMENT
     operations: ClassVar[Operations]
-    operation: Operation
+    operation: ManagementOperation
     """The one that the request's method names."""
     path: ClassVar[str]
     """The path behind `/v1/organization/`, in Django's words."""

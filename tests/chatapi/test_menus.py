@@ -1,0 +1,49 @@
+"""Every page of the console and of the admin is in the menu, or below a page that is."""
+
+import re
+from urllib.parse import urlsplit
+
+from django.contrib import admin
+from django.urls import URLPattern, reverse
+
+from chatapi.console import tenancy
+from chatapi.console.urls import _of_organization
+from chatapi.pages import admin_urls
+from chatapi.pages.theme import THEME
+from tests.chatapi.test_console_access import TABLE
+
+SIDEBAR = {
+    urlsplit(str(item["link"])).path for group in THEME["SIDEBAR"]["navigation"] for item in group["items"]
+}
+# Buttons of the lists lead to them.
+BY_BUTTON = {"credit_grant", "credit_refund", "prices", "catalog_import", "catalog_export"}
+
+
+def test_every_page_of_the_console_is_in_its_menu_or_below() -> None:
+    routes = {str(route.name): str(route.pattern) for route in _of_organization}
+    menu = {routes[page.name] for page in tenancy._PAGES}
+    read = {name for name, (reader, _) in TABLE.items() if reader}
+    apart = {name for name in read if re.split(r"[/.]", routes[name])[0] not in menu}
+    # The first leads to the start; the switcher of projects leads to the second.
+    assert apart == {"home_of", "new_project"}
+
+
+def test_every_page_of_the_admin_is_in_its_menu_or_below() -> None:
+    apart = {
+        str(route.name)
+        for route in admin_urls.urls()
+        if "<" not in str(route.pattern)
+        and not any(each in SIDEBAR for each in (f"/admin/{route.pattern}", f"/admin/{_above(route)}/"))
+    }
+    assert apart == BY_BUTTON
+
+
+def _above(route: URLPattern) -> str:
+    return str(route.pattern).partition("/")[0]
+
+
+def test_every_list_of_the_admin_is_in_its_menu() -> None:
+    names = {f"{model._meta.app_label}_{model._meta.model_name}" for model in admin.site._registry}
+    apart = {name for name in names if reverse(f"admin:{name}_changelist") not in SIDEBAR}
+    # Budgets and Requests are pages of their own, which lead to these.
+    assert apart == {"usage_budget", "usage_budgetlimit", "usage_generation"}
