@@ -15,7 +15,6 @@ from accounts.models import KeyScope
 from chatapi import errors
 from chatapi.api.views import ClientRoute, caller_of, respond
 from chatapi.wire.invalid_request import InvalidRequest
-from usage.database.clock import database_now
 from usage.models import Statement
 from usage.statements import reading
 from usage.statements.document import Money
@@ -87,7 +86,7 @@ class StatementOfMonth(ClientRoute):
         rows = access.managed_by(caller, Statement.objects.all())
         organization = access.own_key(caller).project.organization
         month = Month.parse(period)
-        found = month and reading.read(rows, organization, month, database_now())
+        found = month and reading.read(rows, organization, month)
         if not found:
             raise errors.object_not_found("statement", "period")
         file = file_of(found, file_format)

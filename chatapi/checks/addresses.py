@@ -29,6 +29,7 @@ REDIS_URLS = {
     "BROKER_URL": "CHATAPI_BROKER_URL",
     "STREAMS_URL": "CHATAPI_STREAMS_URL",
 }
+_OTHERS = ("BROKER_URL", "STREAMS_URL")
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 # The only values of these parameters of a rediss:// URL with which a certificate is verified.
 VERIFYING = {"ssl_cert_reqs": "required", "ssl_check_hostname": "true"}
@@ -49,7 +50,7 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that the clients can open the Redis URLs."""
     return [
         checks.Error(
-            f"{where} must be a Redis URL.",
+            f"{where} must be a Redis URL.{_same_as(where)}",
             hint="Use redis://HOST:PORT, rediss:// or unix:///PATH, and %2C for a comma in a password. "
             "Sentinel and Cluster are not supported.",
             id="chatapi.E004",
@@ -60,14 +61,24 @@ def check_redis_urls(**_: Any) -> Sequence[checks.CheckMessage]:
 
 
 def _redis_urls() -> list[tuple[str, str]]:
-    """Return each Redis URL behind the words that name it, which have no secret of it."""
+    """Return each Redis URL once, behind the words that name it, which have no secret of it."""
     urls = stream_urls()
-    single = [name for name in REDIS_URLS if name != "STREAMS_URL" or len(urls) == 1]
+    single = ["REDIS_URL", *(name for name in _OTHERS if getattr(settings, name) != settings.REDIS_URL)]
+    single = [name for name in single if name != "STREAMS_URL" or len(urls) == 1]
     return [(REDIS_URLS[name], getattr(settings, name)) for name in single] + [
         (f"CHATAPI_STREAMS_URL: server {number} ({without_secrets(url) or 'empty'})", url)
         for number, url in enumerate(urls)
         if len(urls) > 1
     ]
+
+
+def _same_as(where: str) -> str:
+    """Return a sentence on the other servers that REDIS_URL names, which is most often all of them."""
+    same = [REDIS_URLS[name] for name in _OTHERS if getattr(settings, name) == settings.REDIS_URL]
+    if where != "REDIS_URL" or not same:
+        return ""
+    verb = "are" if len(same) > 1 else "is"
+    return f" {' and '.join(same)} {verb} the same."
 
 
 @checks.register(CHECK_TAG)

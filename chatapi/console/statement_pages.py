@@ -7,7 +7,6 @@ from django.views.decorators.http import require_safe
 
 from accounts import access
 from chatapi.console.tenancy import Console, page, render
-from usage.database.clock import database_now
 from usage.models import Statement
 from usage.pages.statement_pages import PAGE, PERMISSION, context_of, download, read_period
 from usage.statements.formats import FORMATS
@@ -33,7 +32,7 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     months = [Month.of(row.month) for row in found[:PAGE]]
     context |= {
         "rows": list(zip(found, months, strict=False)),
-        "previews": [] if before else open_months(database_now()),
+        "previews": [] if before else open_months(),
         "older_url": console.url("statements", after=months[-1]) if len(found) > PAGE else "",
         "newest_url": console.url("statements") if before else "",
     }

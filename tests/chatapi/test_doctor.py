@@ -62,6 +62,22 @@ def test_an_installation_that_is_right_exits_with_0(service: Installation) -> No
     assert not any(key in done.stdout for key in service.keys.values())
 
 
+def test_a_redis_url_that_is_none_is_reported_once_with_what_depends_on_it(service: Installation) -> None:
+    usual = service.environment
+    others = {
+        name: value for name, value in usual.items() if not name.endswith(("BROKER_URL", "STREAMS_URL"))
+    }
+    service.environment = others | {"REDIS_URL": "localhost:6379"}
+    try:
+        done = service.manage("doctor", "--no-upstreams")
+    finally:
+        service.environment = usual
+    assert (done.returncode, done.stderr) == (1, "")
+    wrong = [line for line in done.stdout.splitlines() if line.startswith("WRONG")]
+    text = "REDIS_URL must be a Redis URL. CHATAPI_BROKER_URL and CHATAPI_STREAMS_URL are the same."
+    assert wrong == [f"WRONG    settings      {text}"]
+
+
 def test_a_database_that_is_away_is_named_with_the_reason_and_the_remedy(service: Installation) -> None:
     usual = service.environment
     service.environment = usual | {"DATABASE_URL": "postgres://chatapi@127.0.0.1:1/chatapi"}

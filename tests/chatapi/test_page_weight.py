@@ -30,6 +30,7 @@ from tests.cast import PRICE, Person, admit, join, run
 from tests.chatapi import test_access_matrix, test_console_access
 from tests.fake_stripe import Stripe
 from usage.books import prices
+from usage.insights import generation_list
 from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
 from usage.rollups import closing, refused_requests
 from usage.rollups.refused_requests import Refusal
@@ -76,6 +77,10 @@ ADMIN_VIEWS = {
         "days=30&key={key}",
         "days=30&model=small",
         *GROUPED,
+        # Owners that are not of each other.
+        "days=30&group=error&organization={another}&project={project}",
+        "days=30&group=error&organization={another}&key={key}",
+        "days=30&group=error&organization={another}&project={another_project}&key={key}",
     ),
     "requests": ("outcome=any_error", "days=7&time=settled", "project={project}", "key={key}"),
 }
@@ -194,11 +199,14 @@ def views(paths: dict[str, str], more: dict[str, tuple[str, ...]], **values: obj
 def owners_of(alice: Person) -> dict[str, object]:
     """Return the values of the views' parameters."""
     pair = urlencode({"": f"team={team_of(1)}"})[1:]
+    another = Project.objects.exclude(organization=alice.project.organization_id).earliest("pk")
     return {
         "organization": alice.project.organization_id,
         "project": alice.project.pk,
         "key": alice.api_key.pk,
         "pair": pair,
+        "another": another.organization_id,
+        "another_project": another.pk,
     }
 
 
@@ -207,6 +215,7 @@ def team_of(number: int) -> str:
     return f"team {number} ".ljust(512, "x")
 
 
+@pytest.mark.usefixtures("charlie")
 @pytest.mark.parametrize("who", ["operator", "owner"])
 def test_every_page_of_the_admin_is_small_and_asks_little(
     acme: Organization, alice: Person, bob: Person, small: ServedModel, root: Client, who: str
@@ -239,6 +248,26 @@ def test_every_page_of_the_console_is_small_and_asks_little(
     of_all = BudgetLimit.objects.get(scope="organization", scope_id=acme.pk)
     paths["budget of the organization"] = f"/console/{acme.pk}/budgets/{of_all.pk}"
     wrong = measure(client_of(alice.user), views(paths, CONSOLE_VIEWS, **owners_of(alice)))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("charlie")
+@pytest.mark.parametrize("role", Role.values)
+def test_a_search_that_stops_early_asks_little(
+    acme: Organization, alice: Person, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    monkeypatch.setattr(generation_list, "SEARCHED", 5)
+    for _ in range(10):
+        run(alice)
+    Member.objects.filter(user=alice.user).update(role=role)
+    paths = {"requests": "/admin/requests/", "console": f"/console/{acme.pk}/requests"}
+    searches = tuple(
+        f"days=7&time=settled&{owner}{narrowed}"
+        for owner in ("", "project={project}", "key={key}", "project={project}&key={key}")
+        for narrowed in ("", "&error=error_1", "&outcome=failed&end_user=somebody")
+    )
+    found = views(paths, dict.fromkeys(paths, searches), **owners_of(alice))
+    wrong = measure(client_of(alice.user), found)
     assert not wrong, "\n".join(wrong)
 
 

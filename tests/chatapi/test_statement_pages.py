@@ -2,7 +2,7 @@
 
 import random
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,7 +14,7 @@ from accounts.audit.models import AuditEntry
 from chatapi.console import statement_pages as console_pages
 from tests.admin_pages import client_of, shown, text
 from tests.cast import Person
-from tests.usage.billing_months import NOW, START, close_all, set_clock, set_prices, use
+from tests.usage.billing_months import START, close_all, set_clock, set_prices, use
 from usage.models import Statement
 from usage.pages import statement_pages
 from usage.verification import seals
@@ -25,7 +25,6 @@ PATH = "/admin/statements/"
 @pytest.fixture
 def used(alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Acme and Umbrella use the service in two months that are over."""
-    monkeypatch.setattr(statement_pages, "database_now", lambda: NOW)
     set_clock(monkeypatch)
     chance = random.Random(1)
     set_prices(chance, [alice.api_key])
@@ -131,7 +130,6 @@ def test_first_use_says_when_there_will_be_one(db: None, root: Client, alice: Pe
 def test_the_console_has_the_organizations_statements_and_no_others(
     acme_path: str, alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console_pages, "database_now", lambda: NOW)
     monkeypatch.setattr(console_pages, "PAGE", 1)
     client, row = client_of(alice.user), Statement.objects.filter(organization__name="Acme").earliest("month")
     home = f"/console/{alice.project.organization_id}/statements"
@@ -154,3 +152,22 @@ def test_the_console_has_the_organizations_statements_and_no_others(
     for path in ("", "/2026-01", "/2026-01.pdf"):
         assert client_of(charlie.user).get(home + path).status_code == 404
     assert "After: " in text(client.get(f"{home}?after=x"), status=400)
+
+
+@pytest.mark.django_db(transaction=True)  # which counts the statements of transactions, too
+def test_the_preview_of_a_month_that_is_being_closed_asks_little(
+    alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = datetime(2026, 3, 1, 0, 30, tzinfo=UTC)
+    set_clock(monkeypatch, now)
+    chance = random.Random(1)
+    set_prices(chance, [alice.api_key])
+    for days in (0, 20, 31.5, 32.01):
+        use(chance, alice.api_key, START + timedelta(days=days), completion=100)
+    close_all()
+    owner, client = alice.project.organization_id, client_of(alice.user)
+    for path in (f"/console/{owner}/statements/2026-02", f"{PATH}{owner}/2026-02"):
+        with CaptureQueriesContext(connection) as queries:
+            page = text(client.get(path))
+        assert "Preview, as of 2026-03-01 00:00 UTC." in page
+        assert len(queries) <= 12, "\n".join(each["sql"] for each in queries)

@@ -13,7 +13,6 @@ import pypdfium2  # type: ignore[import-untyped]  # it brings no types
 import pytest
 
 from accounts.models import APIKey
-from chatapi.api import statements
 from tests.cast import Person
 from tests.usage.billing_months import NOTE, NOW, START, close_all, set_clock, set_prices, use
 from usage.books import corrections, credit
@@ -30,7 +29,6 @@ def boss(alice: Person, monkeypatch: pytest.MonkeyPatch) -> Person:
     chance = random.Random(1)
     set_prices(chance, [alice.api_key])
     set_clock(monkeypatch)
-    monkeypatch.setattr(statements, "database_now", lambda: NOW)
     for moment in (START, START + timedelta(days=20), NOW - timedelta(hours=1)):
         use(chance, alice.api_key, moment, completion=200)
     credit.grant(alice.project.organization, 10**9, NOTE)

@@ -17,11 +17,12 @@ from usage.books import corrections, credit, ledger, prices
 from usage.books.corrections import Correction
 from usage.books.credit import Note
 from usage.books.prices import History
+from usage.database.sql import db_value
 from usage.errors import NotBooked
 from usage.models import CHARGED, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.rollups import closing
-from usage.statements import issuing, itemizing
+from usage.statements import issuing, itemizing, reading
 
 START = datetime(2026, 1, 28, tzinfo=UTC)
 NOW = datetime(2026, 3, 3, 15, 20, tzinfo=UTC)
@@ -32,9 +33,10 @@ NOTE = Note("story", "test")
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: datetime = NOW) -> None:
-    """Make it this time for all that closes days and months, and for bookings."""
+    """Make it this time for all that closes and shows months, and for bookings."""
     for module in (closing, issuing, credit, corrections):
         monkeypatch.setattr(module, "database_now", lambda: now)
+    monkeypatch.setattr(reading, "clock_in_statement", lambda: ("%s", [db_value(now)]))
 
 
 def close_all() -> None:

@@ -237,7 +237,7 @@ def test_issuing_again_changes_nothing(key: APIKey) -> None:
 def test_an_issued_statement_is_read_while_days_are_itemized_anew(key: APIKey) -> None:
     close_all()
     ItemizedDay.objects.filter(day__gte=FEBRUARY.first_day).delete()
-    found = reading.read(Statement.objects.all(), key.project.organization, FEBRUARY, NOW)
+    found = reading.read(Statement.objects.all(), key.project.organization, FEBRUARY)
     assert found is not None
     assert found.document.status == "closed"
     assert found.row == Statement.objects.get(month=FEBRUARY.first_day)

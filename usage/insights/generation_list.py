@@ -129,11 +129,10 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:
     """Return the filters of the requests that were admitted in the range."""
-    columns = filters.by_column()
-    if filters.project_id is not None and filters.home_id is not None:
-        columns.setdefault("organization_id", filters.home_id)
     return RequestFilters(
-        **columns,
+        **filters.by_column(),
+        home_id=filters.home_id,
+        is_void=filters.is_void,
         error=filters.error,
         metadata=filters.metadata,
         since=over.start,
@@ -312,6 +311,8 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
     None if no request can match, because the key is not of the project or the organization, or there is no
     such project.
     """
+    if filters.is_void:
+        return None
     organization_id = filters.organization_id
     if filters.api_key_id is not None:
         keys = APIKey.objects.filter(pk=filters.api_key_id)
@@ -321,9 +322,13 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         is_possible = is_alone or keys.exists()
         return replace(filters, organization_id=None, project_id=None) if is_possible else None
     if filters.project_id is not None and organization_id is None:
-        home = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True).first()
-        return None if home is None else _with_stored_name(replace(filters, organization_id=home))
+        home_id = filters.home_id or _home_of(filters.project_id)
+        return None if home_id is None else _with_stored_name(replace(filters, organization_id=home_id))
     return _with_stored_name(filters)
+
+
+def _home_of(project_id: int) -> int | None:
+    return Project.objects.filter(pk=project_id).values_list("organization_id", flat=True).first()
 
 
 def _with_stored_name(filters: RequestFilters) -> RequestFilters:

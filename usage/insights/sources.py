@@ -31,7 +31,7 @@ _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
 # Fields that are no columns of rollups.
-_NO_COLUMNS = ("error", "metadata", "metadata_key", "home_id")
+_NO_COLUMNS = ("error", "metadata", "metadata_key", "home_id", "is_void")
 
 # SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
 _MAX_PARTS = 400
@@ -61,6 +61,8 @@ class Filters:
     """The key by whose values a report is grouped."""
     home_id: int | None = None
     """The organization of the project, if it is known: lists of requests need not look it up then."""
+    is_void: bool = False
+    """Whether it is known that the owners are not of each other, so that no request matches."""
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
         """Return the rows that match; their model must have these columns."""

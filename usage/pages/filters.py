@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,7 @@ from usage.models import Outcome
 from usage.models.generations import ANY_ERROR
 from usage.pages.links import ADMIN, Choice, Pages, page_url, usual_ranges
 
+Filtering = TypeVar("Filtering", bound=Filters)
 # The most options of a list; beyond it a name is typed, and the browser offers matches.
 MAX_OPTIONS = 100
 RANGE = ("days", "start", "end")
@@ -349,6 +350,21 @@ class UsageFilterForm(forms.Form):
             column: self.cleaned_data[_PARAMETERS.get(column, column)] for column in (*_PARAMETERS, *names)
         }
         return {column: None if value == "" else value for column, value in found.items()}
+
+    def with_known_owners(self, filters: Filtering) -> Filtering:
+        """Return the filters with the organization of the project, or without the owners of the key: less is
+        looked up then.
+        """
+        organization_id, project_id = filters.organization_id, filters.project_id
+        if (key := self.row("key")) is not None:
+            home_id = key.project.organization_id
+            if project_id in (None, key.project_id) and organization_id in (None, home_id):
+                return replace(filters, project_id=None, organization_id=None)
+            return replace(filters, is_void=True)
+        if (project := self.row("project")) is not None:
+            home_id = project.organization_id
+            return replace(filters, home_id=home_id, is_void=organization_id not in (None, home_id))
+        return filters
 
     @cached_property
     def own_organizations(self) -> Sequence[Organization]:

@@ -189,21 +189,7 @@ class OverviewForm(UsageFilterForm):
     @cached_property
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
-        return insights.newest_settled(self.over, self._with_known_owners(super().filters))
-
-    def _with_known_owners(self, filters: Filters) -> Filters:
-        """Return the filters with the organization of the project, or without the owners of the key: less is
-        looked up then.
-        """
-        if filters.api_key_id is None:
-            is_alone = filters.project_id is not None and filters.organization_id is None
-            project = self.row("project") if is_alone else None
-            return replace(filters, home_id=project.organization_id) if project else filters
-        key = self.row("key")
-        if key is None or filters.project_id not in (None, key.project_id):
-            return filters
-        is_own = filters.organization_id in (None, key.project.organization_id)
-        return replace(filters, project_id=None, organization_id=None) if is_own else filters
+        return insights.newest_settled(self.over, self.with_known_owners(super().filters))
 
     @property
     def shown_key(self) -> str:
@@ -240,7 +226,7 @@ class OverviewForm(UsageFilterForm):
         """Return what the chart shows: of the newest requests if the rollups know too little."""
         is_of_requests = request_sums.are_needed(self.group_by, self.filters)
         newest = self.newest if is_of_requests else None
-        return SumsSpec(self.over, self.group_by, self._with_known_owners(self.filters), newest)
+        return SumsSpec(self.over, self.group_by, self.with_known_owners(self.filters), newest)
 
     def newest_since(self) -> datetime | None:
         """Return how far back the chart reaches if it has the newest requests of the range only."""

@@ -77,7 +77,7 @@ class RequestsForm(UsageFilterForm):
     @property
     def filters(self) -> RequestFilters:
         data = self.cleaned_data
-        return RequestFilters(
+        filters = RequestFilters(
             **self._columns(
                 "model", "outcome", "error", "metadata", "endpoint", "dialect", "deployment", "end_user", "id"
             ),
@@ -89,6 +89,7 @@ class RequestsForm(UsageFilterForm):
             max_nanodollars=data["max"],
             sort=data["sort"] or "newest",
         )
+        return self.with_known_owners(filters)
 
     def offer_choices(self, endpoints: Iterable[str], dialects: Iterable[str]) -> None:
         """Read the options of each list; projects and keys are those of the chosen organization."""

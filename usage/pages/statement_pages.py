@@ -14,7 +14,6 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.models import Organization
 from accounts.pages.admin_site import admin_page
-from usage.database.clock import database_now
 from usage.formatting import time_span
 from usage.models import Statement
 from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, text_field
@@ -112,7 +111,7 @@ def read_period(organization: Organization, period: str) -> Reading:
     """Return the organization's statement or preview of a month such as "2026-10"; raises `Http404`."""
     month = Month.parse(period)
     rows = access.belonging_to(organization.pk, Statement.objects.all())
-    found = month and reading.read(rows, organization, month, database_now())
+    found = month and reading.read(rows, organization, month)
     if found is None:
         raise Http404("There is no such statement.")
     return found
@@ -172,5 +171,5 @@ def _previews(
     """Return the organizations, and each of their months that are not closed."""
     if organization_id is not None:
         organizations = organizations.filter(pk=organization_id)
-    months = reading.open_months(database_now())
+    months = reading.open_months()
     return [(each, month) for each in organizations[:MAX_PREVIEWS] for month in months]

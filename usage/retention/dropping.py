@@ -1,6 +1,6 @@
 """Exporting and dropping of the generations that were settled before a day, in steps that can be resumed.
 
-1. `prepare` checks that nothing speaks against it. Nothing is written.
+1. `period_of` and `prepare` check that nothing speaks against it. Nothing is written.
 2. `export` writes an export of the period with its generations into a folder beside the final one, and
    renames it when all of it is on the disk. Then it checks the export, as `verifyexport` does, and compares
    it with the books.
@@ -63,8 +63,10 @@ def unfinished() -> RetentionHorizon | None:
     return RetentionHorizon.objects.filter(finished_at=None).order_by("day").first()
 
 
-def prepare(job: DropJob) -> Preparation | None:
-    """Return what the job would do, None if nothing is left to drop; raises `NotDropped` with reasons."""
+def period_of(job: DropJob) -> ExportSpec | None:
+    """Return what the job would export, None if it is dropped already; raises `NotDropped` for a day that is
+    too late, and for a folder that is in use.
+    """
     newest = (database_now() - MIN_AGE).date()
     if job.day > newest:
         raise NotDropped(
@@ -79,7 +81,11 @@ def prepare(job: DropJob) -> Preparation | None:
     # An export in the folder may be one of an earlier run, which `export` then compares with the books.
     if is_used and not (folder / exporting.MANIFEST).exists():
         raise NotDropped(f"{folder} is in use: give a folder that is not there yet.")
-    spec = ExportSpec(midnight(after), midnight(job.day), None, "ndjson", has_generations=True)
+    return ExportSpec(midnight(after), midnight(job.day), None, "ndjson", has_generations=True)
+
+
+def prepare(spec: ExportSpec) -> Preparation | None:
+    """Return what would be dropped, None if it is nothing; raises `NotDropped` with reasons."""
     with snapshot():
         generations = spec.entries.filter(kind=Kind.CHARGE).count()
         if not generations:

@@ -1,14 +1,16 @@
 """Statements to be read: those that are issued, and previews of the months that are not closed."""
 
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import NamedTuple
 
 from django.db.models import QuerySet
 
 from accounts.models import Organization
+from usage.database.clock import clock_in_statement
+from usage.database.sql import db_value, fetch_all, to_date, to_datetime
 from usage.models import LedgerSeal, Statement
-from usage.rollups.closed_days import midnight
-from usage.statements import document, itemizing
+from usage.rollups.closed_days import DAY, midnight
+from usage.statements import document
 from usage.statements.document import StatementDocument
 from usage.statements.month import Month
 from usage.statements.preview import preview
@@ -23,28 +25,50 @@ class Reading(NamedTuple):
     row: Statement | None = None
 
 
-def read(
-    rows: QuerySet[Statement], organization: Organization, month: Month, now: datetime
-) -> Reading | None:
+class _Progress(NamedTuple):
+    """How far the closing of months has come."""
+
+    now: datetime
+    itemized_until: date | None
+    """The day before which all days are itemized; None if there is none."""
+    statement_id: int | None
+
+    @classmethod
+    def read(cls, organization_id: int | None = None, month: Month | None = None) -> "_Progress":
+        """Return the progress, and the id of the organization's statement if one is issued."""
+        now_sql, own = clock_in_statement()
+        (row,) = fetch_all(
+            f"""SELECT {now_sql}, (SELECT MAX(day) FROM usage_itemizedday),
+                (SELECT id FROM usage_statement WHERE organization_id = %s AND month = %s)""",  # noqa: S608  ours
+            [*own, organization_id, month and db_value(month.first_day)],
+        )
+        now, last, statement_id = row
+        until = to_date(last) + DAY if last else None
+        return cls(to_datetime(now).replace(tzinfo=UTC), until, statement_id)
+
+    @property
+    def open_months(self) -> list[Month]:
+        current = Month.of(self.now)
+        is_last_closed = self.itemized_until is None or midnight(self.itemized_until) >= current.start
+        return [current] if is_last_closed else [current, current.previous]
+
+
+def read(rows: QuerySet[Statement], organization: Organization, month: Month) -> Reading | None:
     """Return the organization's statement among the rows, or the preview; None if there is neither."""
-    # The current month has none. The last one may have been issued and yet be open: while days are itemized
-    # anew.
-    if month != Month.of(now):
-        row = rows.filter(organization=organization, month=month.first_day).first()
-        if row is not None:
-            return Reading(document.decode(row.content), row.content, row)
-        if month not in open_months(now):
-            return None
-    made = preview(organization, month, now)
+    progress = _Progress.read(organization.pk, month)
+    # A month may have been issued and yet be open: while days are itemized anew.
+    if progress.statement_id is not None:
+        row = rows.filter(pk=progress.statement_id).first()
+        return Reading(document.decode(row.content), row.content, row) if row else None
+    if month not in progress.open_months:
+        return None
+    made = preview(organization, month, progress.now)
     return Reading(made, document.encode(made))
 
 
-def open_months(now: datetime) -> list[Month]:
+def open_months() -> list[Month]:
     """Return the months that are not closed: the current one, and for about an hour the one before."""
-    current = Month.of(now)
-    until = itemizing.itemized_until()
-    is_last_closed = until is None or midnight(until) >= current.start
-    return [current] if is_last_closed else [current, current.previous]
+    return _Progress.read().open_months
 
 
 def last_sealed_id() -> int:

@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
+from chatapi.checks.addresses import check_redis_urls
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.doctor import configuration, models, notifications, stores
 from chatapi.doctor.finding import Finding, Level, wrong
@@ -61,9 +62,11 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
             yield from found
     if has_database:
         yield from _explained("replica", stores.check_replica)
-    redis = list(stores.check_redis())
+    # URLs that are none are reported among the settings.
+    has_urls = not check_redis_urls()
+    redis = list(stores.check_redis()) if has_urls else []
     yield from redis
-    if all(each.level is not Level.WRONG for each in redis):
+    if has_urls and all(each.level is not Level.WRONG for each in redis):
         yield from _explained("Redis", lambda: [stores.check_redis_clock()])
         yield from _explained("Redis", lambda: [stores.check_processes()])
     yield from configuration.check_proxies()

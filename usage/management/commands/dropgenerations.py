@@ -62,8 +62,10 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _do(self, job: DropJob, *, is_dry_run: bool) -> None:
-        self._say("Checking the books …")
-        ready = dropping.prepare(job)
+        ready = None
+        if (spec := dropping.period_of(job)) is not None:
+            self._say("Checking the books …")
+            ready = dropping.prepare(spec)
         if ready is None:
             self._say(f"There is nothing to drop before {job.day}.")
             return
