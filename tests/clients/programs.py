@@ -72,7 +72,9 @@ def python(script: str) -> Command:
 
 def guide_example(installation: Installation, guide: str, language: str) -> str:
     """Return the first example of docs/GUIDE.md in that language, with a reader's address, key and model."""
-    code = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "docs" / f"{guide}.md").read_text(), _LINES)[0]
+    code: str = re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / "docs" / f"{guide}.md").read_text(), _LINES
+    )[0]
     reader = {
         "http://127.0.0.1:8000": installation.url,
         "ck_live_…": installation.keys["live"],
@@ -85,7 +87,9 @@ def guide_example(installation: Installation, guide: str, language: str) -> str:
 
 def output_of(command: Command, **arguments: Any) -> str:
     """Return what the command prints; fails if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **arguments)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, **arguments
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
