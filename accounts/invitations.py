@@ -23,7 +23,8 @@ from accounts.authentication import Caller, look_up_id
 from accounts.errors import AccountsError
 from accounts.memberships import is_invited
 from accounts.models import APIKey, KeyScope, Member, Role
-from accounts.sign_in import attempts
+from accounts.sign_in import attempts, mail
+from accounts.sign_in.form import network_of, refuse_for, unless_unavailable
 from accounts.sign_in.mail import absolute_url
 
 _TOO_MANY = f"At most {attempts.MAX_INVITATIONS} people are invited in ten minutes. Try again later."
@@ -96,10 +97,23 @@ def _key_may_send(api_key_id: int, person: User) -> bool:
     return is_free and places == [caller.organization_id]
 
 
-def link(request: HttpRequest, person: User, *, is_mailed: bool = False) -> str:
+def link(request: HttpRequest, person: User) -> str:
     """Return the absolute URL at which the person chooses a password, while the sender may still send it."""
-    sender = f"{request.user.pk}{_MAILED if is_mailed else ''}"
-    return absolute_url(request, _path(sender, person))
+    return absolute_url(request, _path(f"{request.user.pk}", person))
+
+
+def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> bool | None:
+    """Mail the invitation, from the key's caller or from the person who is signed in; return whether a server
+    took it, and None without a server or an address. Raises `TooMany`.
+    """
+    address = member.user.email
+    if not address or not settings.SENDS_EMAIL:
+        return None
+    with unless_unavailable():
+        refuse_for(attempts.mail_wait_ms(address, network_of(request)))
+    sender = f"{_KEY}{caller.api_key_id}{_MAILED}" if caller else f"{request.user.pk}{_MAILED}"
+    url = absolute_url(request, _path(sender, member.user))
+    return mail.send("invitation", address, url=url, member=member, sender=sender_named(sender))
 
 
 def confirms_address(token: str) -> bool:
@@ -108,12 +122,12 @@ def confirms_address(token: str) -> bool:
 
 
 def sender_named(token: str) -> str:
-    """Return the name of the person or API key that a valid token is from."""
+    """Return the name of the person or API key that a valid token, or the beginning of one, is from."""
     known = _SENDER.fullmatch(token.partition(".")[0])
     if known is None:
         return ""
     if known[1]:
-        return f"the API key {APIKey.objects.filter(pk=known[2]).values_list('name', flat=True).first()}"
+        return f"API key {APIKey.objects.filter(pk=known[2]).values_list('name', flat=True).first()}"
     person = User.objects.filter(pk=known[2]).first()
     return (person.get_full_name() or person.get_username()) if person else ""
 
@@ -134,7 +148,7 @@ class _Tokens(PasswordResetTokenGenerator):
     key_salt = "accounts.invitations"
 
     def __init__(self, sender: str) -> None:
-        """`sender` is a person's id, `key-` with an API key's, or a person's with `-mail`."""
+        """`sender` is a person's id, or `key-` with an API key's; in mail, `-mail` follows."""
         super().__init__()
         self._sender = sender
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients import programs
 from tests.curl import needs_curl
 from tests.installation import ROOT, Installation
 
@@ -89,12 +90,11 @@ def test_the_shell_examples_work(service: Installation, document: Path, tmp_path
 
 @pytest.mark.parametrize("document", ["quickstart", "messages"])
 def test_the_python_example_works(service: Installation, document: str) -> None:
-    code = re.findall(
-        r"^```python\n(.*?)^```", (ROOT / "docs" / f"{document}.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    here = code[0].replace("http://127.0.0.1:8000", service.url).replace("ck_live_…", service.keys["live"])
-    done = subprocess.run(
-        [sys.executable, "-c", here], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    code = programs.guide_example(service, document, "python")
+    assert programs.output_of([sys.executable, "-c", code]).strip()
+
+
+def test_the_node_example_works(service: Installation) -> None:
+    code = programs.guide_example(service, "quickstart", "js")
+    command: programs.Command = [programs.NODE, "--input-type=module", "--eval", code]
+    assert programs.output_of(command, cwd=programs.node_packages("openai_node")) == "Hello!"

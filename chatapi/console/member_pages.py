@@ -13,8 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access, invitations, memberships, roles
 from accounts.audit import recorder
 from accounts.models import Member, Role
-from accounts.sign_in import attempts, mail
-from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
+from accounts.sign_in.form import TooMany
 from chatapi.console.tenancy import Console, page, render
 from usage.pages.filters import is_id
 
@@ -120,26 +119,15 @@ def invite(request: HttpRequest, console: Console) -> HttpResponse:
 
 
 def _mail(request: HttpRequest, member: Member) -> None:
-    """Mail the invitation to a person with an address."""
-    if not member.user.email or not settings.SENDS_EMAIL:
-        return
-    sender: Any = request.user
+    """Mail the invitation to a person with an address, and say whether that worked."""
     try:
-        with unless_unavailable():
-            refuse_for(attempts.mail_wait_ms(member.user.email, network_of(request)))
+        is_sent = invitations.send(request, member)
     except TooMany:
         messages.error(request, "Too many mails were sent. Copy the link instead.")
         return
-    is_sent = mail.send(
-        "invitation",
-        member.user.email,
-        url=invitations.link(request, member.user, is_mailed=True),
-        member=member,
-        sender=sender.get_full_name() or sender.get_username(),
-    )
     if is_sent:
         messages.success(request, f"The invitation was mailed to {member.user.email}.")
-    else:
+    elif is_sent is False:
         messages.error(request, "The mail could not be sent. Copy the link instead.")
 
 

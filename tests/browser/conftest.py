@@ -37,7 +37,7 @@ from django.contrib.auth.models import User
 from accounts.models import Member, Organization
 for name, organization, role in (
     ("ada", "Globex", "owner"), ("vic", "Globex", "viewer"),
-    ("tess", "Tests", "owner"), ("tess", "Hooli", "admin"),
+    ("ira", "Initech", "owner"), ("tess", "Tests", "owner"), ("tess", "Hooli", "admin"),
 ):
     user, is_new = User.objects.get_or_create(username=name)
     if is_new:

@@ -63,6 +63,7 @@ def test_a_new_organization_gets_to_its_first_request(
 ) -> None:
     sign_in(page, installation, "ada")
     expect(page).to_have_url(f"{installation.url}/console/{ids['Globex']}/start")
+    expect(page.locator("#step-project")).not_to_contain_text("Done")
     page.get_by_role("link", name="New project").click()
     page.get_by_label("Name").fill("website")
     page.keyboard.press("Enter")
@@ -79,7 +80,8 @@ def test_a_new_organization_gets_to_its_first_request(
     expect(page.get_by_text("$5.00")).to_be_visible()
     assert secret not in page.content()
     page.goto(f"{installation.url}/console/{ids['Globex']}/start")
-    expect(page.locator("#step-key")).to_contain_text("Done")
+    for step in ("project", "key"):
+        expect(page.locator(f"#step-{step}")).to_contain_text("Done")
     with (
         client_of(installation, secret) as client,
         client.chat.completions.create(
@@ -128,6 +130,19 @@ def test_members_are_invited_and_come_in_by_their_link(
     expect(page.get_by_text("bert is no longer a member.")).to_be_visible()
     page.get_by_role("link", name="Audit log").click()
     expect(page.get_by_role("row", name=re.compile("ada.*deleted")).first).to_be_visible()
+
+
+def test_an_invitation_ticks_itself_off(page: Page, installation: Installation, ids: dict[str, int]) -> None:
+    sign_in(page, installation, "ira")
+    step = page.locator("#step-invitation")
+    expect(step).to_be_visible()
+    expect(step).not_to_contain_text("Done")
+    step.get_by_role("link").click()
+    page.get_by_label("User name").fill("ivo")
+    page.get_by_role("button", name="Invite").click()
+    expect(page.get_by_label("Link")).to_be_visible()
+    page.goto(f"{installation.url}/console/{ids['Initech']}/start")
+    expect(step).to_contain_text("Done")
 
 
 @pytest.fixture(scope="module")

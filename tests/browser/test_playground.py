@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -35,11 +36,51 @@ def part(page: Page, name: str, column: int = 0) -> Locator:
     return page.locator(f"[data-part={name}]").nth(column)
 
 
+ECHO = """
+[[models]]
+id = "sandbox-echo"
+context_window = 8192
+max_output_tokens = 1024
+price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
+deployments = [{ name = "sandbox", engine = "sandbox" }]
+"""
+RECORDED = """
+[[models]]
+id = "recorded"
+context_window = 8192
+max_output_tokens = 1024
+price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
+deployments = [{ name = "upstream", engine = "openai_compatible", base_url = "URL/v1" }]
+"""
+
+
+def serve(installation: Installation, model: str, catalog: str) -> str:
+    path = installation.folder / f"{model}.toml"
+    path.write_text(catalog)
+    done = installation.manage("loadcatalog", str(path))
+    assert done.returncode == 0, done.stderr
+    return model
+
+
+@pytest.fixture
+def echo(installation: Installation) -> str:
+    """Serve a model that repeats the last message."""
+    return serve(installation, "sandbox-echo", ECHO)
+
+
+@pytest.fixture
+def recorded(installation: Installation) -> str:
+    """Serve a model whose upstream records what it is asked."""
+    installation.script("recorded", tokens=5)
+    return serve(installation, "recorded", RECORDED.replace("URL", installation.upstream_url))
+
+
 @pytest.mark.parametrize(
     ("protocol", "dialect", "end"),
     [
         ("chat", "openai", "data: [DONE]"),
         ("chat", "bitseek", '"finish_reason":"stop"'),
+        ("chat", "opentoken", "data: [DONE]"),
         ("responses", "", "event: response.completed"),
         ("messages", "", "event: message_stop"),
         ("completions", "llama", "data: [DONE]"),
@@ -76,12 +117,14 @@ def test_the_playground_streams_and_its_request_is_charged_like_any_other(
 def test_the_playground_stops_two_models_at_once(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:
+    another = serve(installation, "another", ECHO.replace("sandbox-echo", "another"))
     open_playground(page, installation, ids, "sandbox")
-    page.get_by_label("Second model").select_option("sandbox")
+    page.get_by_label("Second model").select_option(another)
     page.get_by_label("Text of the message").fill("hello [sandbox tokens=900 delay_ms=50]")
     page.get_by_role("button", name="Send").click()
     for column in (0, 1):
         expect(part(page, "amount", column)).to_contain_text("≥ $0.0000", timeout=15_000)
+    assert [part(page, "model", column).inner_text() for column in (0, 1)] == ["sandbox", another]
     left, right = (part(page, "amount", column).bounding_box() for column in (0, 1))
     assert left is not None
     assert right is not None
@@ -116,26 +159,6 @@ def test_the_playground_sends_tools_and_schemas_and_names_the_field_that_is_wron
     expect(part(page, "answer")).to_contain_text('"seats"', timeout=15_000)
 
 
-ECHO = """
-[[models]]
-id = "sandbox-echo"
-context_window = 8192
-max_output_tokens = 1024
-price = { input_per_mtok = "1", cached_input_per_mtok = "0.5", output_per_mtok = "2" }
-deployments = [{ name = "sandbox", engine = "sandbox" }]
-"""
-
-
-@pytest.fixture
-def echo(installation: Installation) -> str:
-    """Serve a model that repeats the last message."""
-    catalog = installation.folder / "echo.toml"
-    catalog.write_text(ECHO)
-    done = installation.manage("loadcatalog", str(catalog))
-    assert done.returncode == 0, done.stderr
-    return "sandbox-echo"
-
-
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
 def test_the_playgrounds_code_sends_the_same_request(
     page: Page, installation: Installation, ids: dict[str, int], echo: str, protocol: str
@@ -148,6 +171,13 @@ def test_the_playgrounds_code_sends_the_same_request(
     page.get_by_text("Parameters", exact=True).click()
     page.get_by_label("temperature").fill("0.25")
     expect(page.locator("#python")).to_contain_text("0.25")
+    for language, output in outputs_of_code(page, installation, protocol).items():
+        said = output if language != "curl" else _said(output)
+        assert prompt in said
+
+
+def outputs_of_code(page: Page, installation: Installation, protocol: str) -> dict[str, str]:
+    """Run the page's code in each language; return what it prints."""
     key = installation.keys["live"]
     code = {
         language: (page.locator(f"#{language}").text_content() or "").replace("YOUR_KEY", key)
@@ -159,12 +189,95 @@ def test_the_playgrounds_code_sends_the_same_request(
         "node": [programs.NODE, "--input-type=module", "--eval", code["node"]],
     }
     package = "anthropic_node" if protocol == "messages" else "openai_node"
+    outputs = {}
     for language, command in commands.items():
         folder = programs.node_packages(package) if language == "node" else None
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        said = done.stdout if language != "curl" else _said(done.stdout)
-        assert prompt in said
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs[language] = done.stdout
+    return outputs
+
+
+PARAMETERS = {"temperature": "0.25", "top_p": "0.5", "max_tokens": "17", "seed": "3"}
+SENT: dict[str, Any] = {"temperature": 0.25, "top_p": 0.5}
+OF_PROTOCOL: dict[str, dict[str, Any]] = {
+    "chat": {"seed": 3, "stop": ["END", "STOP"]},
+    "responses": {},
+    "messages": {"stop": ["END", "STOP"]},
+}
+
+
+@pytest.mark.parametrize("protocol", list(OF_PROTOCOL))
+def test_page_and_code_send_the_whole_conversation_with_all_parameters(
+    page: Page, installation: Installation, ids: dict[str, int], recorded: str, protocol: str
+) -> None:
+    """What the upstream is asked is compared, byte for byte of its JSON."""
+    open_playground(page, installation, ids, recorded)
+    page.get_by_label("Protocol").select_option(protocol)
+    fill_conversation(page)
+    page.get_by_text("Parameters", exact=True).click()
+    for name, value in PARAMETERS.items():
+        if page.locator(f"#{name}").is_visible():
+            page.locator(f"#{name}").fill(value)
+    if page.locator("#stop_sequences").is_visible():
+        page.locator("#stop_sequences").fill("END\nSTOP")
+    page.get_by_text("Tools", exact=True).click()
+    page.get_by_label("tools").fill(TOOLS)
+    page.get_by_text("JSON schema", exact=True).click()
+    page.get_by_label("schema of the answer").fill(SCHEMA)
+    expect(page.locator("#curl")).to_contain_text("additionalProperties")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    (body,) = bodies = [each["body"] for each in installation.calls(recorded)][-1:]
+    assert [(each["role"], each["content"]) for each in body["messages"]] == [
+        ("system", "Be brief."),
+        ("user", "One?"),
+        ("assistant", "Two."),
+        ("user", "Three?"),
+    ]
+    wanted = SENT | OF_PROTOCOL[protocol]
+    assert {name: body.get(name) for name in wanted} == wanted
+    assert 17 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+    assert body["tools"][0]["function"]["name"] == "weather"
+    assert body["response_format"]["json_schema"]["schema"] == json.loads(SCHEMA)
+    outputs_of_code(page, installation, protocol)
+    bodies += [each["body"] for each in installation.calls(recorded)][-3:]
+    assert bodies == [body] * 4
+
+
+def fill_conversation(page: Page) -> None:
+    """Write a system prompt and three messages, and remove a fourth."""
+    page.get_by_label("System prompt").fill("Be brief.")
+    for _ in range(3):
+        page.get_by_role("button", name="Add a message").click()
+    texts, roles = page.get_by_label("Text of the message"), page.get_by_label("Role of the message")
+    for place, text in enumerate(("One?", "Two.", "Never?", "Three?")):
+        texts.nth(place).fill(text)
+    roles.nth(1).select_option("assistant")
+    page.get_by_role("button", name="Remove").nth(2).click()
+    expect(texts).to_have_count(3)
+
+
+OTHER_PROJECT = """
+from accounts.keys import get_or_create_project
+print(get_or_create_project("Tests", "elsewhere").pk)
+"""
+
+
+def test_the_project_that_is_chosen_is_charged(
+    page: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    made = installation.manage("shell", "--no-imports", "-c", OTHER_PROJECT)
+    assert made.returncode == 0, made.stderr
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Project").select_option("elsewhere")
+    page.get_by_label("Text of the message").fill("hello [sandbox tokens=12]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+    amount = part(page, "amount").inner_text()
+    page.goto(f"{installation.url}/console/{ids['Tests']}/overview?group=project")
+    row = page.get_by_role("row", name="elsewhere")
+    expect(row.locator(f"[title='{amount}']")).to_be_visible()
 
 
 def _said(stream: str) -> str:

@@ -1,6 +1,8 @@
 """Statements in a browser: found in two clicks, readable on a phone and in the dark, and printed alone."""
 
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pypdfium2  # type: ignore[import-untyped]  # it brings no types
@@ -91,9 +93,19 @@ def test_a_preview_says_so_and_fits_a_phone(page: Page, installation: Installati
     shot(page, "preview")
 
 
-def test_it_prints_without_the_admin(page: Page, installation: Installation, tmp_path: Path) -> None:
+def open_latest_in_console(page: Page, installation: Installation) -> None:
+    """Open what the organization's people see."""
     open_latest(page, installation)
-    expect(page.get_by_role("heading", name="Statement Co")).to_be_visible()
+    organization, month = re.findall(r"/statements/(\d+)/([\d-]+)", page.url)[0]
+    page.goto(f"{installation.url}/console/{organization}/statements/{month}")
+
+
+@pytest.mark.parametrize("open_it", [open_latest, open_latest_in_console])
+def test_it_prints_alone(
+    page: Page, installation: Installation, open_it: Callable[[Page, Installation], None]
+) -> None:
+    open_it(page, installation)
+    expect(page.get_by_role("heading", name="Statement Co,")).to_be_visible()
     pdf = page.pdf(format="A4")
     document = pypdfium2.PdfDocument(pdf)
     text = "\n".join(each.get_textpage().get_text_bounded() for each in document)

@@ -20,6 +20,7 @@ from openai import OpenAI
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.conftest import OPERATOR, PASSPHRASE, PASSWORD, enter, watched
+from tests.browser.history import HISTORY
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("tasks"), pytest.mark.timeout(240)]
@@ -29,41 +30,6 @@ const count = () => { sessionStorage.clicks = Number(sessionStorage.clicks ?? 0)
 addEventListener("click", (event) => { if (event.isTrusted && event.detail) count(); }, true);
 addEventListener("change", (event) => { if (event.target.tagName === "SELECT") count(); }, true);
 """
-# Yesterday's requests, the last month's, a limit that is nearly spent, and a colleague without an invitation.
-HISTORY = """
-import json, random
-from uuid import UUID
-from datetime import timedelta
-from django.contrib.auth.models import User
-from accounts.models import Member
-from chatapi import identity
-from tests.usage.billing_months import FIRST_PRICE, close_all, keys_of, use
-from usage.books import prices
-from usage.database.clock import database_now
-from usage.models import BudgetLimit
-chance, now = random.Random(1), database_now()
-def spend(key, moment, completion):
-    # Ids are UUIDv7, which begin with their time.
-    begun = int(moment.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62
-    identity.new_id = lambda: UUID(int=begun | chance.getrandbits(62))
-    use(chance, key, moment, completion=completion)
-keys = keys_of("History Co")
-for model in ("small", "large"):
-    prices.change(model, FIRST_PRICE, now - timedelta(days=90))
-yesterday = now.replace(hour=0, minute=30, second=0, microsecond=0) - timedelta(hours=12)
-for number in range(6):
-    spend(keys[number % 2], yesterday + timedelta(minutes=number), 100 * number + 1)
-last_month = now.replace(day=1) - timedelta(days=5)
-for number in range(4):
-    spend(keys[0], last_month + timedelta(hours=number), 200)
-spend(keys[0], now - timedelta(seconds=1), 300)
-close_all()
-owner = {"scope": "project", "scope_id": keys[0].project_id}
-BudgetLimit.objects.create(**owner, period="ever", limit_nanodollars=10**7)
-user = User.objects.create_user("ada", password="PASSPHRASE")
-Member.objects.create(organization=keys[0].project.organization, user=user, role="owner")
-print(json.dumps({"organization": keys[0].project.organization_id}))
-""".replace("PASSPHRASE", PASSPHRASE)
 SLOW = "hello [sandbox tokens=400 delay_ms=50]"
 
 
@@ -76,7 +42,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         for script in (OPERATOR, HISTORY):
             made = house.manage("shell", "--no-imports", "-c", script)
             assert made.returncode == 0, made.stderr
-        house.organization = json.loads(made.stdout)["organization"]  # type: ignore[attr-defined]
+        house.history = json.loads(made.stdout)  # type: ignore[attr-defined]
         yield house
         house.verify()
     finally:
@@ -132,7 +98,7 @@ def page(context: BrowserContext, house: Installation) -> Iterator[Page]:
 def console(browser: Browser, owner: Any, house: Installation) -> Iterator[Page]:
     """Open the owner's console."""
     context = browser.new_context(storage_state=owner, permissions=["clipboard-read", "clipboard-write"])
-    page = counting(context, house, f"/console/{house.organization}/overview")  # type: ignore[attr-defined]
+    page = counting(context, house, f"/console/{house.history['organization']}/overview")  # type: ignore[attr-defined]
     yield page
     assert page.complaints == []  # type: ignore[attr-defined]
     context.close()
@@ -186,14 +152,17 @@ def test_2_the_most_expensive_request_of_yesterday(page: Page) -> None:
     assert costs == sorted(costs, reverse=True)
 
 
-def test_3_the_key_that_burned_the_budget(page: Page) -> None:
+def test_3_the_key_that_burned_the_budget(page: Page, house: Installation) -> None:
     menu(page, "Budgets")
     page.get_by_role("link", name="History Co / project 0").click()
     assert clicks(page) <= 2
     table = page.locator("section.panel:has(h2:text-is('By key'))")
     # Other tasks may make further keys of this project; the one that spent most comes first.
-    expect(table.locator("tbody a").first).to_be_visible()
-    expect(table.locator("tbody tr").first).to_contain_text("$0.00")
+    spent: dict[str, str] = house.history["spent"]  # type: ignore[attr-defined]
+    for row, (name, amount) in zip(table.locator("tbody tr").all(), spent.items(), strict=False):
+        expect(row.get_by_role("link")).to_contain_text(name)
+        expect(row.get_by_role("cell").last).to_contain_text(amount)
+    assert spent["greedy"] > spent["frugal"] > "$0.000000"
 
 
 def test_4_fifty_dollars_a_month_for_a_project(page: Page) -> None:
@@ -284,6 +253,24 @@ def test_9_a_runaway_stream_is_stopped(page: Page, house: Installation) -> None:
     expect(page.locator("tbody tr").first).to_contain_text("client cancelled")
 
 
+def test_9_all_streams_of_a_key_are_stopped(page: Page, house: Installation) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        streams = [pool.submit(ask, house, SLOW) for _ in range(2)]
+        other = pool.submit(ask, house, SLOW, house.keys["test"])
+        menu(page, "Live")
+        rows = page.locator("#live-rows tr")
+        expect(rows).to_have_count(3, timeout=15_000)
+        rows.locator("[data-key-link]", has_text="live").first.click()
+        expect(rows).to_have_count(2, timeout=15_000)
+        page.get_by_role("button", name="Stop all of this key").click()
+        page.get_by_role("button", name="Really stop all of this key?").click()
+        expect(page.get_by_text("Asked to stop 2 requests.")).to_be_visible()
+        assert clicks(page) <= 4
+        for stream in streams:
+            assert "stopped this request" in str(stream.exception(timeout=30))
+        assert other.result(timeout=60).id
+
+
 def test_11_the_last_month_as_csv_which_is_the_overviews_sum(page: Page) -> None:
     page.get_by_role("link", name="Last month").click()
     with page.expect_download() as download:
@@ -332,11 +319,16 @@ def test_13_a_key_is_rotated_with_an_overlap(page: Page, house: Installation) ->
     assert ask(house, "hello", house.keys["test"]).id
 
 
-def test_14_what_an_organization_owes_for_the_last_month(page: Page) -> None:
+def test_14_what_an_organization_owes_for_the_last_month(page: Page, house: Installation) -> None:
+    history = house.history  # type: ignore[attr-defined]
     menu(page, "Statements")
-    page.get_by_role("table").get_by_role("link").first.click()
+    rows = page.get_by_role("row").filter(has_text=history["month"])
+    expect(rows).to_have_count(2)  # of two organizations
+    rows.filter(has_text="History Co").get_by_role("link").click()
     assert clicks(page) <= 2
-    expect(page.get_by_text("Closing balance")).to_be_visible()
+    expect(page.get_by_role("heading", name=f"History Co, {history['month']}")).to_be_visible()
+    assert history["balance"].startswith("-$")
+    expect(page.get_by_role("row", name="Closing balance")).to_contain_text(history["balance"])
 
 
 # ---- an organization's people

@@ -13,6 +13,7 @@ from pytest_django import Settings
 from redis import Redis
 
 from chatapi.serving import embedded_valkey
+from tests.cast import Person
 from tests.chatapi.http_client import Client
 from tests.chatapi.identity_provider import Provider
 from tests.chatapi.open_generations import OpenGenerations
@@ -208,3 +209,9 @@ def open_generations(installation: Installation) -> Iterator[OpenGenerations]:
     """Names the generations of clients that never get to know them."""
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         yield OpenGenerations(redis)
+
+
+@pytest.fixture
+def boss(alice: Person) -> Person:
+    """Alice, with a key that owns Acme."""
+    return alice.manage_as("owner")

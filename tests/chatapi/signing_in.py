@@ -7,6 +7,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 PASSWORD = "correct horse battery"
+ANOTHER = {"new_password1": "another horse battery", "new_password2": "another horse battery"}
 SIGN_IN = "/console/sign-in"
 
 
@@ -34,3 +35,8 @@ def link_in(mail: Any) -> str:
     """Return the path of the only link in a mail."""
     (path,) = re.findall(r"http://testserver(/\S+)", str(mail.body))
     return str(path)
+
+
+def choose(client: Client, link: str) -> None:
+    """Choose another password at a link."""
+    client.post(client.get(link, follow=True).redirect_chain[-1][0], ANOTHER)

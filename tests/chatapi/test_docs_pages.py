@@ -1,6 +1,7 @@
 """The guides and the reference at /docs."""
 
 import re
+import time
 from typing import Any
 from urllib.parse import urljoin
 
@@ -105,6 +106,17 @@ def test_the_reference_has_every_operation_and_type(openapi: dict[str, Any]) -> 
         assert all(f"<code>{member}</code>" in html for member in schema.get("properties", {}))
         linked = set(re.findall(r'href="/docs/reference/schemas/(\w+)"', html))
         assert linked <= set(openapi["components"]["schemas"])
+
+
+def test_a_page_of_the_reference_takes_less_than_a_second(openapi: dict[str, Any]) -> None:
+    """Of the process, so that a busy machine changes nothing."""
+    operations = [each["operationId"] for ways in openapi["paths"].values() for each in ways.values()]
+    paths = [f"/docs/reference/{name}" for name in operations if name in page("/docs/reference")]
+    assert len(paths) >= 20
+    for path in ["/docs/reference", *paths]:
+        start_s = time.process_time()
+        page(path)
+        assert time.process_time() - start_s < 1, path
 
 
 def test_types_are_in_words() -> None:

@@ -3,7 +3,6 @@
 tests/clients/test_openai_python_admin.py has each call, test_access_matrix.py the roles that may make it.
 """
 
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,33 +17,14 @@ from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAcc
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
 from tests.cast import Person, run
+from tests.chatapi.management import HERE, refused, said
 from usage.models import BudgetLimit
-
-HERE = "/v1/organization"
-
-
-@pytest.fixture
-def boss(alice: Person) -> Person:
-    """Alice, with a key that owns Acme."""
-    return alice.manage_as("owner")
 
 
 @pytest.fixture
 def research(bob: Person) -> str:
     """The path of Bob's project."""
     return f"{HERE}/projects/{bob.project.pk}"
-
-
-def said(person: Person, method: str, path: str, body: Any = None, status: int = 200) -> Any:
-    response = person.send(method, path, body)
-    assert response.status_code == status, response.content
-    return json.loads(response.content)
-
-
-def refused(person: Person, method: str, path: str, body: Any = None, status: int = 400) -> tuple[Any, Any]:
-    """The parameter and the code of a refusal."""
-    error = said(person, method, path, body, status)["error"]
-    return error["param"], error["code"]
 
 
 # ---- bad input
@@ -292,48 +272,6 @@ def test_a_spend_limit_enforces_from_the_next_request_on(
     said(boss, "DELETE", f"{research}/spend_limit")
     assert refused(boss, "GET", f"{research}/spend_limit", status=404)[1] == "not_found"
     assert BudgetLimit.objects.get().soft_limit_nanodollars == 5
-
-
-# ---- people
-
-
-def test_nobody_is_given_a_role_above_the_keys(alice: Person, bob: Person) -> None:
-    alice.manage_as("admin")
-    Member.objects.filter(user=alice.user).update(role=Role.OWNER)
-    User.objects.update(last_login=datetime.now(UTC))
-    invitation = {"email": "dora@example.com", "role": "owner"}
-    assert refused(alice, "POST", f"{HERE}/invites", invitation, 403)[1] == "permission_denied"
-    for person, role in ((bob, "owner"), (alice, "reader")):
-        path = f"{HERE}/users/{person.user.pk}"
-        assert refused(alice, "POST", path, {"role": role}, 403)[1] == "permission_denied"
-    assert refused(alice, "DELETE", f"{HERE}/users/{alice.user.pk}", status=403)[1] == "permission_denied"
-    assert said(alice, "POST", f"{HERE}/users/{bob.user.pk}", {"role": "reader"})["role"] == "reader"
-    assert Member.objects.get(user=bob.user).role == "viewer"
-
-
-def test_an_invitation_link_ends_with_the_right_to_send_it(boss: Person) -> None:
-    invitation = {"email": "dora@example.com", "role": "admin"}
-    path = said(boss, "POST", f"{HERE}/invites", invitation)["url"]
-    opened = client_of(boss.user)
-
-    def is_open() -> bool:
-        return opened.get(path).status_code == 302
-
-    assert is_open()
-    APIKey.objects.update(manages_as="member")
-    assert not is_open()
-    APIKey.objects.update(manages_as="owner", is_active=False)
-    assert not is_open()
-    APIKey.objects.update(is_active=True)
-    assert is_open()
-    assert refused(boss, "POST", f"{HERE}/invites", invitation)[0] == "email"
-
-
-def test_a_name_that_another_organization_has_is_taken(boss: Person, charlie: Person) -> None:
-    User.objects.filter(pk=charlie.user.pk).update(username="c@example.com", email="c@example.com")
-    assert (
-        refused(boss, "POST", f"{HERE}/invites", {"email": "c@example.com", "role": "reader"})[0] == "email"
-    )
 
 
 # ---- the audit log

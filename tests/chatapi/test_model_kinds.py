@@ -4,9 +4,11 @@ import pytest
 
 from chatapi.api.organization import REPORTS
 from chatapi.model_kinds import MODEL_KINDS
-from chatapi.models import ModelKind
+from chatapi.models import ModelKind, ServedModel
 from chatapi.wire.protocols import PROTOCOLS
 from chatapi.wire.request_body import client_parameters
+from tests.admin_pages import client_of, text
+from tests.cast import Person
 
 
 @pytest.mark.parametrize("kind", ModelKind)
@@ -32,3 +34,17 @@ def test_no_parameter_of_a_models_page_is_refused_as_unsupported(kind: ModelKind
         names = set(client_parameters(api.body))
         assert "model" in names
         assert names.isdisjoint(refused - ({"models"} if kind.may_fall_back else set())), api.name
+
+
+def test_a_models_page_shows_its_context_window_and_accepted_parameters(
+    alice: Person, small: ServedModel
+) -> None:
+    page = client_of(alice.user).get(f"/console/{alice.project.organization_id}/models/{small.id}")
+    found = text(page)
+    assert f"Context window {small.context_window:,} tokens" in found
+    assert f"Longest answer {small.max_output_tokens:,} tokens" in found
+    lists = found.split("Accepted parameters ")[1:]
+    apis = MODEL_KINDS[ModelKind(small.kind)].apis
+    assert len(lists) == len(apis)
+    for listed, api in zip(lists, apis, strict=True):
+        assert listed.startswith(" , ".join(client_parameters(api.body))), api.name

@@ -1,13 +1,18 @@
 """The admin's page of one organization: new and full, and the people that may see it."""
 
+import random
+
+import pytest
 from django.test import Client
 
 from accounts.models import APIKey, Organization, RateLimit
 from tests.admin_pages import client_of, shown
 from tests.cast import Person, run
+from tests.usage.billing_months import START, close_all, set_clock, set_prices, use
 from usage.books import credit
 from usage.books.credit import Note
-from usage.models import BudgetLimit
+from usage.formatting import amount
+from usage.models import BudgetLimit, Statement
 
 
 def url(person: Person) -> str:
@@ -34,6 +39,24 @@ def test_it_shows_spend_limits_keys_and_credit(root: Client, alice: Person) -> N
     assert "limits nothing" in text
     assert context["next_step"] is None
     assert sum(layer.values[-1] or 0 for layer in context["trend"].layers) == spent
+
+
+def test_it_lists_the_newest_statements(
+    root: Client, alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clock(monkeypatch)
+    chance = random.Random(1)
+    set_prices(chance, [alice.api_key])
+    for key, completion in ((alice.api_key, 100), (charlie.api_key, 300)):
+        use(chance, key, START, completion=completion)
+    close_all()
+    statement = Statement.objects.filter(organization=alice.project.organization_id).order_by("month")[0]
+    page = root.get(url(alice))
+    assert statement in [row for row, _ in page.context["statements"]]
+    text = shown(page).partition("All statements")[2]
+    charged = amount(statement.charged_nanodollars).rstrip("0")  # the page keeps the zeros apart
+    assert f"January 2026 {charged}" in text
+    assert statement.charged_nanodollars > 0
 
 
 def test_a_new_organization_leads_to_its_first_key(root: Client) -> None:

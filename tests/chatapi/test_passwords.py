@@ -16,21 +16,15 @@ from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts
 from tests.admin_pages import client_of
 from tests.cast import Person, join
-from tests.chatapi.signing_in import PASSWORD, link_in, sign_in, who, with_password
+from tests.chatapi.signing_in import ANOTHER, PASSWORD, choose, link_in, sign_in, who, with_password
 
 FORGOTTEN = "/console/password/forgotten"
-ANOTHER = {"new_password1": "another horse battery", "new_password2": "another horse battery"}
 pytestmark = pytest.mark.usefixtures("db", "counting")
 
 
 def confirmed(person: Person, address: str) -> User:
     EmailAddress.objects.create(user=person.user, email=address, verified=True, primary=True)
     return with_password(person.user, email=address)
-
-
-def choose(client: Client, link: str) -> None:
-    """Choose another password at a link."""
-    client.post(client.get(link, follow=True).redirect_chain[-1][0], ANOTHER)
 
 
 # ---- by mail

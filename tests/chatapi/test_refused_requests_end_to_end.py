@@ -19,10 +19,13 @@ import json
 from django.utils import timezone
 from accounts.keys import create_key, get_or_create_project
 from accounts.models import RateLimit
+from usage.models import BudgetLimit
 project = get_or_create_project("Refused", "default")
-rights = {"narrow": {"scopes": ["models"]}, "limited": {}, "ending": {}, "wrong": {}, "revoked": {}}
+names = ("narrow", "limited", "ending", "wrong", "revoked", "poor")
+rights = dict.fromkeys(names, {}) | {"narrow": {"scopes": ["models"]}}
 made = {name: create_key(project, name=f"refused-{name}", **each) for name, each in rights.items()}
 RateLimit.objects.create(api_key=made["limited"][0], requests_per_minute=1)
+BudgetLimit.objects.create(scope="key", scope_id=made["poor"][0].pk, period="day", limit_nanodollars=1)
 made["revoked"][0].revoked_at = timezone.now()
 made["revoked"][0].save()
 print(json.dumps({name: secret for name, (_, secret) in made.items()}))
@@ -69,6 +72,8 @@ def test_every_kind_of_refusal_is_counted_by_its_code(
     assert wrong.complete("no-such-model").status == 404
     assert wrong.send("POST", CHAT, b"{}", content_type="text/plain").status == 415
     assert narrow.complete("five").status == 403
+    broke = made["poor"].complete("five")
+    assert broke.status == 402
     assert [limited.complete("five").status for _ in range(3)] == [200, 429, 429]
     wait_for(
         lambda: counted(installation, "limited") == [[429, "rate_limit_exceeded", 2]],
@@ -76,6 +81,7 @@ def test_every_kind_of_refusal_is_counted_by_its_code(
         timeout_s=20,
     )
     assert counted(installation, "narrow") == [[403, "permission_denied", 1]]
+    assert counted(installation, "poor") == [[402, broke.error["code"], 1]]
     assert counted(installation, "wrong") == [
         [400, codes[0], 1],
         [404, codes[1], 2],

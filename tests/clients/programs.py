@@ -5,6 +5,7 @@ as a line of JSON.
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ NPM = (
 INSTALL_TIMEOUT_S = 110
 
 Command = list[str | Path]
+_LINES = re.DOTALL | re.MULTILINE
 
 
 @contextmanager
@@ -66,6 +68,30 @@ def python(script: str) -> Command:
     if not VENV_PYTHON.exists():
         pytest.fail("the heavy clients are not installed: run `make test-clients`", pytrace=False)
     return [VENV_PYTHON, "-W", "ignore", CLIENTS / script]
+
+
+def guide_example(installation: Installation, guide: str, language: str) -> str:
+    """Return the first example of docs/GUIDE.md in that language, with a reader's address, key and model."""
+    code: str = re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / "docs" / f"{guide}.md").read_text(), _LINES
+    )[0]
+    reader = {
+        "http://127.0.0.1:8000": installation.url,
+        "ck_live_…": installation.keys["live"],
+        "your-model": "sandbox-echo",
+    }
+    for written, real in reader.items():
+        code = code.replace(written, real)
+    return code
+
+
+def output_of(command: Command, **arguments: Any) -> str:
+    """Return what the command prints; fails if it fails."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, **arguments
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def node_packages(name: str) -> Path:

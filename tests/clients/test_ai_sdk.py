@@ -2,6 +2,7 @@
 `@ai-sdk/openai-compatible` and `@ai-sdk/anthropic`.
 """
 
+import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -123,3 +124,12 @@ def test_a_stream_that_is_left_cuts_the_upstream(node: Node, installation: Insta
     wait_for(
         lambda: bool(installation.calls("three-then-silence")[-1]["is_peer_gone"]), "the cut", timeout_s=2
     )
+
+
+def test_the_example_of_the_guide_to_responses_works(installation: Installation, folder: Path) -> None:
+    use = 'console.log((await generateText({ model, prompt: "Hello!" })).text);'
+    example = programs.guide_example(installation, "responses", "js")
+    code = f'import {{ generateText }} from "ai";\n{example}{use}'
+    environment = os.environ | {"CHATAPI_KEY": installation.keys["live"]}
+    command: programs.Command = [programs.NODE, "--input-type=module", "--eval", code]
+    assert programs.output_of(command, cwd=folder, env=environment) == "Hello!\n"

@@ -15,7 +15,7 @@ import pytest
 from openai import OpenAI
 from openai.resources.admin.organization import organization as sdk
 
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("clients"), pytest.mark.timeout(120)]
 
@@ -77,19 +77,18 @@ class Recorded:
         return request
 
 
-@pytest.fixture(scope="module")
-def admin_key(installation: Installation) -> str:
-    """A key that owns the organization Managed."""
-    made = installation.manage(
-        "createkey", "--organization", "Managed", "--project", "management", "--manages-as", "owner", "--json"
-    )
+def owner_of(installation: Installation, organization: str) -> OpenAI:
+    """A client whose key owns a new organization with one project."""
+    names = ("--organization", organization, "--project", "management")
+    made = installation.manage("createkey", *names, "--manages-as", "owner", "--json")
     assert made.returncode == 0, made.stderr
-    return str(json.loads(made.stdout)["key"])
+    key = str(json.loads(made.stdout)["key"])
+    return OpenAI(base_url=f"{installation.url}/v1", admin_api_key=key, max_retries=0)
 
 
-@pytest.fixture
-def admin(installation: Installation, admin_key: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{installation.url}/v1", admin_api_key=admin_key, max_retries=0) as client:
+@pytest.fixture(scope="module")
+def admin(installation: Installation) -> Iterator[OpenAI]:
+    with owner_of(installation, "Managed") as client:
         yield client
 
 
@@ -200,6 +199,11 @@ def add_people(organization: Any, project_id: str, installation: Installation) -
     assert organization.users.update(dora.id, role="owner").role == "owner"
     with pytest.raises(openai.BadRequestError, match="only owner"):
         organization.users.delete(dora.id)
+    other = organization.invites.create(email="emil@example.com", role="reader")
+    accept(installation, other.to_dict()["url"])
+    (emil,) = organization.users.list(emails=["emil@example.com"])
+    assert organization.users.delete(emil.id).deleted
+    assert [each.id for each in organization.users.list()] == [dora.id]
 
 
 def make_admin_keys(admin_keys: Any) -> None:
@@ -230,6 +234,38 @@ def accept(installation: Installation, path: str) -> None:
         sent = Request(page.url, urlencode(form).encode())
     with browser.open(sent) as page:
         assert "Sign out" in page.read().decode()
+
+
+def test_usage_and_costs(installation: Installation) -> None:
+    admin = owner_of(installation, "Measured")
+    project = admin.admin.organization.projects.create(name="measured")
+    account: Any = admin.admin.organization.projects.service_accounts.create(project.id, name="backend")
+    secret = account.api_key.value
+    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=secret, max_retries=0) as client:
+        asked: Any = [{"role": "user", "content": "Hello"}]
+        spent = client.chat.completions.create(model="five", messages=asked).usage
+        embedded = client.embeddings.create(model="sandbox-embedding", input="Hello").usage
+    assert spent is not None
+    usage = Recorded(admin.admin.organization.usage, set())
+    asked = {"start_time": int(time.time()) - 86_400, "bucket_width": "1d", "project_ids": [project.id]}
+
+    def results(request: Any, **grouped: Any) -> list[Any]:
+        return [each for bucket in request(**asked, **grouped).data for each in bucket.results]
+
+    wait_for(lambda: len(results(usage.costs, group_by=["line_item"])) >= 2, "both settlements")
+    (completions,) = results(usage.completions, group_by=["model"])
+    assert (completions.model, completions.num_model_requests) == ("five", 1)
+    assert (completions.input_tokens, completions.output_tokens) == (
+        spent.prompt_tokens,
+        spent.completion_tokens,
+    )
+    (embeddings,) = results(usage.embeddings)
+    assert (embeddings.num_model_requests, embeddings.input_tokens) == (1, embedded.prompt_tokens)
+    lines = results(usage.costs, group_by=["line_item"])
+    assert all(each.amount.currency == "usd" and each.amount.value > 0 for each in lines)
+    with pytest.raises(openai.NotFoundError, match="/docs"):
+        admin.admin.organization.usage.images(start_time=0)
+    admin.close()
 
 
 def test_what_is_not_here_is_a_404_that_says_so(admin: OpenAI) -> None:

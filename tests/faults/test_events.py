@@ -30,6 +30,7 @@ from chatapi.notifications import webhooks
 from chatapi.notifications.models import WebhookEndpoint
 print(webhooks.add(WebhookEndpoint(organization=Organization.objects.get(name="Tests"), url="{url}")))
 """
+LOW = "credit.low"
 # A limit of the next scope and period, which the next request reaches: what was spent and a nanodollar.
 LIMIT = """
 from accounts.models import APIKey
@@ -48,7 +49,20 @@ for scope, pk in owners:
 EVENTS = """
 import json
 from usage.models import Event
-print(json.dumps([[each.subject, each.threshold, each.webhook_id] for each in Event.objects.all()]))
+rows = Event.objects.all()
+print(json.dumps([[row.kind, row.subject, row.period, row.threshold, row.webhook_id] for row in rows]))
+"""
+# A balance that the next request brings below its threshold; each grant is a period of its own.
+GRANT = """
+from accounts.models import Organization
+from usage.books import credit
+from usage.models import Credit
+from usage.pricing import to_usd
+organization = Organization.objects.get(name="Tests")
+credit.grant(organization, 10**9, credit.Note("a test", "the tests"))
+row = Credit.objects.get(organization=organization)
+credit.set_low(organization, credit.balance(organization).nanodollars)
+print(to_usd(row.credited_nanodollars))
 """
 # The lease of a process that has died runs out.
 END_LEASES = """
@@ -79,6 +93,19 @@ def secret(installed: Installation, receiver: Receiver) -> str:
     return shell(installed, ADD_ENDPOINT.format(url=receiver.url))
 
 
+def die(installation: Installation, bookkeeper: Bookkeeper, ask: Ask, failpoint: str) -> None:
+    """Let the process that passes the failpoint die while a request is answered, and start it again."""
+    strike = armed.Strike(installation, failpoint, "kill9")
+    answer = ask("a-second").heard(5)
+    if failpoint.startswith("reaper"):
+        installation.end("worker")
+    is_later = failpoint in OF_EVENTS
+    strike.wait(lambda: answer.has_ended and not is_later)
+    installation.revive()
+    bookkeeper.close_the_books()
+    shell(installation, END_LEASES)
+
+
 @pytest.mark.parametrize("failpoint", [*AROUND_COMMITS, *OF_EVENTS])
 def test_each_threshold_is_one_event_and_one_message(
     installation: Installation,
@@ -90,14 +117,7 @@ def test_each_threshold_is_one_event_and_one_message(
 ) -> None:
     installation.revive()
     subject = shell(installation, LIMIT)
-    strike = armed.Strike(installation, failpoint, "kill9")
-    answer = ask("a-second").heard(5)
-    if failpoint.startswith("reaper"):
-        installation.end("worker")
-    is_later = failpoint in OF_EVENTS
-    strike.wait(lambda: answer.has_ended and not is_later)
-    installation.revive()
-    bookkeeper.close_the_books()
+    die(installation, bookkeeper, ask, failpoint)
 
     def of_subject() -> list[str]:
         """Return the ids that the receiver has of this budget's last threshold."""
@@ -105,12 +125,11 @@ def test_each_threshold_is_one_event_and_one_message(
         return [
             message.id
             for message, body in zip(receiver.messages, found, strict=True)
-            if body["data"]["threshold"] == "100" and _subject(body["data"]) == subject
+            if body["data"].get("threshold") == "100" and _subject(body["data"]) == subject
         ]
 
-    shell(installation, END_LEASES)
     wait_for(lambda: bool(of_subject()), "the message")
-    written = [(each, threshold) for each, threshold, _ in events(installation)]
+    written = [(each, threshold) for kind, each, _, threshold, _ in events(installation) if kind != LOW]
     assert max(Counter(written).values()) == 1
     assert (subject, "100") in written
     assert len(set(of_subject())) == 1
@@ -121,3 +140,26 @@ def test_each_threshold_is_one_event_and_one_message(
 
 def _subject(data: Any) -> str:
     return f"{data['scope']}/{data['scope_id']}/{data['period']}"
+
+
+@pytest.mark.parametrize("failpoint", AROUND_COMMITS)
+def test_low_credit_is_one_event_and_one_message(
+    installation: Installation,
+    bookkeeper: Bookkeeper,
+    ask: Ask,
+    receiver: Receiver,
+    secret: str,
+    failpoint: str,
+) -> None:
+    installation.revive()
+    credited_usd = shell(installation, GRANT)
+    die(installation, bookkeeper, ask, failpoint)
+
+    def received() -> list[str]:
+        found = [(message.id, content(message)) for message in receiver.messages]
+        return [each for each, body in found if body["data"].get("credited_usd") == credited_usd]
+
+    wait_for(lambda: bool(received()), "the message")
+    written = [pk for kind, _, period, _, pk in events(installation) if (kind, period) == (LOW, credited_usd)]
+    assert received() == written
+    assert len(written) == 1

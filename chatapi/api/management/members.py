@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from accounts import access, invitations, memberships
 from accounts.models import Member, Organization, Role
+from accounts.sign_in.form import TooMany
 from chatapi import errors
 from chatapi.api.management import objects, requests
 from chatapi.api.management.operations import ManagementOperation
@@ -175,7 +176,8 @@ class Invites(ManagementRoute):
         "POST": ManagementOperation(
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=requests.InviteBody,
-            description="Nothing is mailed: the answer has the path at which the person chooses a password.",
+            description="It is mailed, if there is a mail server; `mailed` says whether that took the mail. "
+            "The answer has the path at which the person chooses a password, too.",
         ),
     }  # fmt: skip
 
@@ -183,19 +185,28 @@ class Invites(ManagementRoute):
         rows = memberships.pending(_members(request))
         return respond(page_of_rows(rows, self.query(request), lambda rows: [_invite(row) for row in rows]))
 
-    @transaction.atomic
     def post(self, request: Request) -> Response:
-        """Make the person and the membership, as the admin's form does."""
+        """Make the person and the membership, and mail the invitation, as the console's form does."""
+        caller, member = caller_of(request), self._join(request)
+        try:
+            is_mailed = invitations.send(request._request, member, caller) is True
+        except TooMany:
+            is_mailed = False
+        return respond(_invite(member, url=invitations.path(caller, member.user), mailed=is_mailed))
+
+    @transaction.atomic
+    def _join(self, request: Request) -> Member:
         caller, sent = caller_of(request), self.body(request)
         role = _role(sent.role)
         access.require_role(caller, role)
         owner = Organization.objects.select_for_update().get(pk=caller.organization_id)
         refuse_more(owner.members.all(), "members")
         invitations.count(f"organization {owner.pk}")
-        person = memberships.person_with_email(owner.pk, sent.email)
-        member = Member(organization=owner, user=person, role=role)
+        member = Member(
+            organization=owner, user=memberships.person_with_email(owner.pk, sent.email), role=role
+        )
         memberships.join(member)
-        return respond(_invite(member, url=invitations.path(caller, person)))
+        return member
 
 
 class Invite(ManagementRoute):
@@ -280,7 +291,7 @@ def _with_role(member: Member, role: str | None) -> objects.ProjectUser:
     return shown
 
 
-def _invite(row: Member, url: str | UnsetType = UNSET) -> objects.Invite:
+def _invite(row: Member, url: str | UnsetType = UNSET, mailed: bool | UnsetType = UNSET) -> objects.Invite:
     expires_at = row.created_at + timedelta(seconds=settings.PASSWORD_RESET_TIMEOUT)
     is_open = memberships.is_invited(row.user)
     return objects.Invite(
@@ -291,4 +302,5 @@ def _invite(row: Member, url: str | UnsetType = UNSET) -> objects.Invite:
         created_at=int(row.created_at.timestamp()),
         expires_at=int(expires_at.timestamp()),
         url=url,
+        mailed=mailed,
     )

@@ -129,7 +129,7 @@ class ProjectUser(Struct, frozen=True, kw_only=True):
 
 class Invite(Struct, frozen=True, kw_only=True):
     """An invitation. `url`, the path at which the person chooses a password, is there at its creation only:
-    everyone who has it can sign in as this person.
+    everyone who has it can sign in as this person. So is `mailed`: whether a mail server took the invitation.
     """
 
     object: Literal["organization.invite"] = "organization.invite"
@@ -142,6 +142,7 @@ class Invite(Struct, frozen=True, kw_only=True):
     accepted_at: int | None = None
     projects: list[str] = []
     url: str | UnsetType = UNSET
+    mailed: bool | UnsetType = UNSET
 
 
 Maximum = Annotated[int, Meta(description="9007199254740992 stands for no limit.")]

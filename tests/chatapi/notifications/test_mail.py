@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -191,6 +192,85 @@ def test_an_operator_chooses_the_kinds_of_the_service(settings: Settings, alice:
     wanted = [kind for kind, is_wanted in preferences(root, None).items() if is_wanted]
     assert wanted == [EventKind.DEPLOYMENT_UP]
     assert client_of(alice.user).get("/admin/mail/").status_code in (302, 403)
+
+
+SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
+    EventKind.BUDGET: (
+        {
+            "name": "Acme / default / chatbot",
+            "period": "month",
+            "period_start": "2026-11-01",
+            "threshold": "80",
+            "limit_usd": "100",
+            "is_soft": False,
+            "spent_usd": "80",
+            "reached": ["80"],
+        },
+        "Acme / default / chatbot has spent $80.00 of $100.00 in November 2026: 80 % of its limit.",
+    ),
+    EventKind.CREDIT: (
+        {"balance_usd": "4.99", "threshold_usd": "5", "credited_usd": "50"},
+        "$4.99 of credit is left, less than $5.00.",
+    ),
+    EventKind.KEY: (
+        {
+            "name": "Acme / default / chatbot",
+            "redacted_value": "ck_live_2bIJ…",
+            "expires_at": "2026-12-03T00:00:00+00:00",
+            "days": 7,
+        },
+        "The API key Acme / default / chatbot (ck_live_2bIJ…) expires in less than 7 days: at 2026-12-03 "
+        "00:00 UTC.",
+    ),
+    EventKind.SPEND: (
+        {"spent_usd": "8.1", "usual_usd": "4"},
+        "This day has cost $8.10 so far. The second highest of the 14 days before cost $4.00.",
+    ),
+    EventKind.FAILURES: (
+        {"since": "2026-11-26T00:00:00+00:00", "requests": 40, "failed": 10},
+        "10 of 40 requests failed in this hour and the one before.",
+    ),
+    EventKind.MODEL: (
+        {"model": "small", "since": "2026-11-26T00:40:28+00:00"},
+        "The model small has not answered since 2026-11-26 00:40 UTC.",
+    ),
+    EventKind.MODEL_UP: (
+        {"model": "small", "since": "2026-11-26T00:40:28+00:00"},
+        "The model small answers again. It was down since 2026-11-26 00:40 UTC.",
+    ),
+    EventKind.DEPLOYMENT: (
+        {"model": "small", "deployment": "gpu-1", "since": "2026-11-26T00:40:28+00:00"},
+        "The deployment gpu-1 of small has not answered since 2026-11-26 00:40 UTC.",
+    ),
+    EventKind.DEPLOYMENT_UP: (
+        {"model": "small", "deployment": "gpu-1", "since": "2026-11-26T00:40:28+00:00"},
+        "The deployment gpu-1 of small answers again. It was down since 2026-11-26 00:40 UTC.",
+    ),
+    EventKind.LEDGER: (
+        {"differences": 2, "first_difference": "Budget key/1 has 5, its entries have 4."},
+        "The books have 2 differences; run verifyledger. Budget key/1 has 5, its entries have 4.",
+    ),
+}
+
+
+def test_each_kind_of_mail_has_its_sentence() -> None:
+    assert set(SENTENCES) == set(EventKind) - {EventKind.TEST}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_a_mail_says_what_has_happened(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime, kind: EventKind
+) -> None:
+    has_signed_in(alice)
+    User.objects.create_superuser("root", "root@example.com", "a long password")
+    is_tenants = kind in TENANTS_KINDS
+    owner = alice.project.organization_id if is_tenants else None
+    data, sentence = SENTENCES[kind]
+    subject = f"key/{alice.api_key.pk}/month" if kind == EventKind.BUDGET else "a subject"
+    outbox.write(now, [NewEvent(kind, owner, subject, "2026-11-26", data.get("threshold", ""), data)])
+    deliver(now)
+    assert mailbox.receivers == ["alice@example.com" if is_tenants else "root@example.com"]
+    assert sentences(mailbox) == [sentence]
 
 
 def test_a_name_with_a_line_break_adds_no_header(

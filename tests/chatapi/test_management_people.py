@@ -1,0 +1,161 @@
+"""The management API and people: roles, invitations and their mail, and the same audit log as the console."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.contrib.auth.models import User
+from django.core.mail import EmailMessage
+from django.db import transaction
+from django.test import Client
+
+from accounts.audit.models import AuditEntry
+from accounts.models import APIKey, Member, Role
+from accounts.sign_in import attempts
+from tests.admin_pages import client_of
+from tests.cast import Person
+from tests.chatapi.management import HERE, refused, said
+from tests.chatapi.signing_in import choose, link_in, who
+
+pytestmark = pytest.mark.usefixtures("db")
+
+
+def test_nobody_is_given_a_role_above_the_keys(alice: Person, bob: Person) -> None:
+    alice.manage_as("admin")
+    Member.objects.filter(user=alice.user).update(role=Role.OWNER)
+    User.objects.update(last_login=datetime.now(UTC))
+    invitation = {"email": "dora@example.com", "role": "owner"}
+    assert refused(alice, "POST", f"{HERE}/invites", invitation, 403)[1] == "permission_denied"
+    for person, role in ((bob, "owner"), (alice, "reader")):
+        path = f"{HERE}/users/{person.user.pk}"
+        assert refused(alice, "POST", path, {"role": role}, 403)[1] == "permission_denied"
+    assert refused(alice, "DELETE", f"{HERE}/users/{alice.user.pk}", status=403)[1] == "permission_denied"
+    assert said(alice, "POST", f"{HERE}/users/{bob.user.pk}", {"role": "reader"})["role"] == "reader"
+    assert Member.objects.get(user=bob.user).role == "viewer"
+
+
+def test_an_invitation_link_ends_with_the_right_to_send_it(boss: Person) -> None:
+    invitation = {"email": "dora@example.com", "role": "admin"}
+    path = said(boss, "POST", f"{HERE}/invites", invitation)["url"]
+    opened = client_of(boss.user)
+
+    def is_open() -> bool:
+        return opened.get(path).status_code == 302
+
+    assert is_open()
+    APIKey.objects.update(manages_as="member")
+    assert not is_open()
+    APIKey.objects.update(manages_as="owner", is_active=False)
+    assert not is_open()
+    APIKey.objects.update(is_active=True)
+    assert is_open()
+    assert refused(boss, "POST", f"{HERE}/invites", invitation)[0] == "email"
+
+
+@pytest.mark.usefixtures("mailing", "counting")
+def test_an_invitation_is_mailed_as_the_consoles_is(mailoutbox: list[EmailMessage], boss: Person) -> None:
+    invitation = {"email": "dora@example.com", "role": "reader"}
+    made = said(boss, "POST", f"{HERE}/invites", invitation)
+    assert made["mailed"] is True
+    (mail,) = mailoutbox
+    assert mail.to == ["dora@example.com"]
+    assert f"API key {boss.api_key.name} invites you to Acme as viewer." in str(mail.body)
+    assert made["url"] not in str(mail.body)
+    visitor = Client()
+    choose(visitor, link_in(mail))
+    assert who(visitor) == "dora@example.com"
+    assert EmailAddress.objects.get(user__username="dora@example.com").verified
+
+
+@pytest.mark.usefixtures("mailing", "counting")
+def test_mail_of_invitations_is_bounded_and_the_invitation_is_not(
+    mailoutbox: list[EmailMessage], boss: Person
+) -> None:
+    made = [
+        said(boss, "POST", f"{HERE}/invites", {"email": f"{number}@example.com", "role": "reader"})
+        for number in range(attempts.MAX_MAILS_PER_IP + 1)
+    ]
+    assert [each["mailed"] for each in made] == [True] * attempts.MAX_MAILS_PER_IP + [False]
+    assert len(mailoutbox) == attempts.MAX_MAILS_PER_IP
+    assert made[-1]["url"].startswith("/console/invitation/")
+
+
+def test_without_a_mail_server_an_invitation_has_its_path_only(
+    mailoutbox: list[EmailMessage], boss: Person
+) -> None:
+    made = said(boss, "POST", f"{HERE}/invites", {"email": "dora@example.com", "role": "reader"})
+    assert (made["mailed"], mailoutbox) == (False, [])
+    assert made["url"]
+
+
+def test_a_member_is_removed(boss: Person, bob: Person) -> None:
+    User.objects.filter(pk=bob.user.pk).update(last_login=datetime.now(UTC))
+    gone = said(boss, "DELETE", f"{HERE}/users/{bob.user.pk}")
+    assert gone == {"object": "organization.user.deleted", "id": str(bob.user.pk), "deleted": True}
+    assert not Member.objects.filter(user=bob.user).exists()
+    assert refused(boss, "GET", f"{HERE}/users/{bob.user.pk}", status=404)[1] == "not_found"
+
+
+def test_a_name_that_another_organization_has_is_taken(boss: Person, charlie: Person) -> None:
+    User.objects.filter(pk=charlie.user.pk).update(username="c@example.com", email="c@example.com")
+    assert (
+        refused(boss, "POST", f"{HERE}/invites", {"email": "c@example.com", "role": "reader"})[0] == "email"
+    )
+
+
+# ---- the audit log has the same rows of a change by the console
+
+Change = tuple[str, dict[str, str], str, str, dict[str, Any] | None]
+"""The console's path and form; the API's method, path and body."""
+CHANGES: dict[str, Change] = {
+    "a project": ("projects/new", {"name": "shop"}, "POST", "projects", {"name": "shop"}),
+    "a rate limit": (
+        "budgets/rate-limits/new",
+        {"project": "{project}", "requests_per_minute": "60"},
+        "POST",
+        "projects/{project}/rate_limits/rl-*",
+        {"max_requests_per_1_minute": 60},
+    ),
+    "a budget": (
+        "budgets/new",
+        {"project": "{project}", "period": "month", "limit_nanodollars": "1"},
+        "POST",
+        "projects/{project}/spend_limit",
+        {"currency": "USD", "interval": "month", "threshold_amount": 100},
+    ),
+    "an invitation": (
+        "members/invite",
+        {"email": "dora@example.com", "role": "viewer"},
+        "POST",
+        "invites",
+        {"email": "dora@example.com", "role": "reader"},
+    ),
+    "a role": ("members/{member}/role", {"role": "viewer"}, "POST", "users/{user}", {"role": "reader"}),
+    "a removal": ("members/{member}/remove", {}, "DELETE", "users/{user}", None),
+    "a revocation": ("keys/{key}/revoke", {}, "DELETE", "projects/{project}/api_keys/{key}", None),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_has_the_same_audit_rows_as_in_the_console(boss: Person, bob: Person, name: str) -> None:
+    User.objects.update(last_login=datetime.now(UTC))
+    member = Member.objects.get(user=bob.user).pk
+    ids = {"member": member, "user": bob.user.pk, "project": bob.project.pk, "key": bob.api_key.pk}
+    page, form, method, path, body = CHANGES[name]
+    form = {field: value.format(**ids) for field, value in form.items()}
+    console = client_of(boss.user)
+    start, signed_in = transaction.savepoint(), audit_rows()
+    home = f"/console/{boss.project.organization_id}"
+    assert console.post(f"{home}/{page.format(**ids)}", form).status_code == 302
+    by_console = audit_rows()
+    transaction.savepoint_rollback(start)
+    assert audit_rows() == signed_in
+    said(boss, method, f"{HERE}/{path.format(**ids)}", body)
+    assert audit_rows() == by_console != signed_in
+
+
+def audit_rows() -> list[Any]:
+    """Return the rows of the audit log but for the actor, the time and the ids of new rows."""
+    names = ("action", "object_type", "object_name", "organization_id", "changes", "reason")
+    return sorted(AuditEntry.objects.values_list(*names), key=str)
