@@ -176,7 +176,8 @@ MIDDLEWARE = [
     "chatapi.api.middleware.IdentifyingMiddleware",
     "chatapi.api.middleware.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "chatapi.api.middleware.CompressedPagesMiddleware",
+    "chatapi.static_files.StaticFilesMiddleware",
     "csp.middleware.CSPMiddleware",
     "chatapi.api.middleware.PagePolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -220,7 +221,8 @@ FORMAT_MODULE_PATH = ["chatapi.formats"]
 # Links have the prefix outside of requests, too, such as those of an invitation.
 FORCE_SCRIPT_NAME = PATH_PREFIX or None
 STATIC_URL = f"{PATH_PREFIX}/static/"
-# Served from the installed packages, so that the admin works without collectstatic.
+# Served from the installed packages, so that pages work without collectstatic.
+STORAGES = {"staticfiles": {"BACKEND": "chatapi.static_files.HashedStorage"}}
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 SESSION_COOKIE_HTTPONLY = True
