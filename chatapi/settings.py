@@ -277,6 +277,7 @@ LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"
 ACCOUNT_ADAPTER = "accounts.sign_in.adapters.AccountAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"  # our own links confirm an address before there is an account
 ACCOUNT_RATE_LIMITS = {"login": "30/m/ip"}  # passkeys and identity providers; the form counts by itself
+MFA_FORMS = {"activate_totp": "accounts.sign_in.form.ActivateAppForm"}
 MFA_ADAPTER = "accounts.sign_in.adapters.MFAAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True
