@@ -176,7 +176,8 @@ MIDDLEWARE = [
     "chatapi.api.middleware.IdentifyingMiddleware",
     "chatapi.api.middleware.AnyHostMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "chatapi.api.middleware.CompressedPagesMiddleware",
+    "chatapi.static_files.StaticFilesMiddleware",
     "csp.middleware.CSPMiddleware",
     "chatapi.api.middleware.PagePolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -220,7 +221,8 @@ FORMAT_MODULE_PATH = ["chatapi.formats"]
 # Links have the prefix outside of requests, too, such as those of an invitation.
 FORCE_SCRIPT_NAME = PATH_PREFIX or None
 STATIC_URL = f"{PATH_PREFIX}/static/"
-# Served from the installed packages, so that the admin works without collectstatic.
+# Served from the installed packages, so that pages work without collectstatic.
+STORAGES = {"staticfiles": {"BACKEND": "chatapi.static_files.HashedStorage"}}
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 SESSION_COOKIE_HTTPONLY = True
@@ -275,6 +277,7 @@ LOGIN_URL, LOGIN_REDIRECT_URL = "console:sign_in", "console:home"
 ACCOUNT_ADAPTER = "accounts.sign_in.adapters.AccountAdapter"
 ACCOUNT_EMAIL_VERIFICATION = "none"  # our own links confirm an address before there is an account
 ACCOUNT_RATE_LIMITS = {"login": "30/m/ip"}  # passkeys and identity providers; the form counts by itself
+MFA_FORMS = {"activate_totp": "accounts.sign_in.form.ActivateAppForm"}
 MFA_ADAPTER = "accounts.sign_in.adapters.MFAAdapter"
 MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
 MFA_PASSKEY_LOGIN_ENABLED = True

@@ -1,10 +1,14 @@
-"""The form with which people sign in, and what all forms of visitors count."""
+"""The form with which people sign in, that of an app for codes, and what all forms of visitors count."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from allauth.core import context
+from allauth.mfa import utils
+from allauth.mfa.totp import forms as totp_forms
+from allauth.mfa.totp.internal.auth import SECRET_SESSION_KEY
 from django.conf import settings
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
@@ -104,3 +108,14 @@ def user_name_of(typed: str) -> str:
         if len(found) == 1:
             return found[0].get_username()
     return typed
+
+
+class ActivateAppForm(totp_forms.ActivateTOTPForm):
+    """Keeps the secret of an app that is being added encrypted: the session is a row of the database."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        session = context.request.session
+        if encrypted := session.get(SECRET_SESSION_KEY):
+            session[SECRET_SESSION_KEY] = utils.decrypt(encrypted)
+        super().__init__(*args, **kwargs)
+        session[SECRET_SESSION_KEY] = utils.encrypt(self.secret)

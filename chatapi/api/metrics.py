@@ -142,7 +142,7 @@ _OF_A_MODEL: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
     ("chatapi_overages", "Requests that cost more than was held for them.", lambda of: of.overage.count),
     (
         "chatapi_overage_dollars",
-        "What was charged beyond holds, in US dollars.",
+        "What was charged over the reserved amounts, in US dollars.",
         lambda of: of.overage.nanodollars / NANODOLLARS,
     ),
 )

@@ -29,6 +29,10 @@ class _Renderer(RendererHTML):
             _example(f"example-{idx}-{i}", *each.groups("")) for i, each in enumerate(found) if each
         )
 
+    def code_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        """Render an indented example like one between fences."""
+        return self.fence(tokens, idx, options, env)
+
     def table_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """Open a table whose cells name their columns, where a row becomes a block."""
         end = next(number for number in range(idx, len(tokens)) if tokens[number].type == "table_close")

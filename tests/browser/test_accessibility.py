@@ -7,6 +7,7 @@ from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-unt
 from openai import OpenAI
 from playwright.sync_api import Browser, Page, expect
 
+from chatapi.docs import guides
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.timeout(240)]
@@ -75,14 +76,8 @@ def test_axe_finds_nothing_serious_in_the_documentation(
     page: Page, installation: Installation, width: int
 ) -> None:
     page.set_viewport_size({"width": width, "height": 844})
-    paths = (
-        "",
-        "/quickstart",
-        "/errors",
-        "/reference",
-        "/reference/createChatCompletion",
-        "/reference/schemas/Usage",
-    )
+    reference = ("/reference", "/reference/createChatCompletion", "/reference/schemas/Usage")
+    paths = ("", *(f"/{slug}" for slug in guides.menu()), *reference)
     found = {path: _look(page, f"{installation.url}/docs{path}") for path in paths}
     assert {path: complaints for path, complaints in found.items() if complaints} == {}
 

@@ -54,6 +54,15 @@ def test_a_cell_names_its_column_for_a_phone_and_fills_the_line_without_a_name()
     assert '<td data-label="top-up">people of the organization' in html
 
 
+def test_the_keyboard_can_scroll_each_example_of_each_guide() -> None:
+    examples = {slug: re.findall("<pre[^>]*>", page(f"/docs/{slug}")) for slug in guides.menu()}
+    assert sum(map(len, examples.values())) > 40
+    unreachable = {
+        slug: [tag for tag in tags if 'tabindex="0"' not in tag] for slug, tags in examples.items()
+    }
+    assert {slug: tags for slug, tags in unreachable.items() if tags} == {}
+
+
 def test_examples_have_the_readers_base_url() -> None:
     html = page("/docs/quickstart", host="127.0.0.1:9000")
     assert "http://127.0.0.1:9000/openai/v1/chat/completions" in html

@@ -7,6 +7,7 @@ import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
 from allauth.mfa.totp.internal.auth import (
+    SECRET_SESSION_KEY,
     TOTP,
     format_hotp_value,
     generate_totp_secret,
@@ -103,6 +104,10 @@ def test_an_app_is_set_up_after_the_password_is_asked_for_again(alice: Person) -
     assert asked.redirect_chain[-1][0].startswith("/console/account/again/password")
     client.post("/console/account/again/password", {"password": PASSWORD})
     (secret,) = re.findall(r'id="secret" value="(\w+)"', client.get(path).content.decode())
+    assert "Incorrect code" in client.post(path, {"code": "000000"}).content.decode()
+    kept = Session.objects.get(pk=client.session.session_key).get_decoded()
+    assert kept[SECRET_SESSION_KEY]
+    assert secret not in str(kept)
     shown = client.post(path, {"code": code_of(secret)}, follow=True)
     (codes,) = re.findall(r"<pre[^>]*>([^<]+)</pre>", shown.content.decode())
     assert len(codes.split()) == 10

@@ -99,30 +99,27 @@ def test_credit_comes_to_be_by_a_grant_only(root: Client, alice: Person) -> None
     assert root.get("/admin/usage/credit/add/").status_code == 403
 
 
-def test_a_discount_is_given_and_never_changed(root: Client, alice: Person) -> None:
-    form = {"organization": alice.project.organization_id, "basis_points": "1500"}
-    assert (
-        root.post(
-            "/admin/usage/discount/add/",
-            form | {"effective_from_0": "2026-01-01", "effective_from_1": "00:00"},
-        ).status_code
-        == 302
-    )
+@pytest.mark.parametrize(("typed", "basis_points"), [("15", 1_500), ("12.5 %", 1_250), ("0", 0)])
+def test_a_discount_is_given_in_percent_and_never_changed(
+    root: Client, alice: Person, typed: str, basis_points: int
+) -> None:
+    form = {"organization": alice.project.organization_id, "basis_points": typed}
+    start = {"effective_from_0": "2026-01-01", "effective_from_1": "00:00"}
+    assert "Discount in percent" in text(root.get("/admin/usage/discount/add/"))
+    assert root.post("/admin/usage/discount/add/", form | start).status_code == 302
     discount = Discount.objects.get()
-    assert "15 %" in text(root.get("/admin/usage/discount/"))
+    assert discount.basis_points == basis_points
+    assert f"{basis_points / 100:g} %" in text(root.get("/admin/usage/discount/"))
     for action in ("change", "delete"):
-        assert (
-            root.post(
-                f"/admin/usage/discount/{discount.pk}/{action}/", {"basis_points": "0", "post": "yes"}
-            ).status_code
-            == 403
-        )
+        sent = {"basis_points": "0", "post": "yes"}
+        assert root.post(f"/admin/usage/discount/{discount.pk}/{action}/", sent).status_code == 403
 
 
-def test_a_discount_is_at_most_all(root: Client, alice: Person) -> None:
+@pytest.mark.parametrize("typed", ["100.01", "-1", "12.345", "a tenth", "NaN", "1e9", ""])
+def test_a_discount_is_at_most_all_and_has_two_decimals(root: Client, alice: Person, typed: str) -> None:
     form = {
         "organization": alice.project.organization_id,
-        "basis_points": "10001",
+        "basis_points": typed,
         "effective_from_0": "2026-01-01",
         "effective_from_1": "0:00",
     }

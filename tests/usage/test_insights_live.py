@@ -91,13 +91,16 @@ def test_open_generations_are_found_through_their_own_index(alice: Person) -> No
 def test_health_counts_the_queue_and_the_lost_requests(alice: Person) -> None:
     for outcome in (Outcome.WORKER_LOST, Outcome.NOT_STARTED, Outcome.NOT_STARTED, Outcome.COMPLETED):
         run(alice, outcome=outcome)
-    claim(admit(alice))
-    waiting = admit(alice)
+    running, waiting = admit(alice), admit(alice)
+    claim(running)
     Generation.objects.filter(pk=waiting.pk).update(admitted_at=database_now() - timedelta(minutes=1))
+    Generation.objects.filter(pk=running.pk).update(claimed_at=database_now() - timedelta(minutes=2))
     found = health()
     assert (found.queue_depth, found.running, found.lost, found.not_started) == (1, 1, 1, 2)
     assert found.oldest_queued_s is not None
     assert 60 <= found.oldest_queued_s < 120
+    assert found.longest_running_s is not None
+    assert 120 <= found.longest_running_s < 180
     assert found.oldest_lease_s is not None
     assert found.oldest_lease_s < 0
 
@@ -107,10 +110,11 @@ def test_health_of_an_installation_that_nobody_uses(db: None) -> None:
     assert (
         found.queue_depth,
         found.oldest_queued_s,
+        found.longest_running_s,
         found.oldest_lease_s,
         found.last_sealed_at,
         found.unsealed_entries,
-    ) == (0, None, None, None, 0)
+    ) == (0, None, None, None, None, 0)
 
 
 @pytest.mark.django_db(transaction=True)

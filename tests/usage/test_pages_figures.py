@@ -7,7 +7,7 @@ from django.utils.html import escape
 
 from usage import formatting
 from usage.models import Generation
-from usage.pages import overview_chart
+from usage.pages import overview_chart, trends
 from usage.pages.columns import amount
 from usage.pages.overview_chart import Bucket, Group
 from usage.pages.requests_waterfall import waterfall
@@ -108,6 +108,20 @@ def test_bars_stack_to_their_columns_height() -> None:
         float(first.bars[1].y[:-1]) + float(first.bars[1].height[:-1])
     )
     assert (chart.total, [each.total for each in chart.legend]) == (12, ["11", "1"])
+
+
+def test_a_correction_beyond_the_spend_is_a_number_of_the_table_and_no_bar() -> None:
+    days = [Bucket("1", "one"), Bucket("2", "two")]
+    trend = trends.draw("Spend", "6", days, [trends.Layer("spend", "colour-0", [-4, 10])], str)
+    chart = overview_chart.draw(days, [Group("a", [-4, 10]), Group("b", [9, -8])], str)
+    assert [len(column.bars) for column in (*trend.columns, *chart.columns)] == [0, 1, 1, 1]
+    bars = [bar for column in trend.columns for bar in column.bars]
+    shapes = [(y, height) for _, y, height in bars]
+    shapes += [(bar.y, bar.height) for column in chart.columns for bar in column.bars]
+    for y, height in shapes:
+        assert float(y[:-1]) >= 0
+        assert 0 < float(height[:-1]) <= 100
+    assert [column.cells for column in trend.columns] == [["-4"], ["10"]]
 
 
 def test_groups_without_a_colour_of_their_own_are_one() -> None:

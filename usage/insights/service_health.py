@@ -36,6 +36,8 @@ class Health:
     """Admitted generations that no worker has claimed."""
     oldest_queued_s: float | None
     running: int
+    longest_running_s: float | None
+    """Time since the first of the running requests was claimed."""
     oldest_lease_s: float | None
     """Time since the oldest open lease expired; negative if none has expired."""
     closed_since: datetime
@@ -57,7 +59,7 @@ class Health:
 _HEALTH = """
     WITH opened AS (
         SELECT COUNT(*) AS all_open, MIN(lease_expires_at) AS lease,
-            COUNT(CASE WHEN state = 'admitted' THEN 1 END) AS queued,
+            COUNT(CASE WHEN state = 'admitted' THEN 1 END) AS queued, MIN(claimed_at) AS claimed,
             MIN(CASE WHEN state = 'admitted' THEN admitted_at END) AS oldest
         FROM usage_generation WHERE NOT (state = 'settled')),
     closed AS (
@@ -69,7 +71,7 @@ _HEALTH = """
     difference AS (
         SELECT differences, first_difference FROM usage_ledgercheck
         WHERE differences > 0 AND resolved_at IS NULL ORDER BY checked_at DESC LIMIT 1)
-    SELECT queued, oldest, all_open - queued, lease, lost, not_started, sealed_at,
+    SELECT queued, oldest, all_open - queued, claimed, lease, lost, not_started, sealed_at,
         (SELECT COUNT(*) FROM (
             SELECT 1 FROM usage_ledgerentry WHERE id > COALESCE((SELECT last_id FROM seal), 0)
             ORDER BY id LIMIT {most_unsealed}) AS unsealed),
@@ -83,7 +85,7 @@ def health() -> Health:
     """Return the state of the queue, the leases, the failed requests, the seals and the last check."""
     since, clock, parameters = _clock()
     sql = _HEALTH.format(since=since, now=clock, most_unsealed=MAX_UNSEALED)
-    ((queued, oldest, running, lease, lost, not_started, *books),) = fetch_all(sql, parameters)
+    ((queued, oldest, running, claimed, lease, lost, not_started, *books),) = fetch_all(sql, parameters)
     sealed_at, unsealed, checked_at, read_at, *difference = books
     now, checked = to_datetime(read_at).replace(tzinfo=UTC), _moment(checked_at)
     return Health(
@@ -91,6 +93,7 @@ def health() -> Health:
         queue_depth=queued,
         oldest_queued_s=_seconds(now, oldest),
         running=running,
+        longest_running_s=_seconds(now, claimed),
         oldest_lease_s=_seconds(now, lease),
         closed_since=_closed_since(now),
         lost=int(lost or 0),

@@ -26,7 +26,7 @@ from usage.models.budgets import CREDIT_BUDGET
 from usage.pages import exports
 from usage.pages.columns import amounts, time_column
 from usage.pages.exports import ExportedList, Record
-from usage.pages.forms import END_USERS, LimitForm, NewLimitForm
+from usage.pages.forms import END_USERS, DiscountForm, LimitForm, NewLimitForm
 from usage.payment import outbox
 
 
@@ -263,6 +263,7 @@ class CreditAdmin(TenantAdmin, ListAdmin):
 class DiscountAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     """Discounts by start time. A change is a new row, as with prices; 0 % ends a discount."""
 
+    form = DiscountForm
     nothing_yet = "No discounts: every organization pays the full price."
     nobody_may = ("change", "delete")
     list_display = ["organization", "begins", "percent"]

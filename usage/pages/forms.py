@@ -1,4 +1,4 @@
-"""Form fields of amounts in US dollars, and the forms of budget limits."""
+"""Form fields of amounts in US dollars and of percent, and the forms of budget limits and discounts."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from accounts import end_users
 from accounts.models import APIKey, EndUser, Organization, Project
 from accounts.pages.admin_mixins import RowSelect
 from usage import pricing
-from usage.models import BudgetLimit, Generation, Scope
+from usage.models import BudgetLimit, Discount, Generation, Scope
 from usage.models.budget_keys import LimitKey
 
 SOFT = "Only a warning: requests still pass."
@@ -49,6 +49,24 @@ class USDField(forms.CharField):
     def prepare_value(self, value: Any) -> Any:
         """Return nanodollars from the database as dollars, and text as it was typed."""
         return pricing.to_usd(value) if isinstance(value, int) else value
+
+
+class PercentField(forms.DecimalField):
+    """A part of a whole in percent; its value is an integer of basis points."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        widget = UnfoldAdminTextInputWidget(
+            attrs={"inputmode": "decimal", "placeholder": "12.5", "autocomplete": "off"}
+        )
+        super().__init__(min_value=0, max_value=100, decimal_places=2, widget=widget, **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        return super().to_python(str(value or "").removesuffix("%"))
+
+    def clean(self, value: Any) -> Any:
+        """Return basis points; raises `ValidationError` for text that is not a percentage."""
+        percent = super().clean(value)
+        return None if percent is None else int(percent * 100)
 
 
 def _row_field(model: type[Any], field: str, label: str) -> "forms.ModelChoiceField[Any]":
@@ -166,3 +184,13 @@ class LimitForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
     def clean(self) -> dict[str, Any]:
         check_some_limit(self.cleaned_data)
         return self.cleaned_data
+
+
+class DiscountForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """A discount of an organization from a moment on."""
+
+    basis_points = PercentField(label="Discount in percent", help_text="Such as 12.5. 0 ends a discount.")
+
+    class Meta:
+        model = Discount
+        fields = ["organization", "effective_from", "basis_points"]

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.models import APIKey
-from usage import formatting, insights
+from usage import insights
 from usage.insights import BudgetUse, Health, Point
 from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR
@@ -100,15 +100,11 @@ def _reports(
 
 
 def _health(health: Health) -> dict[str, Any]:
-    late_s, queued_s = health.oldest_lease_s, health.oldest_queued_s
-    lease = "none"
-    if late_s is not None:
-        length = formatting.duration(1_000 * abs(late_s))
-        lease = f"ended {length} ago" if late_s > 0 else f"ends in {length}"
+    late_s, queued_s, running_s = health.oldest_lease_s, health.oldest_queued_s, health.longest_running_s
     return {
         "now": health,
-        "lease": lease,
-        "is_late": late_s is not None and late_s > 0,
+        "running_ms": None if running_s is None else 1_000 * running_s,
+        "late_ms": 1_000 * late_s if late_s is not None and late_s > 0 else None,
         "queued_ms": None if queued_s is None else 1_000 * queued_s,
         "lost_url": _ended_url(health, Outcome.WORKER_LOST),
         "not_started_url": _ended_url(health, Outcome.NOT_STARTED),

@@ -107,12 +107,13 @@ class Chart:
 def draw(buckets: Sequence[Bucket], groups: Sequence[Group], to_text: Callable[[int], str]) -> Chart:
     """Return the chart of these groups, largest first in the legend and lowest in the columns."""
     shown = _coloured(groups)
-    totals = [sum(group.values[at] for _, group in shown) for at in range(len(buckets))]
-    step, top = scale(max(totals, default=0))
+    # Corrections can exceed a group's spend; a bar has no height below zero.
+    stacked = (sum(max(group.values[at], 0) for _, group in shown) for at in range(len(buckets)))
+    step, top = scale(max(stacked, default=0))
     columns = [_column(bucket, at, len(buckets), shown, top, to_text) for at, bucket in enumerate(buckets)]
     heights = [Mark(percent(100 - 100 * value / top), to_text(value)) for value in range(step, top + 1, step)]
     legend = [Legend(colour, group, to_text(group.total)) for colour, group in shown]
-    return Chart(columns, legend, heights, times(buckets), sum(totals))
+    return Chart(columns, legend, heights, times(buckets), sum(group.total for _, group in shown))
 
 
 def _coloured(groups: Sequence[Group]) -> list[tuple[str, Group]]:

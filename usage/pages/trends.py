@@ -82,7 +82,7 @@ def _column(
     bars = [
         (layer.colour, percent(100 - 100 * value / top), percent(100 * value / top))
         for layer, value in zip(layers, values, strict=True)
-        if value
+        if value and value > 0  # a day's corrections can exceed its spend
     ]
     cells = ["–" if value is None else to_text(value) for value in values]
     bar_x, bar_width = percent(at * width + width * _GAP / 2), percent(width * (1 - _GAP))
