@@ -162,7 +162,7 @@ class ChunkReader:
         before = len(batch)
         for position, choice in enumerate(chunk.choices or ()):
             self._read_choice(choice, position if choice.index is None else choice.index, batch)
-        if not self.has_started:
+        if not self.has_started and not before:
             self._read_head(chunk)
         if chunk.usage is None and len(batch) == before + 1 and type(batch[-1]) is Text:
             self._usage.said += 1  # what nearly every chunk is
@@ -170,7 +170,7 @@ class ChunkReader:
             self._usage.read(chunk.usage, batch[before:], has_choices=bool(chunk.choices))
 
     def _read_head(self, chunk: Chunk) -> None:
-        """Keep what the first chunk says of all; it may come before the first delta."""
+        """Keep what is said of all up to the chunk with the first delta."""
         known = self._started
         tier = _SERVICE_TIERS.get(chunk.service_tier or "")
         # Of several prompts, an early usage may be that of one. One behind the whole answer is not early.

@@ -111,6 +111,12 @@ def test_a_damaged_transcript_is_read_or_refused_but_never_raises(
     assert outcome(cut(data, damaged)) == outcome([damaged])
 
 
+def test_a_usage_behind_the_first_delta_is_not_early_however_the_stream_is_split() -> None:
+    events = TRANSCRIPTS["openai/usage-kinds"].read_bytes().split(b"\n\n")
+    without_finish = [event + b"\n\n" for event in events if b'"finish_reason":"stop"' not in event]
+    assert outcome(without_finish) == outcome([b"".join(without_finish)])
+
+
 @given(
     st.lists(
         st.binary(max_size=40)
