@@ -55,7 +55,7 @@ class Round(msgspec.Struct):
 
 
 def main() -> None:
-    """Run the command line; exit status 1 when an answer was wrong, the books are, or the bound is not kept."""
+    """Run the command line; exit status 1 when an answer, the books or the bound is wrong."""
     asked = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.environ["CHATAPI_WORKER_CONCURRENCY"] = str(asked.slots)

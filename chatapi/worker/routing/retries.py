@@ -13,8 +13,8 @@ from chatapi.worker.routing.router import Router
 # Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
 SHARE = 0.2
 BURST = 10.0
-# The most that attempts at healthy deployments may owe: when a deployment dies, all requests which it was about
-# to answer go elsewhere in the same moment.
+# The most that attempts at healthy deployments may owe: when a deployment dies, all requests that wait for it
+# go elsewhere in the same moment.
 MAX_DEBT = 100.0
 # The waits before a deployment is asked again are random: up to the first value, and then up to twice as much
 # as before.
