@@ -55,7 +55,7 @@ class Round(msgspec.Struct):
 
 
 def main() -> None:
-    """Run the command line; exit status 1 when an answer was wrong or the books are."""
+    """Run the command line; exit status 1 when an answer, the books or the bound is wrong."""
     asked = parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.environ["CHATAPI_WORKER_CONCURRENCY"] = str(asked.slots)
@@ -96,7 +96,8 @@ def main() -> None:
     print(table(rounds))
     print(f"\nLedger after the load: {differences or 'clean'}")
     runs = [run for each in rounds for run in (each.alone, each.beside)]
-    sys.exit(bool(differences or any(run.problems or not run.right for run in runs)))
+    is_right = not differences and all(run.right and not run.problems for run in runs)
+    sys.exit(not (is_right and is_within_bound(rounds)))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -141,16 +142,20 @@ def table(rounds: list[Round]) -> str:
         row("beside the flood", [each.beside for each in rounds]),
     ]
     p50, p95 = ([each.times(percentile) for each in rounds] for percentile in ("p50", "p95"))
-    is_within = max(median(p50), median(p95)) <= MOST_TIMES
     lines.append(
         f"\np50 {spread(p50, 1)} times, p95 {spread(p95, 1)} times: "
-        f"{'within' if is_within else 'beyond'} {MOST_TIMES:.0f} times."
+        f"{'within' if is_within_bound(rounds) else 'beyond'} {MOST_TIMES:.0f} times."
     )
     beside = [each.beside for each in rounds]
     others = spread([run.other_cores for run in beside], 2)
     calibration = spread([run.calibration_ms for run in beside], 1)
     lines.append(f"Other processes used {others} cores, calibration {calibration} ms.")
     return "\n".join(lines)
+
+
+def is_within_bound(rounds: list[Round]) -> bool:
+    """Return whether the medians of both percentiles keep the bound."""
+    return all(median(each.times(name) for each in rounds) <= MOST_TIMES for name in ("p50", "p95"))
 
 
 def row(name: str, runs: list[Measurement]) -> str:

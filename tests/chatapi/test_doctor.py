@@ -1,8 +1,10 @@
 """`manage.py doctor`: what it finds in an installation that is right, and in one that is not."""
 
 import re
+import socketserver
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +176,63 @@ def test_a_redis_that_is_away_is_named_without_its_password(settings: Settings) 
     assert "hunter2" not in text
 
 
-def test_a_clock_that_is_wrong(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_redis_that_is_a_replica(redis: Redis) -> None:
+    redis.replicaof("127.0.0.1", "9")
+    try:
+        ((level, text),) = not_ok(stores.check_redis())
+    finally:
+        redis.replicaof("NO", "ONE")
+    assert level == "WRONG"
+    assert text.endswith(" is a replica, which refuses to write.")
+
+
+class ScriptedRedis(socketserver.StreamRequestHandler):
+    """Speaks the protocol of Redis, and answers INFO with the server's `info`."""
+
+    def handle(self) -> None:
+        """Answer each command of a connection."""
+        info: str = self.server.info  # type: ignore[attr-defined]
+        answers = {
+            b"HELLO": b"%1\r\n+proto\r\n:3\r\n",
+            b"INFO": b"$%d\r\n%s\r\n" % (len(info), info.encode()),
+            b"CONFIG": b"%2\r\n+save\r\n+\r\n+slowlog-log-slower-than\r\n+-1\r\n",
+        }
+        while head := self.rfile.readline():
+            words = []
+            for _ in range(int(head[1:])):
+                size = int(self.rfile.readline()[1:])
+                words.append(self.rfile.read(size + 2)[:-2])
+            self.wfile.write(answers.get(words[0], b"+OK\r\n"))
+
+
+@pytest.mark.parametrize(
+    ("info", "text"),
+    [
+        ("redis_version:6.2.14", " is Redis 6.2.14."),
+        ("redis_version:7.4.0\r\nvalkey_version:6.9.9", " is Valkey 6.9.9."),
+        ("redis_version:7.4.0\r\nredis_mode:cluster", " is a cluster, which is not supported."),
+    ],
+)
+def test_a_redis_that_is_too_old_or_a_cluster(settings: Settings, info: str, text: str) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), ScriptedRedis) as server:
+        server.daemon_threads = True
+        server.info = f"{info}\r\nmaxmemory:1000\r\nused_memory:1\r\nmaxmemory_policy:noeviction"  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = f"127.0.0.1:{server.server_address[1]}"
+        settings.BROKER_URL = settings.STREAMS_URL = f"redis://{place}"
+        assert not_ok(stores.check_redis()) == [("WRONG", place + text)]
+        server.shutdown()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("check", [stores.check_redis_clock, stores.check_database_clock])
+def test_a_clock_that_is_wrong(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch, check: Callable[[], Finding]
+) -> None:
     for offset_s, level in ((30, Level.WARNING), (-3_600, Level.WRONG)):
         with monkeypatch.context() as patch:
             patch.setattr(time, "time", _shifted(time.time, offset_s))
-            found = stores.check_redis_clock()
+            found = check()
         assert found.level is level
         assert abs(float(found.text.split()[-2]) - abs(offset_s)) < 5
 

@@ -67,9 +67,13 @@ def ends(service: Installation, model: str) -> list[dict[str, Any]]:
 
 
 def test_each_process_says_what_it_is_when_it_starts(service: Installation) -> None:
-    (web,), (worker,) = (lines(service, role, "chatapi") for role in ("web", "worker"))
+    service.start_reaper()
+    wait_for(lambda: "starts" in service.log("reaper"), "the reaper's line")
+    (web,), (worker,), (reaper,) = (lines(service, role, "chatapi") for role in ("web", "worker", "reaper"))
     assert (web["role"], web["version"], web["address"]) == ("web", chatapi.__version__, service.url)
-    assert (worker["role"], worker["version"]) == ("worker", chatapi.__version__)
+    for role, line in (("worker", worker), ("reaper", reaper)):
+        assert (line["role"], line["version"], "address" in line) == (role, chatapi.__version__, False)
+        assert line["pid"] == service.processes[role].pid
 
 
 def test_a_generation_has_one_line_when_it_has_ended(service: Installation) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from django.core.management import get_commands
 
 from tests.installation import ROOT, free_port
 
@@ -27,6 +28,16 @@ COMMANDS = [
     ("createsuperuser", "--noinput", "--username", "root", "--email", ""),
 ]
 """In an order in which all of them succeed on an empty installation."""
+OTHERS = [
+    ("doctor",),
+    ("serve", "--only", "reaper"),
+    ("stripecustomer", "--organization", "Acme"),
+    ("reconcile", "bill.csv", *PERIOD, "--deployment", "upstream"),
+    ("changepassword", "root"),
+]
+WITHOUT_DATABASE = "verifyexport"
+OF_DJANGO = {"createsuperuser", "changepassword"}
+"""Commands of Django that the documents name; `migrate` is the project's own."""
 
 
 def manage(
@@ -66,7 +77,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("doctor",)], ids=lambda each: each[0])
+def test_every_command_of_the_project_is_tried() -> None:
+    own = {name for name, app in get_commands().items() if app in ("accounts", "usage", "chatapi")}
+    tried = [name for name, *_ in (*COMMANDS, *OTHERS)]
+    assert sorted([*tried, WITHOUT_DATABASE]) == sorted(own | OF_DJANGO)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *OTHERS], ids=lambda each: each[0])
 def test_a_database_that_is_away(tmp_path: Path, command: tuple[str, ...]) -> None:
     url = f"postgres://u@127.0.0.1:{free_port()}/x"
     done = manage(tmp_path, *command, DATABASE_URL=url, CHATAPI_DATABASE_TIMEOUT_MS="200")
@@ -100,6 +117,13 @@ def test_a_database_that_refuses_to_write(folder: Path) -> None:
         "the database refuses (database is locked). Solve that and try again; --traceback shows the details."
     )
     assert only_line(done) == f"chatapi: {line}"
+
+
+def test_an_export_is_checked_without_a_database(folder: Path) -> None:
+    assert manage(folder, "exportusage", *PERIOD, "--output", "signed").returncode == 0
+    url = f"postgres://u@127.0.0.1:{free_port()}/x"
+    done = manage(folder, WITHOUT_DATABASE, "signed", DATABASE_URL=url)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_no_command_needs_redis(folder: Path) -> None:

@@ -374,6 +374,10 @@ def test_a_late_replica_is_not_read_and_the_log_says_so_once(
         assert requests_of(used) == 3, "it is late, but not too late"
         monkeypatch.setattr(replicas, "MAX_LAG_S", 0.01)
         assert [requests_of(used) for _ in range(3)] == [4, 4, 4]
+        (found,) = stores.check_replica()
+        assert re.fullmatch(r"127\.0\.0\.1 is \d+ s behind\.", found.text)
+        assert found.level.value == "warning"
+        assert found.remedy.startswith("Until then reports read the primary.")
     replica.catch_up()
     assert requests_of(used) == 4
     said = [record.getMessage() for record in caplog.records if record.name == replicas.__name__]

@@ -18,12 +18,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from chatapi.serving import embedded_valkey
 from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.soak_chaos import Chaos
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections
-from tests.faults.soak_growth import Curve, Growth, grown
+from tests.faults.soak_growth import Curves, Growth, grown, print_curves
 from tests.faults.soak_report import print_report
 from tests.faults.soak_verdict import MAX_SILENCE_S, Verdict
 from tests.faults.soak_visits import Visit
@@ -60,7 +61,7 @@ class Soak:
         self.seed = seed
         self.visits: list[Visit] = []
         self.chaos = Chaos(self.installation, random.Random(f"{seed} chaos"))
-        self.curves: dict[tuple[str, str], Curve] = {}
+        self.curves: Curves = {}
         self._numbers = itertools.count()
         self._is_over = threading.Event()
 
@@ -77,22 +78,14 @@ class Soak:
         for guest in guests:
             guest.start()
         if is_steady:
-            self._watch_growth()
+            valkeys = {"valkey": f"unix://{embedded_valkey.socket_path(installation.folder)}"}
+            self.curves = Growth(installation, valkeys).run_for(self.seconds, self._stream_ttl_s)
         else:
             self.chaos.run(self.seconds)
         self._is_over.set()
         for guest in guests:
             guest.join()
         return self._judge()
-
-    def _watch_growth(self) -> None:
-        """Let the clients ask; after a warm-up, when the first streams expire, take samples."""
-        ends_at = time.monotonic() + self.seconds
-        time.sleep(self._stream_ttl_s)
-        growth = Growth(self.installation)
-        growth.watch()
-        time.sleep(max(0.0, ends_at - time.monotonic()))
-        self.curves = growth.stop()
 
     def stop(self) -> None:
         """End all processes."""
@@ -170,8 +163,7 @@ def main() -> int:
     arguments = f"--seconds {options.seconds:g} --seed {options.seed} --at-least {at_least}"
     arguments += " --steady" * options.steady
     print(f"python -m tests.faults.soak {arguments}\n")
-    for (owner, figure), curve in sorted(soak.curves.items()):
-        print(f"{owner + ' ' + figure:<22}{curve}")
+    print_curves(soak.curves)
     print_report(verdict, soak.chaos.faults, soak.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)

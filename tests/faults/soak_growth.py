@@ -1,17 +1,19 @@
 """Whether a service that runs evenly stays as large as it is: memory and descriptors of each process,
-connections, keys and memory of Valkey.
+keys of each Valkey, connections of each Valkey and of PostgreSQL.
 """
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple, cast
 
+import psycopg
 from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.installation import Installation
 
 SAMPLE_S = 2.0
@@ -51,11 +53,16 @@ class Curve(NamedTuple):
         return f"first third {self.first:8.1f}   last third {self.last:8.1f}   most {self.most:8.1f}"
 
 
-class Growth:
-    """Takes samples of an installation in a thread."""
+Curves = dict[tuple[str, str], Curve]
+"""By owner and figure."""
 
-    def __init__(self, installation: Installation) -> None:
+
+class Growth:
+    """Takes samples of an installation in a thread; `valkeys` maps their names to their URLs."""
+
+    def __init__(self, installation: Installation, valkeys: Mapping[str, str]) -> None:
         self._installation = installation
+        self._valkeys = valkeys
         self._samples: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -64,28 +71,49 @@ class Growth:
         """Take samples from now on."""
         self._thread.start()
 
-    def stop(self) -> dict[tuple[str, str], Curve]:
-        """Take no more; return the curves by owner and figure."""
+    def stop(self) -> Curves:
+        """Take no more; return the curves."""
         self._is_over.set()
         self._thread.join()
         return {name: Curve.of(values) for name, values in self._samples.items() if len(values) >= 3}
 
+    def run_for(self, seconds: float, warm_up_s: float) -> Curves:
+        """Return the curves of so long a time, without its beginning, until the first streams expire."""
+        ends_at = time.monotonic() + seconds
+        time.sleep(warm_up_s)
+        self.watch()
+        time.sleep(max(0.0, ends_at - time.monotonic()))
+        return self.stop()
+
     def _run(self) -> None:
-        path = str(embedded_valkey.socket_path(self._installation.folder))
-        with Redis(unix_socket_path=path) as valkey:
+        database_url = self._installation.environment.get("DATABASE_URL", "")
+        with ExitStack() as stack:
+            valkeys = {name: stack.enter_context(Redis.from_url(url)) for name, url in self._valkeys.items()}
+            database = None
+            if database_url.startswith("postgres"):
+                database = stack.enter_context(psycopg.connect(database_url, autocommit=True))
             while not self._is_over.wait(SAMPLE_S):
                 for name, process in list(self._installation.processes.items()):
                     if name not in OWN:
                         self._add(name, _of_process(process.pid))
-                shown = cast(dict[str, Any], valkey.info())
-                self._add("valkey", {"connections": shown["connected_clients"], "keys": valkey.dbsize()})
+                for name, valkey in valkeys.items():
+                    shown = cast(dict[str, Any], valkey.info())
+                    self._add(name, {"connections": shown["connected_clients"], "keys": valkey.dbsize()})
+                if database is not None:
+                    self._add("postgresql", {"connections": _connections(database)})
 
     def _add(self, owner: str, figures: Mapping[str, Any]) -> None:
         for name, value in figures.items():
             self._samples[owner, name].append(float(value))
 
 
-def grown(curves: Mapping[tuple[str, str], Curve]) -> list[str]:
+def print_curves(curves: Curves) -> None:
+    """Print each figure in time."""
+    for (owner, figure), curve in sorted(curves.items()):
+        print(f"{owner + ' ' + figure:<26}{curve}")
+
+
+def grown(curves: Curves) -> list[str]:
     """Return the figures that have grown beyond their bounds."""
     return [
         f"{owner}: {figure} grew from {curve.first:.1f} to {curve.last:.1f}"
@@ -102,3 +130,10 @@ def _of_process(pid: int) -> dict[str, float]:
         "memory MB": kilobytes / 1_024,
         "descriptors": len(list(Path(f"/proc/{pid}/fd").iterdir())),
     }
+
+
+def _connections(database: "psycopg.Connection[Any]") -> int:
+    """Return the number of connections to the database."""
+    row = database.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+    [count] = row.fetchone() or [0]
+    return int(count)

@@ -1,7 +1,9 @@
 """Runs the soak's clients against four hosts, each with a web process and a worker, in network namespaces;
 exits 1 if the books are wrong in the end. It needs root, `ip` and PostgreSQL.
 
-python -m tests.faults.soak_hosts --seconds 180 --seed 4         the seed decides requests and faults
+python -m tests.faults.soak_hosts --seconds 180 --seed 4      the seed decides requests and faults
+python -m tests.faults.soak_hosts --seconds 1800 --steady     nothing dies and half as many ask: nothing may
+                                                              grow
 
 Hosts are killed and started again, cut off, and added; the broker dies, and so does one of two servers of
 streams, which must end its own streams only.
@@ -35,6 +37,7 @@ from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
 from tests.faults.soak_connections import Connections, KeepingClient
+from tests.faults.soak_growth import Curves, Growth, grown, print_curves
 from tests.faults.soak_report import print_report
 from tests.faults.soak_verdict import Loss, Outages, Verdict, harmed_by_another_server
 from tests.faults.soak_visits import Visit
@@ -42,6 +45,7 @@ from tests.installation import wait_for
 
 HOSTS, MOST_HOSTS = 4, 6
 GUESTS = 24
+"""How many ask at the same time; half of them in a steady run."""
 GENERATIONS_PER_SECOND = 3
 STREAM_TTL_MS = 30_000
 PAUSE_S = (2.0, 5.0)
@@ -152,18 +156,23 @@ class HostsSoak:
         )
         self.faults = HostFaults(self.fleet, random.Random(f"{seed} faults"))
         self.visits: list[Visit] = []
+        self.curves: Curves = {}
         self._seed = seed
         self._numbers = itertools.count()
         self._is_over = threading.Event()
 
-    def run(self, seconds: float) -> Verdict:
-        """Start everything, break things for so long, let it recover, and judge."""
+    def run(self, seconds: float, *, is_steady: bool = False) -> Verdict:
+        """Start everything, break things for so long unless the run is steady, let it recover, and judge."""
         self.fleet.start(MODELS | EMBEDDING_MODELS)
         self.fleet.keys["poor"] = self.fleet.keys["live"]
-        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(GUESTS)]
+        count = GUESTS // 2 if is_steady else GUESTS
+        guests = [threading.Thread(target=self._visit, daemon=True) for _ in range(count)]
         for guest in guests:
             guest.start()
-        self.faults.run(seconds)
+        if is_steady:
+            self.curves = Growth(self.fleet, VALKEYS).run_for(seconds, STREAM_TTL_MS / 1_000)
+        else:
+            self.faults.run(seconds)
         self._is_over.set()
         for guest in guests:
             guest.join()
@@ -187,7 +196,9 @@ class HostsSoak:
             bookkeeper.stop()
         verdict = Verdict.of(self.visits, rows, report, calls, self.faults.outages)
         harmed = harmed_by_another_server(self.visits, self.faults.outages)
-        return replace(verdict, violations=[*verdict.violations, *harmed, *self._traces()])
+        return replace(
+            verdict, violations=[*verdict.violations, *harmed, *self._traces(), *grown(self.curves)]
+        )
 
     def _traces(self) -> list[str]:
         """Return the places that still contain a message when no stream is stored any more."""
@@ -211,11 +222,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at-least", type=int, help="generations (default: 3 a second)")
+    parser.add_argument(
+        "--steady",
+        action="store_true",
+        help="no faults, and half as many clients: memory, descriptors, connections and keys must not grow",
+    )
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(f"the fleet can't run here: {reason}.")
     if not os.environ.get(INSIDE):
         arguments = [f"--seconds={options.seconds}", f"--seed={options.seed}"]
+        arguments += ["--steady"] * options.steady
         if options.at_least is not None:
             arguments.append(f"--at-least={options.at_least}")
         module = [sys.executable, "-m", "tests.faults.soak_hosts", *arguments]
@@ -226,10 +243,13 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="chatapi-soak-"))
     soak = HostsSoak(folder, options.seed)
     try:
-        verdict = soak.run(options.seconds).asking_at_least(at_least).bearing_silence()
+        verdict = soak.run(options.seconds, is_steady=options.steady)
+        verdict = verdict.asking_at_least(at_least).bearing_silence()
     finally:
         soak.fleet.stop()
-    print(f"python -m tests.faults.soak_hosts --seconds {options.seconds:g} --seed {options.seed}\n")
+    arguments = f"--seconds {options.seconds:g} --seed {options.seed}" + " --steady" * options.steady
+    print(f"python -m tests.faults.soak_hosts {arguments}\n")
+    print_curves(soak.curves)
     print_report(verdict, soak.faults.faults, soak.visits, folder)
     if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)

@@ -200,16 +200,22 @@ def test_requests_with_one_cache_key_go_to_one_deployment_from_all_workers(
     assert len(set.union(*homes.values())) > 1
 
 
-def test_no_more_requests_are_in_flight_than_a_deployment_takes(installation: Installation) -> None:
-    installation.script("narrow", ttft_ms=100)
-    load_model(installation, "narrow", deployment(installation, "narrow", "max_concurrent = 4"))
-    assert ask_many(installation, "narrow", 40, 20) == {200: 40}
-    calls = installation.calls("narrow")
+@pytest.mark.parametrize(
+    ("places", "most"), [(4, 4), pytest.param(1, 2, id="each of two workers has one place at least")]
+)
+def test_no_more_requests_are_in_flight_than_a_deployment_takes(
+    installation: Installation, places: int, most: int
+) -> None:
+    name = f"narrow-{places}"
+    installation.script(name, ttft_ms=100)
+    load_model(installation, name, deployment(installation, name, f"max_concurrent = {places}"))
+    assert ask_many(installation, name, 40, 20) == {200: 40}
+    calls = installation.calls(name)
     moments = sorted([(call["opened_at"], 1) for call in calls] + [(call["closed_at"], -1) for call in calls])
     in_flight = [0]
     for _, change in moments:
         in_flight.append(in_flight[-1] + change)
-    assert max(in_flight) == 4
+    assert max(in_flight) == most
 
 
 def test_a_deployment_that_stays_full_is_a_503_and_costs_nothing(installation: Installation) -> None:

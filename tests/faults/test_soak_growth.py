@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from django.db import connection
 
+from chatapi.serving import embedded_valkey
 from tests.faults.soak_growth import BOUNDS, Curve, Growth, grown
 from tests.installation import Installation, wait_for
 
@@ -20,20 +22,22 @@ def test_a_figure_that_grows_beyond_its_bound_is_named(figure: str) -> None:
     assert said.startswith(f"web: {figure} grew from 200.0")
 
 
-def test_samples_are_taken_of_each_process_and_of_valkey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_are_taken_of_each_process_and_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.faults.soak_growth.SAMPLE_S", 0.01)
     installation = Installation(tmp_path)
     try:
         installation.start_valkey()
         installation.run("web", ["sleep", "60"])
-        growth = Growth(installation)
+        url = f"unix://{embedded_valkey.socket_path(tmp_path)}"
+        growth = Growth(installation, {"valkey": url, "same": url})
         growth.watch()
-        wait_for(lambda: len(growth._samples["valkey", "keys"]) > 3, "samples")
+        wait_for(lambda: len(growth._samples["same", "keys"]) > 3, "samples")
         curves = growth.stop()
     finally:
         installation.stop()
     of_processes = {(name, figure) for name in ("web", "valkey") for figure in ("memory MB", "descriptors")}
-    assert set(curves) == {*of_processes, ("valkey", "connections"), ("valkey", "keys")}
+    of_valkeys = {(name, figure) for name in ("valkey", "same") for figure in ("connections", "keys")}
+    of_database = {("postgresql", "connections")} if connection.vendor == "postgresql" else set()
+    assert set(curves) == of_processes | of_valkeys | of_database
+    assert curves["valkey", "connections"].most == 2
     assert curves["web", "memory MB"].most > 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chatapi import upstream_keys
 from tests.installation import ROOT, own_database
 
 pytestmark = pytest.mark.timeout(180)
@@ -20,6 +21,25 @@ COUNTS = (
     "from usage.models import *; from accounts.models import *; "
     "print([each.objects.count() for each in (Generation, LedgerEntry, LedgerSeal, Budget, APIKey)])"
 )
+
+ENCRYPT = """
+from accounts.models import Project
+from chatapi import response_store, upstream_keys
+from chatapi.models import Deployment, ServedModel
+from usage.models import Generation
+upstream = {"engine": "openai_compatible", "base_url": "http://127.0.0.1:9/v1"}
+row = Deployment.objects.create(model=ServedModel.objects.create(id="small"), name="entered", **upstream)
+upstream_keys.enter(row, "sk-entered")
+Project.objects.update(stores_responses_days=30)
+generation = Generation.objects.exclude(settled_at=None).first()
+response_store.write(generation.pk, response_store.Content(b"a question", []))
+"""
+DECRYPT = """
+from chatapi import response_store, upstream_keys
+from chatapi.models import Deployment, StoredResponse
+content = response_store.decrypt(StoredResponse.objects.get())
+print(upstream_keys.entered(Deployment.objects.get()), content and content.state.decode())
+"""
 
 
 class Machine:
@@ -78,6 +98,7 @@ def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
     old.says(".venv/bin/python manage.py migrate")
     key = old.says(".venv/bin/python manage.py createkey --organization Acme").strip()
     old.says(".venv/bin/python manage.py seedusage --add --generations 200 --days 2")
+    old.shell(ENCRYPT)
     old.says(COMMANDS[f"{FORM}-backup"])
     counts = old.shell(COUNTS)
     # After the backup, and so not in it.
@@ -90,6 +111,15 @@ def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
     assert new.shell(COUNTS) == counts
     assert (new.knows(key), new.knows(later)) == (True, False)
     assert not new.knows(key, CHATAPI_KEY_PEPPER="another" + "x" * 40)
+
+    assert new.shell(DECRYPT) == "sk-entered a question"
+    other = {"CHATAPI_SECRET_KEY": "another" + "x" * 50}
+    done = new.run(f".venv/bin/python manage.py shell --no-imports -c '{DECRYPT}'", **other)
+    assert (done.returncode, done.stdout) == (0, "None None\n")
+    (line,) = done.stderr.splitlines()
+    assert "can't be decrypted: it was stored under another CHATAPI_SECRET_KEY" in line
+    found = new.run(".venv/bin/python manage.py doctor --no-upstreams", **other).stdout
+    assert found.count(f"small by entered: {upstream_keys.LOST}") == 1
 
 
 def test_books_that_are_not_those_of_the_seal_are_found(tmp_path: Path) -> None:

@@ -109,6 +109,28 @@ def test_a_statement_that_takes_too_long_is_ended(pooled: Pooled) -> None:
         pooled().execute("SELECT pg_sleep(20)")
 
 
+@pytest.mark.parametrize("is_set_up", [False, True])
+def test_doctor_names_what_a_pooler_drops_and_what_can_lose_the_books(
+    bouncer: int, tmp_path: Path, request: pytest.FixtureRequest, is_set_up: bool
+) -> None:
+    if is_set_up:
+        request.getfixturevalue("role")
+    name, user = connection.settings_dict["NAME"], connection.settings_dict["USER"]
+    service = Installation(tmp_path)
+    service.environment["DATABASE_URL"] = f"postgres://{user}@127.0.0.1:{bouncer}/{name}"
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW fsync")
+        [fsync] = cursor.fetchone()
+        cursor.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+        try:
+            done = service.manage("doctor", "--no-upstreams")
+        finally:
+            cursor.execute(f'ALTER DATABASE "{name}" RESET synchronous_commit')
+    found = re.findall(r"^(WRONG|warning) +database +(\S+)", done.stdout, re.MULTILINE)
+    lost = [("WRONG", "synchronous_commit"), ("warning", "CHATAPI_DATABASE_TIMEOUT_MS")]
+    assert found == [("WRONG", "fsync")] * (fsync == "off") + lost * (not is_set_up)
+
+
 @pytest.mark.timeout(120)
 def test_a_service_behind_it_answers_and_its_books_are_right(bouncer: int, tmp_path: Path) -> None:
     service = Installation(tmp_path)

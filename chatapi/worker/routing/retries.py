@@ -13,6 +13,9 @@ from chatapi.worker.routing.router import Router
 # Repeated attempts that each request adds to its model's budget, and the most that the budget can hold.
 SHARE = 0.2
 BURST = 10.0
+# The most that attempts at healthy deployments may owe: when a deployment dies, all requests that wait for it
+# go elsewhere in the same moment.
+MAX_DEBT = 100.0
 # The waits before a deployment is asked again are random: up to the first value, and then up to twice as much
 # as before.
 BACK_OFF_S = 0.25
@@ -34,10 +37,10 @@ class RetryBudgets:
         """Add one request's share."""
         self._left[model] = min(BURST, self._left.get(model, BURST) + SHARE)
 
-    def spend(self, model: str) -> bool:
-        """Take one attempt from the budget, or return False if it has none left."""
+    def spend(self, model: str, max_debt: float = 0.0) -> bool:
+        """Take one attempt from the budget, or return False if it would owe more than `max_debt` then."""
         left = self._left.get(model, BURST)
-        if left < 1:
+        if left - 1 < -max_debt:
             return False
         self._left[model] = left - 1
         return True
@@ -131,14 +134,13 @@ class AttemptPlan:
     def _step_to_another(self) -> Step | None:
         """Ask a deployment that this request has not asked yet.
 
-        A healthy one needs no budget: it gets the load of one that fails, and a deployment that fails is not
-        healthy for long.
+        A healthy one is asked on credit: it gets the load of one that fails, which is not healthy for long.
         """
         route = self._router.in_order(self._fresh, self._affinity)[0]
         now = time.monotonic()
         is_first = not self._give_up_at
-        may_ask = is_first or self._budgets.spend(self._model) or self._router.health.is_healthy(route.key)
-        if not may_ask:
+        max_debt = MAX_DEBT if self._router.health.is_healthy(route.key) else 0.0
+        if not is_first and not self._budgets.spend(self._model, max_debt):
             return None
         self._fresh.remove(route)
         self._began_at = now

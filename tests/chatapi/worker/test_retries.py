@@ -1,8 +1,10 @@
 """Which deployment a request asks next, when, and how much that may add to the load of upstreams."""
 
 import asyncio
+import time
 from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import pytest
 
@@ -110,6 +112,41 @@ def test_of_many_requests_a_fifth_is_repeated() -> None:
     budgets = RetryBudgets()
     attempts = sum(len(steps(route("only"), budgets=budgets)) for _ in range(1_000))
     assert 1_190 <= attempts <= 1_200 + retries.BURST
+
+
+@pytest.mark.parametrize("number", [2, 3, 6])
+@pytest.mark.parametrize("failing", [0.2, 0.3, 0.5])
+def test_of_many_requests_a_fifth_is_repeated_elsewhere(
+    number: int, failing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deployments that fail too seldom to cool down for long do not get more than their share either."""
+    now, chance = 1_000.0, Random(1)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    router, budgets, attempts = Router(), RetryBudgets(), 0
+    routes = [route(f"flaky {place}") for place in range(number)]
+    for _ in range(10_000):
+        now += 0.02
+        plan = AttemptPlan(router, budgets, "model", routes)
+        while (step := plan.next()) is not None:
+            attempts += 1
+            began_at = router.health.begin(step.route.key)
+            if chance.random() >= failing:
+                router.health.succeeded(step.route.key, began_at)
+                break
+            router.health.failed(step.route.key, began_at, upstream_errors.UPSTREAM_FAILED)
+            plan.failed(step.route, upstream_errors.UPSTREAM_FAILED)
+    assert attempts <= 12_000 + retries.BURST + retries.MAX_DEBT
+
+
+def test_all_requests_that_a_deployment_loses_at_once_go_to_the_healthy_one() -> None:
+    router, budgets = Router(), RetryBudgets()
+    plans = [AttemptPlan(router, budgets, "model", [route("dies", -1), route("lives")]) for _ in range(100)]
+    lost = [step for plan in plans if (step := plan.next()) is not None]
+    for plan, step in zip(plans, lost, strict=True):
+        router.health.failed(step.route.key, router.health.begin(step.route.key), upstream_errors.UNREACHABLE)
+        plan.failed(step.route, upstream_errors.UNREACHABLE)
+    others = [plan.next() for plan in plans]
+    assert [step and step.route.target.name for step in others] == ["lives"] * 100
 
 
 def test_a_healthy_deployment_is_asked_though_the_budget_is_spent() -> None:
