@@ -13,6 +13,8 @@ from django.test import Client
 
 from tests.installation import Installation
 
+# The end of an answer looks at the connection to the database.
+pytestmark = pytest.mark.django_db
 HASHED = re.compile(r"/static/([0-9a-f]{12})/(.+)")
 A_YEAR = "max-age=31536000, public, immutable"
 A_MINUTE = "max-age=60, public"
@@ -56,7 +58,7 @@ def test_a_text_is_compressed_for_clients_that_take_it(name: str) -> None:
     assert "content-encoding" not in plain
 
 
-def test_a_font_and_a_part_of_a_file_are_sent_as_they_are(db: None) -> None:
+def test_a_font_and_a_part_of_a_file_are_sent_as_they_are() -> None:
     release = next(iter(linked("/docs").values())).split("/")[2]
     font = f"/static/{release}/unfold/fonts/inter/Inter-Bold.woff2"
     _, headers, _ = answer(font, **COMPRESSED)
@@ -81,7 +83,7 @@ def test_another_releases_page_gets_this_releases_file_for_a_minute(release: str
     assert answer(f"/static/{release}console/nothing.css")[0] == 404
 
 
-def test_what_a_file_refers_to_has_the_hash_too(db: None) -> None:
+def test_what_a_file_refers_to_has_the_hash_too() -> None:
     """CSS names fonts and pictures, and modules name modules, relative to themselves."""
     release = next(iter(linked("/docs").values())).split("/")[2]
     for name in ("unfold/css/styles.css", "unfold/fonts/inter/styles.css", "console/playground.js"):
