@@ -32,6 +32,11 @@ _DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialec
 _FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?)([^/?]+)")
 
 
+def protocol_named(name: str) -> Protocol:
+    """Return the protocol of a row with this `endpoint`; if it is unknown, chat completions."""
+    return PROTOCOLS.get(name, CHAT)
+
+
 def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
     """Return the protocol that the path names; on a route that all protocols share, the one whose clients
     send one of these headers, else chat completions.
@@ -54,4 +59,5 @@ def error_answer(
     return answer._replace(headers=(*answer.headers, length, *ids))
 
 
-__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer", "protocol_of"]
+__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer"]
+__all__ += ["protocol_named", "protocol_of"]
