@@ -1,7 +1,8 @@
 """Protocols: how one family of clients talks. Each is a folder here, and a row in `PROTOCOLS`.
 
-Nothing outside a protocol's folder knows its parameters, envelopes or ids. Adding one: README.md. A test adds
-a row for its own time with `monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
+Nothing outside a protocol's folder knows its parameters, envelopes or ids: an import contract names the few
+modules that may import one. Adding one: README.md. A test adds a row for its own time with
+`monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
 """
 
 import re
