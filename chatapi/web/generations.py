@@ -62,7 +62,7 @@ async def cancel(exchange: Exchange) -> None:
     row = await _generation(exchange, services)
     has_ended = row.state == State.SETTLED
     if not has_ended:
-        await services.cancel(row.id)
+        await services.cancellations.cancel(row.id)
     state = row.state if has_ended else "cancelling"
     body = {"object": "generation.cancellation", "id": str(row), "state": state}
     await exchange.send_json(200 if has_ended else 202, msgspec.json.encode(body))

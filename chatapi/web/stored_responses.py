@@ -138,7 +138,7 @@ async def cancel(exchange: Exchange) -> None:
     if not found.state.is_background:
         raise errors.not_cancellable()
     if found.row.state != RowState.SETTLED:
-        await services.cancel(found.row.id)
+        await services.cancellations.cancel(found.row.id)
         # The cancellation holds even if its end comes later; the object then says `in_progress`.
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_WAIT_S):
