@@ -9,7 +9,7 @@ import msgspec
 
 from chatapi.api import generations_reference
 from chatapi.api.generations_reference import GENERATION_ID
-from chatapi.api.management.routes import ROUTES
+from chatapi.api.management import ROUTES
 from chatapi.api.openapi_operations import new_operation, with_errors
 from chatapi.api.openapi_schemas import ecma_patterns, ref_to
 from chatapi.api.organization import REPORTS, Report

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from chatapi.api.management.routes import ROUTES
+from chatapi.api.management import ROUTES
 from chatapi.api.organization import REPORTS
 from chatapi.api.resources import Key, ModelList, Receipt
 from chatapi.api.statements import StatementPage

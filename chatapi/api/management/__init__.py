@@ -4,3 +4,11 @@
 `objects.py` and `requests.py` have the types. The routes are in a file for each noun. `openapi.py` documents
 all of them.
 """
+
+from django.urls import path
+
+from chatapi.api.management import audit_log, keys, limits, members, projects
+
+ROUTES = [*projects.routes, *keys.routes, *members.routes, *limits.routes, *audit_log.routes]
+
+urls = [path(f"organization/{route.path}", route.as_view()) for route in ROUTES]
