@@ -5,8 +5,7 @@ Requests whose clients leave at once are cancelled together.
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 from pytest_django.fixtures import Settings
@@ -23,13 +22,6 @@ from tests.installation import free_port
 from usage.models import Generation, Outcome
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
-        yield server
 
 
 @pytest.fixture
