@@ -53,6 +53,7 @@ def main() -> None:
             sum(map(_begins_with_verb, documented)), len(documented)
         ),
         "lines of code for each comment": round(len(lines) / max(1, comments)),
+        "files of one request's way in (docs/architecture.md)": len(_files_of_the_way_in()),
         "levels of our own inheritance": _inheritance_levels(trees),
     }
     width = max(map(len, rows))
@@ -67,6 +68,12 @@ def _product_files() -> list[Path]:
     return [
         path for path in map(Path, listed.split()) if path.suffix == ".py" and "migrations" not in path.parts
     ]
+
+
+def _files_of_the_way_in() -> set[str]:
+    """Return our files that "One request" names; `test_way_in.py` checks that none is missing."""
+    section = Path("docs/architecture.md").read_text().split("## One request", 1)[1].split("\n## ", 1)[0]
+    return set(re.findall(rf"`((?:{'|'.join(PRODUCT)})/[\w/]+\.py)`", section))
 
 
 def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:

@@ -17,7 +17,7 @@ from django.conf import settings
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from accounts import api_keys, client_ip
+from accounts import api_keys, ip_addresses
 from accounts.errors import NotAuthenticated, TooManyFailedAttempts
 from accounts.redis_time_limit import in_time
 
@@ -119,12 +119,12 @@ class FailedAttempts:
                 log.warning("failed attempts are not shared: %r", error)
 
     def _refuse_beyond(self, most: int, ip: str) -> None:
-        count, now = self._counts.get(client_ip.network_of(ip)), time.monotonic()
+        count, now = self._counts.get(ip_addresses.network_of(ip)), time.monotonic()
         if count is not None and count.failures >= most and count.ends_at > now:
             raise TooManyFailedAttempts(round((count.ends_at - now) * 1_000))
 
     def _add(self, ip: str) -> None:
-        network, now = client_ip.network_of(ip), time.monotonic()
+        network, now = ip_addresses.network_of(ip), time.monotonic()
         with self._lock:
             count = self._counts.get(network)
             if count is None or count.ends_at <= now:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from accounts import client_ip
+from accounts import ip_addresses
 
 SCHEMES = ("http", "https")
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -31,7 +31,7 @@ class Forwarded(NamedTuple):
 
 def of(peer: str, headers: Iterable[tuple[bytes, bytes]], trusted_proxies: Sequence[str]) -> Forwarded:
     """Return what the proxies say; `headers` have their names in lower case."""
-    if not trusted_proxies or not client_ip.is_trusted(peer, trusted_proxies):
+    if not trusted_proxies or not ip_addresses.is_trusted(peer, trusted_proxies):
         return Forwarded(peer)
     sent: dict[bytes, str] = {}
     for name, value in headers:
@@ -75,9 +75,9 @@ def of_meta(meta: Mapping[str, Any], trusted_proxies: Sequence[str]) -> Forwarde
 def _walk(peer: str, named: Sequence[str], trusted_proxies: Sequence[str]) -> tuple[str, int]:
     """Return the client's IP, and how many of the entries, from the end, are the words of trusted proxies."""
     nearest, count = peer, 0
-    while count < len(named) and client_ip.is_trusted(nearest, trusted_proxies):
+    while count < len(named) and ip_addresses.is_trusted(nearest, trusted_proxies):
         count += 1
-        if not client_ip.is_ip(named[-count]):
+        if not ip_addresses.is_ip(named[-count]):
             break
         nearest = named[-count]
     return nearest, max(count, 1)

@@ -5,7 +5,7 @@ from contextlib import suppress
 from django.apps import AppConfig
 from django.conf import settings
 
-from chatapi.checks import addresses, extras, names, numbers  # noqa: F401  they register their checks
+from chatapi.checks import extras, names, numbers, urls  # noqa: F401  they register their checks
 from usage import failpoints
 
 

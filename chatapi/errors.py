@@ -95,10 +95,10 @@ def response_not_found(what: str, param: str, kept_ms: int) -> APIError:
     return APIError(Failed(_not_kept(what, kept_ms), INVALID, "not_found", param, 404))
 
 
-def previous_response_not_found(response_id: str, kept_ms: int) -> APIError:
+def previous_response_not_found(response_id: str, param: str, kept_ms: int) -> APIError:
     """Return OpenAI's 400 for an answer that can't be continued: clients then send the whole conversation."""
     message = _not_kept(f"Previous response with id '{response_id}'", kept_ms)
-    return APIError(Failed(message, INVALID, "previous_response_not_found", "previous_response_id", 400))
+    return APIError(Failed(message, INVALID, "previous_response_not_found", param, 400))
 
 
 def _not_kept(what: str, kept_ms: int) -> str:

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from uuid import UUID
 
-from chatapi.wire.protocols import PROTOCOLS
-from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols import PROTOCOLS, protocol_named
 
 _PUBLIC = re.compile(r"([a-z_:-]*)([0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII)
 
@@ -46,7 +45,7 @@ def on_one_of(numbers: Sequence[int], generation_id: UUID) -> UUID:
 
 def public_id(generation_id: UUID, endpoint: str, dialect: str) -> str:
     """Return the id that the client of a generation with this endpoint and dialect saw."""
-    return PROTOCOLS.get(endpoint, CHAT).dialect(dialect).public_id(generation_id.hex)
+    return protocol_named(endpoint).dialect(dialect).public_id(generation_id.hex)
 
 
 def parse_id(text: str) -> UUID | None:

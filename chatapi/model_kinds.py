@@ -11,22 +11,27 @@ from chatapi.snippets import Template
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.messages import UserMessage
 from chatapi.wire.prompts import Inputs, Messages
-from chatapi.wire.protocols.chat.request import ChatRequest
-from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
-from chatapi.wire.protocols.messages.request import MessagesRequest
-from chatapi.wire.protocols.responses.request import ResponsesRequest
+from chatapi.wire.protocols import Protocol
+from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols.embeddings import EMBEDDINGS
+from chatapi.wire.protocols.messages import MESSAGES
+from chatapi.wire.protocols.responses import RESPONSES
 
 
 class ClientAPI(NamedTuple):
     """An API by which clients call models, as pages show it."""
 
     name: str
-    body: type[msgspec.Struct]
-    """The struct of its requests' bodies; the fields are the parameters."""
+    protocol: Protocol
     code: Sequence[Template]
     """A first request in several languages."""
     on_key_page: Sequence[str]
     """The titles of those that the page of a new key shows."""
+
+    @property
+    def body(self) -> type[msgspec.Struct]:
+        """The struct of its requests' bodies; the fields are the parameters."""
+        return self.protocol.operations[0].request
 
 
 class KindOfModels(NamedTuple):
@@ -42,9 +47,9 @@ class KindOfModels(NamedTuple):
 MODEL_KINDS: Final[Mapping[str, KindOfModels]] = {
     ModelKind.CHAT: KindOfModels(
         apis=(
-            ClientAPI("Chat", ChatRequest, snippets.CHAT, on_key_page=("curl", "Python", "Node.js")),
-            ClientAPI("Responses", ResponsesRequest, snippets.RESPONSES, on_key_page=("Python",)),
-            ClientAPI("Messages", MessagesRequest, snippets.MESSAGES, on_key_page=("Python",)),
+            ClientAPI("Chat", CHAT, snippets.CHAT, on_key_page=("curl", "Python", "Node.js")),
+            ClientAPI("Responses", RESPONSES, snippets.RESPONSES, on_key_page=("Python",)),
+            ClientAPI("Messages", MESSAGES, snippets.MESSAGES, on_key_page=("Python",)),
         ),
         test_request=GenerationRequest(
             model="test", prompt=Messages([UserMessage("Say yes.")]), stream=True, digest=""
@@ -52,9 +57,7 @@ MODEL_KINDS: Final[Mapping[str, KindOfModels]] = {
         has_output=True,
     ),
     ModelKind.EMBEDDINGS: KindOfModels(
-        apis=(
-            ClientAPI("Embeddings", EmbeddingsRequest, snippets.EMBEDDINGS, on_key_page=("curl", "Python")),
-        ),
+        apis=(ClientAPI("Embeddings", EMBEDDINGS, snippets.EMBEDDINGS, on_key_page=("curl", "Python")),),
         test_request=GenerationRequest(model="test", prompt=Inputs("yes"), digest=""),
         has_output=False,
     ),

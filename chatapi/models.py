@@ -39,7 +39,7 @@ _positive = [MinValueValidator(1), _at_most]
 
 
 class Engine(models.TextChoices):
-    """The engines; `worker/services.py` has their classes."""
+    """The engines; `worker/worker_services.py` has their classes."""
 
     OPENAI_COMPATIBLE = "openai_compatible", "OpenAI-compatible"
     ANTHROPIC = "anthropic"

@@ -10,12 +10,12 @@ from django.urls import include, path
 
 from accounts.audit import recorder
 from accounts.models import ServiceAccount
-from chatapi.api import error_pages, metrics, openapi, organization, statements, stripe_webhook, views
-from chatapi.api.management import routes as management
+from chatapi.api import error_pages, management, metrics, openapi, organization, statements, views
 from chatapi.docs.views import front_page
 from chatapi.notifications.models import WebhookEndpoint
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
+from usage.payment import webhook
 from usage.payment.models import Payment, StripeCustomer
 
 client_routes = [
@@ -37,7 +37,7 @@ site.extra_urls = admin_urls.urls  # the theme's site reads them
 urlpatterns = [
     path("", front_page, name="front"),
     path("metrics", metrics.metrics),
-    path("stripe/webhook", stripe_webhook.receive),
+    path("stripe/webhook", webhook.receive),
     path("", include("chatapi.docs.urls")),
     path("openapi.json", openapi.document, name="openapi"),
     path("admin/", admin.site.urls),

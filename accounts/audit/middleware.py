@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
-from accounts import client_ip, forwarding
+from accounts import forwarding, ip_addresses
 from accounts.audit.recorder import Actor, acting
 from accounts.authentication import Caller
 
@@ -48,4 +48,4 @@ def actor_of(request: HttpRequest) -> Actor | None:
 def ip_of(request: HttpRequest) -> str | None:
     """Return the client's IP; None if it is not one, as on a UNIX socket."""
     found = forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip
-    return found if client_ip.is_ip_or_network(found) else None
+    return found if ip_addresses.is_ip_or_network(found) else None

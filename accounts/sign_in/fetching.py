@@ -17,7 +17,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPSConnection
 from urllib3.connectionpool import HTTPSConnectionPool
 
-from accounts.public_addresses import is_public
+from accounts.ip_addresses import is_public
 
 TIME_LIMIT_S = 10.0
 _WAIT_S = 5.0

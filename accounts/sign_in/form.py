@@ -16,8 +16,8 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 from redis.exceptions import RedisError
 
-from accounts import access, client_ip, forwarding
-from accounts.sign_in import addresses, attempts
+from accounts import access, forwarding, ip_addresses
+from accounts.sign_in import attempts, email_addresses
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def refuse_for(wait_ms: int) -> None:
 
 def network_of(request: HttpRequest) -> str:
     """Return what of the client's address attempts are counted by."""
-    return client_ip.network_of(forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip)
+    return ip_addresses.network_of(forwarding.of_meta(request.META, settings.TRUSTED_PROXIES).ip)
 
 
 class SignInForm(AuthenticationForm):
@@ -100,7 +100,7 @@ def user_name_of(typed: str) -> str:
     """
     if "@" not in typed:
         return typed
-    owner = addresses.owner_of(typed)
+    owner = email_addresses.owner_of(typed)
     if owner is not None:
         return owner.get_username()
     for same in ({"username": typed}, {"email__iexact": typed}):

@@ -18,7 +18,7 @@ from django.utils import timezone
 from accounts import memberships, roles
 from accounts.audit import recorder
 from accounts.models import Member, Role
-from accounts.sign_in import addresses
+from accounts.sign_in import email_addresses
 from accounts.sign_in.models import EmailDomain, IdentityProvider, domain_of
 
 GOOGLE = "https://accounts.google.com"
@@ -63,7 +63,7 @@ def admit(provider: IdentityProvider, known: User | None, claims: Mapping[str, A
             raise Refused("Your account here has an address of another domain.")
         _give_place(provider, person, _role(provider, claims), is_first=known is None)
         if person.email.lower() == address:
-            addresses.confirm(person, address)
+            email_addresses.confirm(person, address)
         IdentityProvider.objects.filter(pk=provider.pk).update(used_at=timezone.now())
     return person
 
@@ -93,7 +93,7 @@ def _address(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
 
 def _person(provider: IdentityProvider, address: str) -> User:
     """Return the person with this confirmed address, the invited one, or a new unsaved one."""
-    owner = addresses.owner_of(address)
+    owner = email_addresses.owner_of(address)
     if owner is not None:
         return owner
     people = list(User.objects.filter(email__iexact=address)[:2])

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from chatapi.notifications import health
+from chatapi.notifications import backlog
 from usage.database.clock import database_now
 
 
 def families() -> Iterator[Metric]:
     """Yield the metrics; labels are words of ours, and each statement reads a bounded number of rows."""
-    now, event = database_now(), health.oldest_event()
+    now, event = database_now(), backlog.oldest_event()
     yield GaugeMetricFamily(
         "chatapi_events_oldest_age_seconds",
         "How long the oldest event waits for a reaper; 0: none does.",
@@ -24,14 +24,14 @@ def families() -> Iterator[Metric]:
         "How long the oldest delivery has not arrived; 0: none waits.",
         labels=["kind"],
     )
-    for kind, of_kind in health.deliveries(now).items():
+    for kind, of_kind in backlog.deliveries(now).items():
         for state in ("waiting", "retrying", "failed"):
             deliveries.add_metric([kind, state], getattr(of_kind, state))
         begun_at = of_kind.oldest_begun_at
         oldest.add_metric([kind], (now - begun_at).total_seconds() if begun_at else 0.0)
     yield from (deliveries, oldest)
     endpoints = GaugeMetricFamily("chatapi_webhook_endpoints", "Webhook endpoints.", labels=["state"])
-    found = health.endpoints()
+    found = backlog.endpoints()
     for state in ("working", "failing", "disabled"):
         endpoints.add_metric([state], getattr(found, state))
     yield endpoints

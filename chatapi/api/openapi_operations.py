@@ -1,9 +1,8 @@
-"""The parts of an operation in the OpenAPI document: its parameters, answers and errors."""
+"""The operations of the OpenAPI document, with the errors that every route has."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
 
-from chatapi.api.openapi_schemas import Schema, ref
+from chatapi.wire.api_reference import Schema, new_answer
 
 _ERRORS = {
     400: "The request is malformed; `param` names the parameter.",
@@ -34,14 +33,15 @@ def new_operation(
     names: tuple[str, str, str],
     description: str,
     *,
-    answers: dict[int, Schema],
+    answers: Mapping[int, Schema],
     errors: Iterable[int] = (),
     parameters: Iterable[Schema] = (),
     body: Schema | None = None,
 ) -> Schema:
     """Return an operation; `names` are its tag, its id and its summary."""
     tag, operation_id, summary = names
-    found = {status: new_answer(_ERRORS[status], "Error") for status in (*_ANY_ROUTE, *errors)} | answers
+    found = {status: new_answer(_ERRORS[status], "Error") for status in (*_ANY_ROUTE, *errors)}
+    found.update(answers)
     operation: Schema = {
         "operationId": operation_id,
         "summary": summary,
@@ -61,17 +61,3 @@ def with_errors(operation: Schema, error: str, overloaded_status: int) -> Schema
     found = {status: answer for status, answer in answers.items() if status < 400}
     found |= {status: new_answer(_ERRORS[status], error) for status in errors}
     return operation | {"responses": {str(status): found[status] for status in sorted(found)}}
-
-
-def new_parameter(
-    place: str, name: str, schema: Schema, description: str, *, required: bool = False
-) -> Schema:
-    """Return a parameter; those of a path are always required."""
-    required = required or place == "path"
-    return {"name": name, "in": place, "required": required, "schema": schema, "description": description}
-
-
-def new_answer(description: str, schema: str, headers: Schema | None = None) -> dict[str, Any]:
-    """Return an answer in JSON with the schema of that name."""
-    answer = {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
-    return answer if headers is None else answer | {"headers": headers}

@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from requests import RequestException
 
 from accounts.audit import recorder
-from accounts.sign_in import addresses, mail, providers
+from accounts.sign_in import email_addresses, mail, providers
 from chatapi.console.browsers import browser_of
 from chatapi.console.password_pages import AddressForm
 
@@ -89,7 +89,7 @@ def with_own_address(view: View) -> View:
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         person: Any = request.user
-        if person.is_authenticated and settings.SENDS_EMAIL and not addresses.is_own(person):
+        if person.is_authenticated and settings.SENDS_EMAIL and not email_addresses.is_own(person):
             messages.error(request, "Confirm your address first.")
             return redirect("console:account")
         return view(request, *args, **kwargs)
@@ -107,7 +107,7 @@ def account_page(request: HttpRequest) -> HttpResponse:
     codes = next((each for each in factors if each.type == Authenticator.Type.RECOVERY_CODES), None)
     context = {
         "person": person,
-        "is_confirmed": addresses.owner_of(person.email) == person,
+        "is_confirmed": email_addresses.owner_of(person.email) == person,
         "sends_email": settings.SENDS_EMAIL,
         "provider": providers.required_for(person),
         "totp": next((each for each in factors if each.type == Authenticator.Type.TOTP), None),
@@ -135,12 +135,12 @@ def address_page(request: HttpRequest) -> HttpResponse:
         form.initial = {"email": person.email}
         return render(request, "console/address.html", {"form": form}, status=form.status)
     address = form.cleaned_data["email"]
-    if addresses.is_taken(address, except_of=person):
+    if email_addresses.is_taken(address, except_of=person):
         url = mail.absolute_url(request, reverse("console:forgotten"))
         mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
         content = {"person": person.pk, "from": person.email, "to": address}
-        path = reverse("console:confirm_address", args=[addresses.sign(PURPOSE, content)])
+        path = reverse("console:confirm_address", args=[email_addresses.sign(PURPOSE, content)])
         url = mail.absolute_url(request, path)
         mail.send("address", address, url=url, name=person.get_username(), host=mail.host(request))
     return render(request, "console/mail_sent.html", {"address": address})
@@ -154,19 +154,19 @@ def confirm_address(request: HttpRequest, token: str) -> HttpResponse:
 
     Its person has to be signed in, so that nobody confirms their address for a stranger's account.
     """
-    content = addresses.read(PURPOSE, token) or {}
+    content = email_addresses.read(PURPOSE, token) or {}
     person: Any = request.user
     if (
         person.pk != content.get("person")
         or person.email != content["from"]
-        or addresses.is_taken(content["to"], except_of=person)
+        or email_addresses.is_taken(content["to"], except_of=person)
     ):
         return render(request, "console/choose_password.html", {"validlink": False}, status=404)
     if request.method != "POST":
         return render(request, "console/confirm_address.html", {"address": content["to"], "person": person})
     actor = recorder.Actor(person.pk, person.get_username())
     with recorder.acting(lambda: actor):
-        addresses.confirm(person, content["to"])
+        email_addresses.confirm(person, content["to"])
         recorder.record("confirmed an address", person)
     messages.success(request, f"The address {content['to']} is confirmed.")
     return redirect("console:account")

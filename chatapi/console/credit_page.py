@@ -17,7 +17,7 @@ from usage.books import credit
 from usage.errors import NotBooked, StripeRefused, StripeUnavailable
 from usage.formatting import usd
 from usage.pages.forms import USDField
-from usage.payment import configuration, outbox, payments
+from usage.payment import configuration, metered_usage, payments
 from usage.payment.models import Payment
 from usage.payment.payments import LEAST_CENTS, MOST_CENTS, NANODOLLARS_PER_CENT, PRESETS_CENTS
 
@@ -72,7 +72,7 @@ def _begin(request: HttpRequest, console: Console, cents: int, context: dict[str
     """Begin a payment and return the URL at which to pay; without one, put the reason into the context."""
     return_url = request.build_absolute_uri(console.url("credit"))
     try:
-        if outbox.is_billed(console.organization):
+        if metered_usage.is_billed(console.organization):
             raise NotBooked("Stripe bills the usage of this organization: it pays nothing in advance.")
         return payments.begin(console.organization, cents, str(console.person), return_url)
     except NotBooked as error:
@@ -99,7 +99,7 @@ def _shown(request: HttpRequest, console: Console) -> dict[str, Any]:
     found = list(rows.order_by("-created_at", "-pk")[: PAGE + 1])
     return {
         "balance": credit.balance(console.organization),
-        "is_billed": outbox.is_billed(console.organization),
+        "is_billed": metered_usage.is_billed(console.organization),
         "presets": [f"{cents // 100}" for cents in PRESETS_CENTS],
         "rows": [(row, row.amount_cents * NANODOLLARS_PER_CENT) for row in found[:PAGE]],
         "returned": _find(own, request.GET.get("payment", "")),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from chatapi.console.tenancy import Console
 from usage.books import credit
-from usage.payment import configuration, outbox
+from usage.payment import configuration, metered_usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class NoCredit:
         balance = credit.balance(console.organization)
         if not balance.is_required or balance.nanodollars > 0:
             return None
-        takes_payments = configuration.is_on() and not outbox.is_billed(console.organization)
+        takes_payments = configuration.is_on() and not metered_usage.is_billed(console.organization)
         may_pay = takes_payments and console.may("payment.add_payment")
         may_make = console.may("accounts.add_apikey")
         project_id = console.projects[0].pk if console.projects else ""

@@ -17,7 +17,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from accounts import invitations, memberships
-from accounts.sign_in import addresses, attempts, mail, providers
+from accounts.sign_in import attempts, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import TooMany, network_of, refuse_for, unless_unavailable
 from chatapi.console.sign_in import signed_in
@@ -69,7 +69,7 @@ def forgotten(request: HttpRequest) -> HttpResponse:
 
 def _people(address: str) -> list[User]:
     """Return those with this confirmed address, or with this address that nobody has confirmed."""
-    owner = addresses.owner_of(address)
+    owner = email_addresses.owner_of(address)
     people = [owner] if owner else User.objects.filter(email__iexact=address).order_by("pk")[:MAX_ACCOUNTS]
     # A database may hold "ı" and "I" for one letter: the mail goes to what was typed, another's mailbox.
     people = [person for person in people if person.email.lower() == address]
@@ -90,7 +90,7 @@ class NewPassword(PasswordResetConfirmView):
     def form_valid(self, form: Any) -> HttpResponse:
         """Save the password; the mail has confirmed the address."""
         person = form.save()
-        addresses.confirm(person, person.email)
+        email_addresses.confirm(person, person.email)
         del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
         messages.success(self.request, "Your password is set. Sign in with it.")
         return redirect("console:sign_in")
@@ -129,6 +129,6 @@ class Invitation(PasswordResetConfirmView):
         is_confirmed = invitations.confirms_address(self.token)
         person = form.save()
         if is_confirmed:
-            addresses.confirm(person, person.email)
+            email_addresses.confirm(person, person.email)
         del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
         return signed_in(self.request, person)

@@ -16,12 +16,11 @@ from chatapi.console.offers import chat_offers
 from chatapi.console.tenancy import Console, page, render
 from chatapi.snippets import STREAMING, base_url, code_of
 from chatapi.wire.protocols import protocol_of
-from chatapi.wire.protocols.chat import CHAT
 
 KEY_LASTS = timedelta(minutes=15)
 # In the session: the id of its key for each project and kind.
 _KEYS = "playground_keys"
-_DIALECTS = [name for name in CHAT.dialects if name]
+_DIALECTS = [name for name in protocol_of(STREAMING["chat"].path).dialects if name]
 
 
 @require_safe

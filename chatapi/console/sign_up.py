@@ -20,7 +20,7 @@ from accounts import memberships
 from accounts.audit import recorder
 from accounts.audit.middleware import ip_of
 from accounts.models import Member, Organization, Role
-from accounts.sign_in import addresses, attempts, mail, providers
+from accounts.sign_in import attempts, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm, TooMany, network_of, refuse_for, unless_unavailable
 from accounts.sign_in.models import EmailDomain, domain_of
@@ -64,11 +64,11 @@ def sign_up(request: HttpRequest) -> HttpResponse:
     provider = providers.of_address(address)
     if provider is not None and provider.is_required:
         return provider_page(request, provider)
-    if addresses.is_taken(address):
+    if email_addresses.is_taken(address):
         url = mail.absolute_url(request, reverse("console:forgotten"))
         mail.send("account_exists", address, url=url, host=mail.host(request))
     else:
-        path = reverse("console:confirm_sign_up", args=[addresses.sign(PURPOSE, {"email": address})])
+        path = reverse("console:confirm_sign_up", args=[email_addresses.sign(PURPOSE, {"email": address})])
         mail.send("sign_up", address, url=mail.absolute_url(request, path), host=mail.host(request))
     return render(request, "console/mail_sent.html", {"address": address})
 
@@ -139,11 +139,11 @@ def confirm(request: HttpRequest, token: str) -> HttpResponse:
 
     A second press of the button ends like the first one, whichever is served first.
     """
-    content = addresses.read(PURPOSE, token)
+    content = email_addresses.read(PURPOSE, token)
     address = content["email"] if content else ""
     if not content or not _may_sign_up(address):
         return _useless(request)
-    if addresses.owner_of(address) == request.user:
+    if email_addresses.owner_of(address) == request.user:
         return redirect("console:home")
     response: HttpResponse = csrf_protect(_start)(request, address)
     return response
@@ -153,7 +153,7 @@ def _start(request: HttpRequest, address: str) -> HttpResponse:
     provider = providers.of_address(address)
     if provider is not None and provider.is_required:  # perhaps since the mail was sent
         return provider_page(request, provider)
-    if addresses.is_taken(address):
+    if email_addresses.is_taken(address):
         return _sign_in_again(request, address) if request.method == "POST" else _useless(request)
     person = User(username=address, email=address)
     domain = _joinable(address)
@@ -164,7 +164,7 @@ def _start(request: HttpRequest, address: str) -> HttpResponse:
             return signed_in(request, person)
         except IntegrityError:
             form.add_error(None, "This name was taken just now.")
-    if form.is_bound and addresses.is_taken(address):
+    if form.is_bound and email_addresses.is_taken(address):
         return _sign_in_again(request, address)
     context = {"form": form, "address": address}
     return render(request, "console/confirm_sign_up.html", context, status=form.status)
@@ -192,7 +192,7 @@ def _give_place(request: HttpRequest, form: PlaceForm, domain: EmailDomain | Non
     person = form.person
     person.set_password(form.cleaned_data["password"])
     person.save()
-    addresses.confirm(person, person.email)
+    email_addresses.confirm(person, person.email)
     actor = recorder.Actor(person.pk, person.get_username(), ip_of(request))
     with recorder.acting(lambda: actor):
         if form.founds or domain is None:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access
 from chatapi.console.notification_pages import own_sentence
 from chatapi.console.tenancy import Console, newest_first, page, render
-from chatapi.notifications import health, queue, webhooks
+from chatapi.notifications import backlog, queue, webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from usage.database.clock import database_now
@@ -55,7 +55,7 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
 @page(_VIEW)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show all endpoints, and whether messages reach them."""
-    found = [(row, *_state(row)) for row in health.with_newest_state(_endpoints(console))]
+    found = [(row, *_state(row)) for row in backlog.with_newest_state(_endpoints(console))]
     may_add = console.may(_ADD) and len(found) < MAX_ENDPOINTS
     context = {
         "title": "Webhooks",
@@ -70,7 +70,7 @@ def _state(row: Any) -> tuple[str, str]:
     """Return the state of an endpoint in words, and its colour."""
     if not row.is_enabled:
         return "disabled", "plain"
-    if row.newest_state in health.NOT_ARRIVED:
+    if row.newest_state in backlog.NOT_ARRIVED:
         return "failing", "bad"
     return ("working", "good") if row.newest_state else ("nothing sent yet", "plain")
 
@@ -107,7 +107,7 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
         return redirect(console.url("webhook", row.pk))
     rows = Delivery.objects.filter(endpoint=row).select_related("event").prefetch_related("log")
     found, links = newest_first(request, rows, PAGE, partial(console.url, "webhook", row.pk))
-    endpoint = health.with_newest_state(_endpoints(console)).get(pk=row.pk)  # without a URL that was refused
+    endpoint = backlog.with_newest_state(_endpoints(console)).get(pk=row.pk)  # without a URL that was refused
     state, mood = _state(endpoint)
     context = {
         "title": "Webhook",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from django.conf import settings
 from django.core import checks
 
-from accounts import client_ip
+from accounts import ip_addresses
 from chatapi.checks import CHECK_TAG, MISSPELT
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 
@@ -31,7 +31,7 @@ def check_settings() -> Iterator[Finding]:
 
 def check_proxies() -> Iterator[Finding]:
     """Yield what is wrong with the proxies in front, and with those for outgoing requests."""
-    valid = [proxy for proxy in settings.TRUSTED_PROXIES if client_ip.is_ip_or_network(proxy)]
+    valid = [proxy for proxy in settings.TRUSTED_PROXIES if ip_addresses.is_ip_or_network(proxy)]
     networks = [ipaddress.ip_network(proxy) for proxy in valid]
     if any(network.prefixlen == 0 for network in networks):
         yield wrong(

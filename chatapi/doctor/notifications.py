@@ -10,8 +10,8 @@ from django.conf import settings
 from django.core.mail import get_connection
 
 from chatapi.doctor.finding import Finding, ok, warning
-from chatapi.notifications import health
-from chatapi.notifications.health import MAIL, Deliveries
+from chatapi.notifications import backlog
+from chatapi.notifications.backlog import MAIL, Deliveries
 from chatapi.notifications.models import DeliveryAttempt, WebhookEndpoint
 from usage.database.clock import database_now
 from usage.formatting import duration
@@ -102,16 +102,16 @@ def _explained(place: str, error: Exception) -> tuple[str, str]:
 
 def check_deliveries() -> Iterator[Finding]:
     """Yield events and deliveries that wait or have failed, and the endpoints that fail."""
-    now, event = database_now(), health.oldest_event()
+    now, event = database_now(), backlog.oldest_event()
     if event is not None and now - event > EVENT_WAITS:
         yield warning(
             "events",
             f"The oldest waits for {_age(now, event)}: no reaper delivers.",
             "Start one: manage.py serve --only reaper.",
         )
-    yield from _mail(now, health.deliveries(now)[MAIL])
-    endpoints = health.endpoints()
-    for row in health.failing().select_related("organization").order_by("pk")[:MOST_ENDPOINTS]:
+    yield from _mail(now, backlog.deliveries(now)[MAIL])
+    endpoints = backlog.endpoints()
+    for row in backlog.failing().select_related("organization").order_by("pk")[:MOST_ENDPOINTS]:
         yield _failing(now, row)
     if endpoints.failing > MOST_ENDPOINTS:
         more = endpoints.failing - MOST_ENDPOINTS
@@ -127,7 +127,7 @@ def _mail(now: datetime, found: Deliveries) -> Iterator[Finding]:
     remedy = "Correct what the line about the mail server says, or the address of the person in Users."
     oldest = found.oldest_begun_at
     if found.retrying and oldest is not None and now - oldest > DELIVERY_WAITS:
-        tried = health.waiting().filter(endpoint__isnull=True, attempts__gt=0)
+        tried = backlog.waiting().filter(endpoint__isnull=True, attempts__gt=0)
         log = DeliveryAttempt.objects.filter(delivery__in=tried.order_by("due_at").values("pk")[:1])
         error = log.order_by("-pk").values_list("error", flat=True).first() or "no attempt is recorded"
         text = f"{found.retrying} tried in vain, the oldest for {_age(now, oldest)}: {error}."

@@ -18,8 +18,8 @@ from django.db import transaction
 
 from accounts import encryption
 from accounts.encryption import Purpose
+from accounts.ip_addresses import is_public
 from accounts.models import Organization
-from accounts.public_addresses import is_public
 from chatapi.notifications.models import MAX_ANSWER_CHARS, MAX_URL_CHARS, WebhookEndpoint
 from chatapi.notifications.queue import Attempt
 from usage.models import Event

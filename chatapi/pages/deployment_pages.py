@@ -302,7 +302,7 @@ class _Answer:
 
 async def _ask(target: Target, request: GenerationRequest) -> _Answer:
     # Imported here: the engines import an HTTP client that no other page of the web process needs.
-    from chatapi.worker.services import ENGINES  # noqa: PLC0415
+    from chatapi.worker.worker_services import ENGINES  # noqa: PLC0415
 
     answer, engine = _Answer(), ENGINES[target.engine]()
     try:

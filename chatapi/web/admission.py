@@ -76,7 +76,7 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
         entry = Entry(row.id.hex, row.organization_id, queue_class)
         job = Job("", request.content, runs_on=True, trace_headers=exchange.span.headers)
-        await services.enqueue_again(entry, job)
+        await services.queue.enqueue_again(entry, job)
     request.content = request.state = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
 
@@ -199,7 +199,7 @@ async def _admit(
         stores_response = bool(request.caller.stores_responses_days)
         queue_class = QueueClass(admission.queue_class or QueueClass.INTERACTIVE)
         entry = Entry(admission.id.hex, admission.organization_id, queue_class)
-        await services.enqueue(entry, job, request.state, stores_response=stores_response)
+        await services.queue.enqueue(entry, job, request.state, stores_response=stores_response)
         request.content = request.state = b""
         if not admission.is_test:
             ADMISSION.observe(monotonic() - exchange.began_at)

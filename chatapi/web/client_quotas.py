@@ -9,13 +9,13 @@ from functools import lru_cache
 from time import monotonic
 from typing import Protocol
 
-from accounts import client_ip, forwarding
+from accounts import forwarding, ip_addresses
 from chatapi.web import refusals
 from chatapi.web.refusals import Refusal
 from chatapi.web.server_limits import ServerLimits
 
-_household = lru_cache(maxsize=8_192)(client_ip.network_of)
-_is_proxy = lru_cache(maxsize=8_192)(client_ip.is_trusted)
+_household = lru_cache(maxsize=8_192)(ip_addresses.network_of)
+_is_proxy = lru_cache(maxsize=8_192)(ip_addresses.is_trusted)
 
 
 class Countable(Protocol):

@@ -8,7 +8,7 @@ and the pages for people have a room each, so that a slow page delays no client 
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 from django.conf import settings
 
-from accounts import client_ip, forwarding
+from accounts import forwarding, ip_addresses
 from chatapi import errors
 from chatapi.api.client_routes import is_client_route
 from chatapi.fair_room import FairRoom, NoRoom
@@ -35,7 +35,7 @@ class TakingTurns:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        address = client_ip.network_of(forwarding.of_scope(scope, settings.TRUSTED_PROXIES).ip)
+        address = ip_addresses.network_of(forwarding.of_scope(scope, settings.TRUSTED_PROXIES).ip)
         try:
             room = await (self._api if is_client_route(scope["path"]) else self._pages).acquire(address)
         except NoRoom:

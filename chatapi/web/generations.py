@@ -12,8 +12,7 @@ from chatapi import errors, identity
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.resumption import Position, check_reached, is_kept, position, remainder
 from chatapi.web.services import Services
-from chatapi.wire.protocols import PROTOCOLS, Answer, Dialect
-from chatapi.wire.protocols.chat import CHAT
+from chatapi.wire.protocols import Answer, Dialect, protocol_named
 from chatapi.wire.protocols.envelope import STREAM_HEADERS
 from usage.books.ledger import Admission
 from usage.models import Generation, State
@@ -63,7 +62,7 @@ async def cancel(exchange: Exchange) -> None:
     row = await _generation(exchange, services)
     has_ended = row.state == State.SETTLED
     if not has_ended:
-        await services.cancel(row.id)
+        await services.cancellations.cancel(row.id)
     state = row.state if has_ended else "cancelling"
     body = {"object": "generation.cancellation", "id": str(row), "state": state}
     await exchange.send_json(200 if has_ended else 202, msgspec.json.encode(body))
@@ -107,7 +106,7 @@ async def _generation(exchange: Exchange, services: Services) -> Generation:
     if generation_id is None:
         raise errors.generation_not_found()
     row = await visible_generation(services, caller, generation_id)
-    exchange.protocol = PROTOCOLS.get(row.endpoint, CHAT)
+    exchange.protocol = protocol_named(row.endpoint)
     return row
 
 

@@ -12,8 +12,8 @@ from twisted.web import http
 from twisted.web.http import NO_BODY_CODES  # by itself: each look into the module `http` costs a microsecond
 
 from chatapi.web import refusals
+from chatapi.web.body_buffer import RequestBody
 from chatapi.web.refusals import Refusal
-from chatapi.web.request_body import RequestBody
 
 # Twisted knows no status newer than 2010, and would call 429 "Unknown Status".
 http.RESPONSES.update(refusals.PHRASES)

@@ -131,7 +131,7 @@ async def _end_after(services: Services, follower: Follower, finding: Finding) -
         async with in_time(LAST_LOOK_S):
             return await _end_of_settled(services, follower)
     if finding is Finding.EXPIRED:
-        return [NOT_STARTED] if await services.expire(follower.id) else []
+        return [NOT_STARTED] if await services.queue.expire(follower.id) else []
     if finding is Finding.WORKER_LOST:
         missed: list[AnyDelta] = []
         with suppress(StreamLost, StreamUnavailable):
@@ -147,7 +147,7 @@ async def _end_after(services: Services, follower: Follower, finding: Finding) -
 def _give_up(services: Services, follower: Follower, failure: Failed) -> list[AnyDelta]:
     """Return the failure that ends this stream before its generation has ended."""
     if follower.is_owner:
-        services.abandon(follower.id)
+        services.cancellations.abandon(follower.id)
     return [failure]
 
 

@@ -52,12 +52,12 @@ async def respond(
         usage = await _deliver(exchange, dialect, answer, batches, admission.is_stream)
         is_wanted = False
         if usage is not None and dialect.encoder is None and admission.idempotency is None:
-            services.forget(admission.id)  # without a stream, it can't be asked for again
+            services.queue.forget(admission.id)  # without a stream, it can't be asked for again
         return usage
     finally:
         inbox.leave(follower)
         if is_wanted and admission.idempotency is None and not has_failed(admitting):
-            services.abandon(admission.id)
+            services.cancellations.abandon(admission.id)
 
 
 async def respond_later(
@@ -87,7 +87,7 @@ async def respond_later(
     except asyncio.CancelledError:
         # Without the URL nobody can fetch the answer, unless by an idempotency key.
         if not exchange.is_started and admission.idempotency is None:
-            services.give_up(admission.id)
+            services.cancellations.give_up(admission.id)
         raise
 
 

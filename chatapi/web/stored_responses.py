@@ -30,9 +30,7 @@ from chatapi.wire.deltas import TERMINAL, AnyDelta
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.protocols import Answer
 from chatapi.wire.protocols.envelope import STREAM_HEADERS
-from chatapi.wire.protocols.responses import RESPONSES, stored
-from chatapi.wire.protocols.responses.encoder import Encoder, Folder
-from chatapi.wire.protocols.responses.response import ID_PREFIX
+from chatapi.wire.protocols.responses import stored
 from usage.books import reports
 from usage.models import Generation
 from usage.models import State as RowState
@@ -46,8 +44,6 @@ STATE_UNIT_BYTES: Final = 4_096
 CANCEL_WAIT_S: Final = 5.0
 # The most deltas that are encoded at once.
 PIECE_DELTAS: Final = 256
-# As `Response._item_id` makes them: prefix, generation, number.
-_ITEM_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
@@ -62,11 +58,7 @@ class Stored:
     batches: list[bytes] | None
     """Its deltas, if Redis has them no more."""
 
-    @property
-    def public_id(self) -> str:
-        return ID_PREFIX + self.answer.id
-
-    async def folded(self) -> Folder:
+    async def folded(self) -> stored.Folder:
         """Return the response as it is now. Raises 503 if its answer cannot be read at the moment."""
         folder = stored.queued(self.answer, self.state)
         # Redis first: what it holds may still grow.
@@ -146,7 +138,7 @@ async def cancel(exchange: Exchange) -> None:
     if not found.state.is_background:
         raise errors.not_cancellable()
     if found.row.state != RowState.SETTLED:
-        await services.cancel(found.row.id)
+        await services.cancellations.cancel(found.row.id)
         # The cancellation holds even if its end comes later; the object then says `in_progress`.
         with suppress(TimeoutError):
             async with asyncio.timeout(CANCEL_WAIT_S):
@@ -163,18 +155,18 @@ async def _delete(exchange: Exchange) -> None:
     stream = services.streams.of(found.row.id)
     await stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
     await services.commits.read(response_store.delete, found.row.id)
-    await exchange.send_json(200, stored.deleted(found.public_id))
+    await exchange.send_json(200, stored.deleted(found.answer))
 
 
 async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:
     """Send the events behind `starting_after`, as they come; a client that leaves cancels nothing."""
     after = _number(exchange, "starting_after", -1, 0, 10**9)
-    exchange.encoder = Encoder(found.answer, after)
+    exchange.encoder = stored.events(found.answer, after)
     await exchange.send_head(200, STREAM_HEADERS)
     # So that the head leaves at once, even if the first event takes long.
     await exchange.send_body(b"")
     authorize = partial(authorize_again, exchange, services)
-    keep_alive = RESPONSES.dialect("").keep_alive
+    keep_alive = exchange.protocol.dialect("").keep_alive
     async for batch in found.follow(authorize):
         for start in range(0, len(batch), PIECE_DELTAS):
             await exchange.send_body(frames_of(exchange.encoder, batch[start : start + PIECE_DELTAS]))
@@ -205,18 +197,18 @@ async def _referenced(
     exchange: Exchange, services: Services, caller: Caller, references: dict[str, str]
 ) -> list[tuple[str, bytes]]:
     """Return the items with these ids, as JSON; `references` has the path of each id."""
-    responses: dict[str, str] = {}
+    responses: dict[UUID, str] = {}
     for item_id, param in references.items():
         # The id names its response, so no index of items is needed.
-        if (match := _ITEM_ID.fullmatch(item_id)) is None:
+        if (response_id := stored.response_of(item_id)) is None:
             raise _item_not_found(caller, item_id, param)
-        responses.setdefault(match[1], item_id)
+        responses.setdefault(response_id, item_id)
     if len(responses) > MAX_REFERENCED:
         message = f"The input refers to items of more than {MAX_REFERENCED} responses."
         raise InvalidRequest(message, "input")
     outputs: dict[str, bytes] = {}
     for response_id, item_id in responses.items():
-        if (found := await _find(exchange, services, caller, UUID(response_id))) is None:
+        if (found := await _find(exchange, services, caller, response_id)) is None:
             raise _item_not_found(caller, item_id, references[item_id])
         outputs |= stored.output_items(await found.folded())
         # In the loop: a small request may refer to 64 of the largest answers.
@@ -230,11 +222,11 @@ async def _referenced(
 async def _conversation(exchange: Exchange, services: Services, caller: Caller, response_id: str) -> bytes:
     found = await _find(exchange, services, caller, identity.parse_id(response_id))
     if found is None:
-        raise errors.previous_response_not_found(response_id, _kept_ms(caller))
+        raise errors.previous_response_not_found(response_id, stored.CONTINUED_PARAM, _kept_ms(caller))
     folder = await found.folded()
     if folder.usage is None:
         # A failed answer can't be continued either: its last words are missing.
-        raise errors.response_in_progress(response_id, "previous_response_id")
+        raise errors.response_in_progress(response_id, stored.CONTINUED_PARAM)
     return stored.conversation(found.state, folder)
 
 
@@ -270,7 +262,7 @@ async def _find(
     if generation_id is None:
         return None
     # The row decides who may read; Redis knows no tenants.
-    rows = access.visible_to(caller, Generation.objects.filter(id=generation_id, endpoint=RESPONSES.name))
+    rows = access.visible_to(caller, Generation.objects.filter(id=generation_id, endpoint=stored.ENDPOINT))
     row = await services.commits.read(rows.first)
     if row is None:
         return None

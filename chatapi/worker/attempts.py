@@ -25,7 +25,7 @@ from chatapi.worker.routing.router import Place
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.run import Run
 from chatapi.worker.runs.run_usage import End, Ending
-from chatapi.worker.services import Services
+from chatapi.worker.worker_services import WorkerServices
 from usage.errors import DatabaseUnavailable
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ PORTS: Final = {"http": 80, "https": 443}
 ROUTES_RETRY_S = (0.1, 0.5, 1, 2)
 
 
-async def produce(services: Services, run: Run, request: GenerationRequest) -> End:
+async def produce(services: WorkerServices, run: Run, request: GenerationRequest) -> End:
     """Ask deployments until one begins to answer; stream its answer to the end.
 
     Raises `DatabaseUnavailable` if the deployments can't be read, or a switch to another model can't be
@@ -73,7 +73,7 @@ async def produce(services: Services, run: Run, request: GenerationRequest) -> E
     return run.ended(end)
 
 
-async def _plan(services: Services, run: Run, request: GenerationRequest) -> tuple[AttemptPlan, End]:
+async def _plan(services: WorkerServices, run: Run, request: GenerationRequest) -> tuple[AttemptPlan, End]:
     """Return the plan of attempts, and the end if none of them is made."""
     model = run.requested.model
     routes = await routes_for(services, run, request)
@@ -85,7 +85,7 @@ async def _plan(services: Services, run: Run, request: GenerationRequest) -> tup
     return AttemptPlan(services.router, services.retry_budgets, model, routes, affinity, others), end
 
 
-async def _place(services: Services, run: Run, step: Step) -> Place | None:
+async def _place(services: WorkerServices, run: Run, step: Step) -> Place | None:
     """Wait as the step says, and for room at the deployment; return a place there, or None if it stays full.
 
     A stop ends the waits.
@@ -100,7 +100,7 @@ async def _place(services: Services, run: Run, step: Step) -> Place | None:
     return None
 
 
-async def routes_for(services: Services, run: Run, request: GenerationRequest) -> list[Route]:
+async def routes_for(services: WorkerServices, run: Run, request: GenerationRequest) -> list[Route]:
     """Return the routes that may receive the request; an empty list if there are none, or a stop."""
     if run.claimed.is_test:
         return [SANDBOX]
@@ -114,7 +114,9 @@ async def routes_for(services: Services, run: Run, request: GenerationRequest) -
     return []
 
 
-async def fallback_routes(services: Services, run: Run, request: GenerationRequest) -> list[list[Route]]:
+async def fallback_routes(
+    services: WorkerServices, run: Run, request: GenerationRequest
+) -> list[list[Route]]:
     """Return the routes of each other model that may answer, in order; those without any are left out."""
     models = [each.model for each in run.claimed.fallbacks]
     if run.claimed.is_test:
@@ -125,7 +127,7 @@ async def fallback_routes(services: Services, run: Run, request: GenerationReque
     return [routes for model in models if (routes := able(known.get(model, []), request))]
 
 
-async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mapping[str, list[Route]]:
+async def _read_routes(services: WorkerServices, run: Run, max_age_s: float) -> Mapping[str, list[Route]]:
     """Return all routes by model. Raises `DatabaseUnavailable` after the last wait; a stop ends the waits."""
     for wait_s in ROUTES_RETRY_S:
         try:
@@ -137,7 +139,7 @@ async def _read_routes(services: Services, run: Run, max_age_s: float) -> Mappin
 
 
 async def _attempt(
-    services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
+    services: WorkerServices, run: Run, request: GenerationRequest, route: Route, place: Place
 ) -> tuple[End, EngineError | None]:
     """Stream from one deployment; return the end, and the error if the deployment failed."""
     if (stopped := run.begin_attempt(route.target.name, route.on_disconnect)) is not None:
@@ -189,7 +191,7 @@ def _begin_span(run: Run, request: GenerationRequest, target: Target) -> Span:
 
 
 async def _stream(
-    services: Services, run: Run, request: GenerationRequest, route: Route, place: Place
+    services: WorkerServices, run: Run, request: GenerationRequest, route: Route, place: Place
 ) -> None:
     """Publish the engine's deltas. Raises `EngineError`, or TimeoutError when the run is stopped."""
     claimed = run.claimed

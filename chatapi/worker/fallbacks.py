@@ -12,7 +12,7 @@ from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.upstream_errors import STOPPED
 from chatapi.worker.deployments import Route
 from chatapi.worker.runs.run import Run
-from chatapi.worker.services import Services
+from chatapi.worker.worker_services import WorkerServices
 from usage.books import ledger
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
@@ -24,7 +24,7 @@ SWITCH_RETRY_S: Final = (0.1, 0.5, 1)
 
 
 async def switch_model(
-    services: Services, run: Run, request: GenerationRequest, route: Route
+    services: WorkerServices, run: Run, request: GenerationRequest, route: Route
 ) -> GenerationRequest:
     """Return the request to the route's model, after the books have switched to it.
 

@@ -28,7 +28,7 @@ from chatapi.worker.attempts import INTERNAL, produce
 from chatapi.worker.runs import heavy_work, run_spans, run_usage
 from chatapi.worker.runs.run import SHUTTING_DOWN, STREAM_LOST, Run
 from chatapi.worker.runs.run_usage import End, Ending
-from chatapi.worker.services import Services
+from chatapi.worker.worker_services import WorkerServices
 from usage.books import ledger
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 from usage.failpoints import failpoint
@@ -55,7 +55,7 @@ CLAIM_RETRY_S = (0.1, 0.5, 1, 2)
 SETTLE_RETRY_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30)
 
 
-async def generate(services: Services, generation_id: UUID) -> None:
+async def generate(services: WorkerServices, generation_id: UUID) -> None:
     """Run the generation until it is settled.
 
     Raises `AlreadyResolved` if another process has claimed it, `StreamUnavailable` if only others know
@@ -78,7 +78,7 @@ async def generate(services: Services, generation_id: UUID) -> None:
         del services.running[run.id]
 
 
-async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Cancellation | None]:
+async def _claimed_run(services: WorkerServices, generation_id: UUID) -> tuple[Run, Cancellation | None]:
     """Claim the generation; return its run, and the reason if it is cancelled already.
 
     Only the run refers to the request, so that `Run.take_content` frees its memory.
@@ -102,7 +102,7 @@ async def _claimed_run(services: Services, generation_id: UUID) -> tuple[Run, Ca
     return run, cancelled
 
 
-async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
+async def _claim(services: WorkerServices, generation_id: UUID) -> ledger.Claimed:
     """Claim the generation. Raises `AlreadyResolved` or `DatabaseUnavailable`.
 
     If the commit succeeded but its reply was lost, the next attempt is refused: the row names the claimant.
@@ -125,7 +125,7 @@ async def _claim(services: Services, generation_id: UUID) -> ledger.Claimed:
         raise
 
 
-async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
+async def _job(services: WorkerServices, generation_id: UUID) -> tuple[Job | None, Cancellation | None]:
     """Return the job, and the reason if it is cancelled; neither if Redis is away."""
     try:
         return await services.jobs.of(generation_id)(generation_id)
@@ -134,7 +134,7 @@ async def _job(services: Services, generation_id: UUID) -> tuple[Job | None, Can
         return None, None
 
 
-async def _run(services: Services, run: Run) -> None:
+async def _run(services: WorkerServices, run: Run) -> None:
     request = None
     try:
         await services.turns.take(run.claimed.organization_id, START_UNITS)
@@ -168,7 +168,7 @@ async def _request(run: Run) -> GenerationRequest:
     return await heavy_work.in_thread(requests.from_bytes, content)
 
 
-async def _finish(services: Services, run: Run, request: GenerationRequest | None, end: End) -> None:
+async def _finish(services: WorkerServices, run: Run, request: GenerationRequest | None, end: End) -> None:
     """Settle and publish the end, unless another process does; then end the run's span."""
     settlement = None
     if end.ending is not Ending.FENCED_OFF:
@@ -177,7 +177,7 @@ async def _finish(services: Services, run: Run, request: GenerationRequest | Non
 
 
 async def _settle_and_publish(
-    services: Services, run: Run, request: GenerationRequest | None, end: End
+    services: WorkerServices, run: Run, request: GenerationRequest | None, end: End
 ) -> ledger.Settlement | None:
     """Settle, then publish the terminal delta: a client never sees an end that the books do not have.
 
@@ -221,7 +221,9 @@ def _observe(charge: ledger.Charge, settling_s: float) -> None:
             process_metrics.BETWEEN_TOKENS.observe(streamed_ms / 1_000 / gaps, charge.model)
 
 
-async def _settle(services: Services, settlement: ledger.Settlement) -> tuple[datetime, ledger.Charge | None]:
+async def _settle(
+    services: WorkerServices, settlement: ledger.Settlement
+) -> tuple[datetime, ledger.Charge | None]:
     """Write the settlement; return its time, and the charge unless an earlier attempt has written it.
 
     Raises `AlreadyResolved` or `DatabaseUnavailable`.

@@ -20,12 +20,12 @@ from chatapi.serving.process_tuning import tune_process
 from chatapi.serving.watchdog import watched
 from chatapi.worker.generate import generate
 from chatapi.worker.pool import run_worker
-from chatapi.worker.services import Services, slot_count
+from chatapi.worker.worker_services import WorkerServices, slot_count
 from usage.errors import AlreadyResolved, DatabaseUnavailable
 
 log = logging.getLogger(__name__)
 
-_services: Services | None = None
+_services: WorkerServices | None = None
 
 
 def run() -> int:
@@ -43,7 +43,7 @@ def run() -> int:
 async def services() -> AsyncIterator[None]:
     """Keep the services, the liveness file and the watchdog while the pool runs tasks."""
     global _services
-    async with Services().lifetime() as _services, alive("worker"):
+    async with WorkerServices().lifetime() as _services, alive("worker"):
         tune_process()
         clock.start(asyncio.get_running_loop())
         with watched():

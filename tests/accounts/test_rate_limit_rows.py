@@ -10,8 +10,8 @@ from django.urls import reverse
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.limits import DAY_MS, MINUTE_MS, Counts, Limit, LimitNumber
 from accounts.models import RateLimit
+from chatapi.api.management.bodies import RateLimitBody
 from chatapi.api.management.objects import ProjectRateLimit
-from chatapi.api.management.requests import RateLimitBody
 from chatapi.models import ServedModel
 from tests.cast import Person
 

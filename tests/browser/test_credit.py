@@ -20,8 +20,8 @@ PHONE = {"width": 390, "height": 844}
 SHOTS = os.environ.get("CHATAPI_SCREENSHOTS")
 BILL = """
 from accounts.models import Organization
-from usage.payment import outbox
-outbox.bill(Organization.objects.get(name="Globex"), "cus_fake1")
+from usage.payment import metered_usage
+metered_usage.bill(Organization.objects.get(name="Globex"), "cus_fake1")
 """
 
 

@@ -26,8 +26,8 @@ from accounts.models import APIKey, Member, Organization, Project, RateLimit, Ro
 from accounts.pages.tenant_admin import TenantAdmin
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi import response_store
+from chatapi.api.management import ROUTES as MANAGEMENT
 from chatapi.api.management.route import ManagementRoute
-from chatapi.api.management.routes import ROUTES as MANAGEMENT
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.response_store import Content
 from tests.admin_pages import body, client_of

@@ -15,7 +15,7 @@ from tests.cast import Person, admit, run
 from tests.fake_stripe import Stripe
 from usage.books import credit
 from usage.database.clock import database_now
-from usage.payment import outbox, payments, stripe_api
+from usage.payment import metered_usage, payments, stripe_api
 from usage.payment.models import Payment, State
 
 
@@ -139,7 +139,7 @@ def test_too_many_open_payments_are_refused(
 def test_an_organization_that_stripe_bills_pays_nothing_in_advance(
     stripe: Stripe, owner: Client, path: str, acme: Organization
 ) -> None:
-    outbox.bill(acme, "cus_fake1")
+    metered_usage.bill(acme, "cus_fake1")
     page = text(owner.get(path))
     assert "Stripe bills the usage of this organization" in page
     assert "Add credit" not in page
@@ -150,7 +150,7 @@ def test_an_organization_that_stripe_bills_pays_nothing_in_advance(
 def test_nobody_is_sent_to_pay_where_nothing_can_be_paid(
     stripe: Stripe, owner: Client, path: str, acme: Organization
 ) -> None:
-    outbox.bill(acme, "cus_fake1")
+    metered_usage.bill(acme, "cus_fake1")
     credit.require(acme)
     start = owner.get(f"/console/{acme.pk}/start")
     assert "until the operator of this service grants some" in text(start)

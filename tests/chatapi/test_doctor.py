@@ -13,7 +13,7 @@ from django.core.management import call_command
 from pytest_django.fixtures import Settings
 from redis import Redis
 
-from chatapi.doctor import configuration, models, stores
+from chatapi.doctor import configuration, served_models, stores
 from chatapi.doctor.finding import Finding, Level
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages import deployment_pages
@@ -247,7 +247,7 @@ def _shifted(clock: Any, offset_s: float) -> Any:
 @pytest.mark.django_db
 def test_a_database_and_a_catalog_that_are_right(small: ServedModel) -> None:
     assert not_ok(stores.check_migrations()) == []
-    assert not_ok(models.check_catalog()) == []
+    assert not_ok(served_models.check_catalog()) == []
     assert stores.check_database_clock().level is Level.OK
 
 
@@ -256,7 +256,7 @@ def test_models_that_nobody_can_use(small: ServedModel) -> None:
     unpriced = ServedModel.objects.create(id="unpriced")
     Deployment.objects.create(model=unpriced, name="sandbox", engine="sandbox")
     prices.change(ServedModel.objects.create(id="undeployed").pk, prices.current()["small"])
-    assert not_ok(models.check_catalog()) == [
+    assert not_ok(served_models.check_catalog()) == [
         ("WRONG", "The model unpriced has no price, so every request for it is refused."),
         ("warning", "The model undeployed has no active deployment, so clients don't see it."),
     ]
@@ -277,7 +277,7 @@ def test_the_remedy_for_a_missing_key_names_its_variable(
 
 @pytest.mark.django_db
 def test_an_empty_catalog_is_a_warning() -> None:
-    assert not_ok(models.check_catalog()) == [("warning", "No model is served.")]
+    assert not_ok(served_models.check_catalog()) == [("warning", "No model is served.")]
 
 
 @pytest.mark.django_db

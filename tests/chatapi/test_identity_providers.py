@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import Member, Organization, Role
-from accounts.sign_in import addresses
+from accounts.sign_in import email_addresses
 from accounts.sign_in.models import EmailDomain, IdentityProvider
 from chatapi.console import sign_up
 from tests.admin_pages import client_of
@@ -285,7 +285,7 @@ def test_an_older_link_to_sign_up_leads_to_the_provider(
     required: IdentityProvider, settings: Settings
 ) -> None:
     settings.SIGN_UP = "open"
-    token = addresses.sign(sign_up.PURPOSE, {"email": "new@acme.example"})
+    token = email_addresses.sign(sign_up.PURPOSE, {"email": "new@acme.example"})
     client = Client()
     answer = client.post(
         reverse("console:confirm_sign_up", args=[token]),

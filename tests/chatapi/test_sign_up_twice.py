@@ -19,9 +19,9 @@ from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("sign up twice"), pytest.mark.timeout(240)]
 SIGNED = """
-from accounts.sign_in import addresses
+from accounts.sign_in import email_addresses
 from chatapi.console.sign_up import PURPOSE
-print(addresses.sign(PURPOSE, {"email": "%s"}))
+print(email_addresses.sign(PURPOSE, {"email": "%s"}))
 """
 
 

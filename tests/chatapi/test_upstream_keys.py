@@ -17,7 +17,7 @@ from accounts.encryption import Purpose
 from chatapi import upstream_keys
 from chatapi.catalog import file, loading, writing
 from chatapi.catalog.file import CatalogError
-from chatapi.doctor import models as doctor
+from chatapi.doctor import served_models as doctor
 from chatapi.models import Deployment, ServedModel
 from chatapi.worker import deployments
 from tests.admin_pages import client_of, page, text

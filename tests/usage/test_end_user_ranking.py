@@ -23,7 +23,7 @@ from usage.insights import Filters, Range, end_user_ranking
 from usage.models import DailyEndUserUsage, Kind, LedgerEntry, MonthlyEndUserUsage
 from usage.pricing import Tokens
 from usage.rollups import rebuild
-from usage.verification.sums import end_users_months_are_their_days
+from usage.verification.sum_checks import end_users_months_are_their_days
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
 from usage.rollups import closing
-from usage.verification import checks, invariants, issued_statements, ledger_checks, seals, sums
+from usage.verification import checks, invariants, issued_statements, ledger_checks, seals, sum_checks
 from usage.verification.invariants import Difference
 from usage.verification.ledger_checks import Found
 
@@ -53,7 +53,7 @@ def found() -> tuple[int, str] | None:
 def test_every_check_is_made() -> None:
     found = {
         each
-        for module in (invariants, sums, issued_statements, seals)
+        for module in (invariants, sum_checks, issued_statements, seals)
         for name, each in vars(module).items()
         if isfunction(each) and each.__module__ == module.__name__ and not name.startswith("_")
         and get_annotations(each).get("return") == Iterator[Difference]

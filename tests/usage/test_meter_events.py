@@ -17,9 +17,9 @@ from usage.books import credit
 from usage.database.clock import hour_of
 from usage.errors import NotBooked
 from usage.models import SPENT, HourlyUsage, LedgerEntry
-from usage.payment import outbox, sender
+from usage.payment import metered_usage, sender
+from usage.payment.metered_usage import UNIT_NANODOLLARS
 from usage.payment.models import MeterEvent, StripeCustomer
-from usage.payment.outbox import UNIT_NANODOLLARS
 from usage.payment.sender import Outcome, Result
 
 START = datetime(2026, 3, 1, 6, 20, tzinfo=UTC)
@@ -32,7 +32,7 @@ class Clock:
 
     def __init__(self, stripe: Stripe, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = START
-        for module in (outbox, sender):
+        for module in (metered_usage, sender):
             monkeypatch.setattr(module, "database_now", lambda: self.now)
         stripe.now = self.timestamp
 
@@ -50,12 +50,12 @@ def keys(db: None, clock: Clock) -> list[APIKey]:
     """Return keys of an organization whose usage is billed from now on."""
     keys = keys_of("Billed")
     set_prices(random.Random(1), keys)
-    outbox.bill(keys[0].project.organization, CUSTOMER)
+    metered_usage.bill(keys[0].project.organization, CUSTOMER)
     return keys
 
 
 def report() -> None:
-    while outbox.write_next():
+    while metered_usage.write_next():
         pass
 
 
@@ -117,7 +117,7 @@ def test_usage_before_the_customer_was_set_and_of_others_is_not_reported(
     for keys in (billed, other):
         set_prices(random.Random(1), keys)
         use(random.Random(1), keys[0], START - HOUR, completion=100)
-    outbox.bill(billed[0].project.organization, CUSTOMER)
+    metered_usage.bill(billed[0].project.organization, CUSTOMER)
     use(random.Random(1), other[0], START, completion=100)
     settle_all(clock)
     assert stripe.events == []
@@ -323,7 +323,7 @@ def test_two_processes_at_once_send_an_event_once(stripe: Stripe, clock: Clock, 
     use(random.Random(1), keys[0], START, completion=100)
     clock.now += HOUR
     report()
-    assert outbox.write_next() is False
+    assert metered_usage.write_next() is False
     assert (len(sender.claim()), len(sender.claim())) == (1, 0)
 
 
@@ -362,17 +362,17 @@ def test_a_prepaid_organization_is_not_billed_too(stripe: Stripe, db: None) -> N
     payer, other = (Organization.objects.create(name=name) for name in ("Payer", "Other"))
     credit.require(payer)
     with pytest.raises(NotBooked, match="prepaid only"):
-        outbox.bill(payer, CUSTOMER)
-    outbox.bill(other, CUSTOMER)
+        metered_usage.bill(payer, CUSTOMER)
+    metered_usage.bill(other, CUSTOMER)
     credit.require(payer, is_required=False)
     with pytest.raises(NotBooked, match="another organization's"):
-        outbox.bill(payer, CUSTOMER)
+        metered_usage.bill(payer, CUSTOMER)
 
 
 def test_a_billed_organization_is_not_prepaid_too(stripe: Stripe, root: Client) -> None:
     payer = Organization.objects.create(name="Payer")
     credit.require(payer, is_required=False)
-    outbox.bill(payer, CUSTOMER)
+    metered_usage.bill(payer, CUSTOMER)
     page = f"/admin/usage/credit/{payer.pk}/change/"
     answer = root.post(page, {"is_required": "on"})
     assert "Stripe bills the usage of Payer" in answer.content.decode()
@@ -381,7 +381,7 @@ def test_a_billed_organization_is_not_prepaid_too(stripe: Stripe, root: Client) 
         call_command("grantcredit", *booking)
     assert not credit.balance(payer).is_required
     assert credit.balance(payer).credited_nanodollars == 0
-    outbox.end(payer)
+    metered_usage.end(payer)
     assert root.post(page, {"is_required": "on"}).status_code == 302
     assert credit.balance(payer).is_required
 

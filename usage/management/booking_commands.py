@@ -16,7 +16,7 @@ from usage.errors import NotBooked
 from usage.formatting import usd
 from usage.management import arguments
 from usage.models import Credit
-from usage.payment import outbox
+from usage.payment import metered_usage
 
 
 def book(
@@ -30,7 +30,7 @@ def book(
     with acting_command(command, options["by"]), transaction.atomic():
         try:
             if options.get("require"):
-                outbox.refuse_billed(organization)
+                metered_usage.refuse_billed(organization)
             booking = how(organization, options["usd"], arguments.note(options))
         except NotBooked as error:
             raise CommandError(str(error)) from error

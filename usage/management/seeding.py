@@ -25,7 +25,7 @@ from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Pe
 from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.statements import itemizing
-from usage.verification import sums
+from usage.verification import sum_checks
 
 ORGANIZATIONS, KEYS_EACH = 20, 10
 DISCOUNT_BASIS_POINTS = 2_000
@@ -302,7 +302,7 @@ def _fill_budgets(plan: Plan) -> None:
     spent = LedgerEntry.objects.filter(
         organization__name__startswith=f"{plan.name} organization", kind__in=SPENT
     )
-    posted = sums.by_budget(spent, "amount_nanodollars")
+    posted = sum_checks.by_budget(spent, "amount_nanodollars")
     rows = [
         Budget(id=each, posted_nanodollars=amount, **BudgetKey.parse(each)._asdict())
         for each, amount in sorted(posted.items())

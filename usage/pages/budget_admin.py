@@ -27,7 +27,7 @@ from usage.pages import exports
 from usage.pages.columns import amounts, time_column
 from usage.pages.exports import ExportedList, Record
 from usage.pages.forms import END_USERS, DiscountForm, LimitForm, NewLimitForm
-from usage.payment import outbox
+from usage.payment import metered_usage
 
 
 class ScopeFilter(admin.ChoicesFieldListFilter):
@@ -181,7 +181,7 @@ class CreditForm(forms.ModelForm):  # type: ignore[type-arg]  # a subscript fail
         is_required: bool = self.cleaned_data["is_required"]
         if is_required:
             try:
-                outbox.refuse_billed(self.instance.organization)
+                metered_usage.refuse_billed(self.instance.organization)
             except NotBooked as error:
                 raise forms.ValidationError(str(error)) from error
         return is_required

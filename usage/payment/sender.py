@@ -23,8 +23,8 @@ from usage.database.clock import database_now, hour_of
 from usage.errors import StripeRefused, StripeUnavailable
 from usage.failpoints import failpoint
 from usage.payment import stripe_api
+from usage.payment.metered_usage import WINDOW, FreeMinutes
 from usage.payment.models import MeterEvent
-from usage.payment.outbox import WINDOW, FreeMinutes
 
 BATCH = 20
 # More than the calls of a batch may take.

@@ -1,4 +1,7 @@
-"""Webhooks of Stripe: each one only says which payment is to be looked at now."""
+"""Webhooks of Stripe: each one only says which payment is to be looked at now.
+
+They carry no key and no session, but a signature of their body.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +9,13 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q
+from django.http import Http404, HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_POST
 
 from usage.database.clock import database_now
+from usage.payment import configuration, stripe_api
 from usage.payment.models import Payment
 from usage.payment.stripe_api import METADATA
 
@@ -20,7 +28,22 @@ _NAMES = {
 }
 
 
-def note(event: Any) -> None:
+@csrf_exempt
+@require_POST
+@never_cache
+def receive(request: HttpRequest) -> HttpResponse:
+    """Answer 200 to a message that Stripe has signed lately, and 400 to any other."""
+    if not configuration.is_on():
+        raise Http404
+    try:
+        event = stripe_api.verified(request.body, request.headers.get("Stripe-Signature", ""))
+    except stripe_api.WrongSignature:
+        return HttpResponse("The signature is wrong or too old.\n", status=400, content_type="text/plain")
+    _note(event)
+    return HttpResponse(status=200)
+
+
+def _note(event: Any) -> None:
     """Have the payment looked at that a verified event is about; all other events are ignored."""
     data = event.get("data") if isinstance(event, Mapping) else None
     thing = data.get("object") if isinstance(data, Mapping) else None

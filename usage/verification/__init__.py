@@ -13,7 +13,7 @@ from django.db.models import Sum
 
 from usage.database.snapshot import snapshot
 from usage.models import Generation, LedgerSeal, RetentionHorizon, State
-from usage.verification import invariants, issued_statements, seals, sums
+from usage.verification import invariants, issued_statements, seals, sum_checks
 from usage.verification.invariants import Difference
 
 Check = Callable[[], Iterator[Difference]]
@@ -65,7 +65,7 @@ def verify(*, since: datetime | None = None, now: datetime | None = None) -> Rep
             newest_seal=newest.digest if newest else "",
             differences=[each for kind in found for each in kind[:MAX_SHOWN]],
             is_cut=any(len(kind) > MAX_SHOWN for kind in found),
-            notes=list(islice(sums.over_limit(), MAX_SHOWN)),
+            notes=list(islice(sum_checks.over_limit(), MAX_SHOWN)),
         )
 
 
@@ -74,12 +74,12 @@ def checks(since: datetime | None, now: datetime | None = None) -> list[Check]:
     return [
         partial(invariants.one_charge_each, since),
         partial(invariants.generations_are_kept, since),
-        partial(sums.budgets_conserve, since),
-        sums.credit_conserves,
-        partial(sums.rollup_is_the_ledger, since),
-        partial(sums.days_are_their_hours, since),
-        partial(sums.end_users_days_are_the_ledger, since),
-        partial(sums.end_users_months_are_their_days, since),
+        partial(sum_checks.budgets_conserve, since),
+        sum_checks.credit_conserves,
+        partial(sum_checks.rollup_is_the_ledger, since),
+        partial(sum_checks.days_are_their_hours, since),
+        partial(sum_checks.end_users_days_are_the_ledger, since),
+        partial(sum_checks.end_users_months_are_their_days, since),
         partial(issued_statements.items_are_the_ledger, since),
         partial(issued_statements.statements_are_as_issued, since),
         *([partial(invariants.nothing_is_stuck, now)] if now is not None else []),

@@ -1,6 +1,14 @@
 """The management API of an organization, for admin keys with a role, in OpenAI's shapes ("Administration").
 
 `operations.py` says what an operation is, `route.py` checks, reads and answers, `pages.py` makes pages;
-`objects.py` and `requests.py` have the types. The routes are in a file for each noun. `openapi.py` documents
+`objects.py` and `bodies.py` have the types. The routes are in a file for each noun. `openapi.py` documents
 all of them.
 """
+
+from django.urls import path
+
+from chatapi.api.management import audit_log, keys, limits, members, projects
+
+ROUTES = [*projects.routes, *keys.routes, *members.routes, *limits.routes, *audit_log.routes]
+
+urls = [path(f"organization/{route.path}", route.as_view()) for route in ROUTES]

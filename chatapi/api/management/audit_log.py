@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from accounts import access
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Project, ServiceAccount
-from chatapi.api.management import objects, requests
+from chatapi.api.management import bodies, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_rows
 from chatapi.api.management.route import ManagementRoute, refuse
@@ -52,7 +52,7 @@ class AuditLogs(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listAuditLogs", "List the audit log", "audit.view_auditentry", Page[objects.AuditLog],
-            query=requests.AuditLogQuery,
+            query=bodies.AuditLogQuery,
             description="For keys with the role `owner`. The newest act is the first one.",
         )
     }  # fmt: skip

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 
 from accounts import access, keys, roles
 from accounts.models import APIKey, Project, ServiceAccount
-from chatapi.api.management import objects, requests
+from chatapi.api.management import bodies, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, expiry, find, refuse_more
@@ -29,7 +29,7 @@ class ProjectKeys(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listProjectKeys", "List a project's API keys", "accounts.view_apikey", Page[objects.ProjectKey],
-            query=requests.ProjectKeyListQuery,
+            query=bodies.ProjectKeyListQuery,
             description="Without admin keys, which have a list of their own.",
         )
     }  # fmt: skip
@@ -52,7 +52,7 @@ class ProjectKey(ManagementRoute):
         "POST": ManagementOperation(
             "modifyProjectKey", "Change the scopes and the expiry of a project's API key",
             "accounts.change_apikey", objects.ProjectKey,
-            body=requests.ProjectKeyBody,
+            body=bodies.ProjectKeyBody,
         ),
         "DELETE": ManagementOperation(
             "deleteProjectKey", "Revoke a project's API key", "accounts.change_apikey", objects.Deleted
@@ -99,7 +99,7 @@ class ServiceAccounts(ManagementRoute):
         "POST": ManagementOperation(
             "createServiceAccount", "Create a service account, with a key", "accounts.add_apikey",
             objects.NewServiceAccount,
-            body=requests.ServiceAccountBody,
+            body=bodies.ServiceAccountBody,
             description="The secret of the key is shown only now.",
         ),
     }  # fmt: skip
@@ -134,7 +134,7 @@ class OneServiceAccount(ManagementRoute):
         "POST": ManagementOperation(
             "modifyServiceAccount", "Rename a service account", "accounts.change_apikey",
             objects.ServiceAccount,
-            body=requests.ServiceAccountChange,
+            body=bodies.ServiceAccountChange,
             description="Its role is always `member`: admin keys manage the organization.",
         ),
         "DELETE": ManagementOperation(
@@ -171,7 +171,7 @@ class ServiceAccountKeys(ManagementRoute):
         "POST": ManagementOperation(
             "createServiceAccountKey", "Create a key of a service account", "accounts.add_apikey",
             objects.NewKey,
-            body=requests.ServiceAccountKeyBody,
+            body=bodies.ServiceAccountKeyBody,
             description="Its secret is shown only now.",
         )
     }  # fmt: skip
@@ -192,11 +192,11 @@ class AdminKeys(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listAdminKeys", "List the admin keys", "accounts.view_apikey", Page[objects.AdminKey],
-            query=requests.AdminKeyListQuery,
+            query=bodies.AdminKeyListQuery,
         ),
         "POST": ManagementOperation(
             "createAdminKey", "Create an admin key", roles.ADMINISTER_KEYS, objects.AdminKey,
-            body=requests.AdminKeyBody,
+            body=bodies.AdminKeyBody,
             description="It has the project, the role and the scopes of the calling key. `value`, its "
             "secret, is shown only now.",
         ),

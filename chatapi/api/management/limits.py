@@ -15,10 +15,10 @@ from accounts.errors import PermissionDenied
 from accounts.limits import HIGHEST
 from accounts.models import Organization, Project, RateLimit
 from chatapi import errors
-from chatapi.api.management import objects, requests
+from chatapi.api.management import bodies, objects
+from chatapi.api.management.bodies import NANODOLLARS_PER_CENT
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_items
-from chatapi.api.management.requests import NANODOLLARS_PER_CENT
 from chatapi.api.management.route import ManagementRoute, refuse
 from chatapi.api.views import caller_of, respond
 from chatapi.models import ServedModel
@@ -45,7 +45,7 @@ class RateLimits(ManagementRoute):
         "GET": ManagementOperation(
             "listRateLimits", "List a project's rate limits", "accounts.view_ratelimit",
             Page[objects.ProjectRateLimit],
-            query=requests.RateLimitListQuery,
+            query=bodies.RateLimitListQuery,
             description="There is one for each model, and one for all models together, `rl-*`.",
         )
     }  # fmt: skip
@@ -64,7 +64,7 @@ class OneRateLimit(ManagementRoute):
         "POST": ManagementOperation(
             "modifyRateLimit", "Change a project's rate limit", "accounts.change_ratelimit",
             objects.ProjectRateLimit,
-            body=requests.RateLimitBody,
+            body=bodies.RateLimitBody,
             description="Numbers that are left out stay. 0 blocks everything, 9007199254740992 is no limit.",
         )
     }  # fmt: skip
@@ -99,7 +99,7 @@ class ProjectSpendLimit(ManagementRoute):
         "POST": ManagementOperation(
             "modifyProjectSpendLimit", "Set a project's monthly spend limit", "usage.change_budgetlimit",
             objects.ProjectSpendLimit,
-            body=requests.SpendLimitBody,
+            body=bodies.SpendLimitBody,
             description="It refuses requests that it can't cover, from the next request on.",
         ),
         "DELETE": ManagementOperation(

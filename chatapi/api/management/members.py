@@ -19,7 +19,7 @@ from accounts import access, invitations, memberships
 from accounts.models import Member, Organization, Role
 from accounts.sign_in.form import TooMany
 from chatapi import errors
-from chatapi.api.management import objects, requests
+from chatapi.api.management import bodies, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, PageQuery, page_of_rows
 from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
@@ -35,7 +35,7 @@ class Users(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listUsers", "List the members", "accounts.view_member", Page[objects.User],
-            query=requests.UserListQuery,
+            query=bodies.UserListQuery,
         )
     }  # fmt: skip
 
@@ -52,7 +52,7 @@ class User(ManagementRoute):
         "GET": ManagementOperation("retrieveUser", "Show a member", "accounts.view_member", objects.User),
         "POST": ManagementOperation(
             "modifyUser", "Change a member's role", "accounts.change_member", objects.User,
-            body=requests.UserBody,
+            body=bodies.UserBody,
         ),
         "DELETE": ManagementOperation(
             "deleteUser", "Remove a member from the organization", "accounts.delete_member", objects.Deleted,
@@ -96,7 +96,7 @@ class ProjectUsers(ManagementRoute):
         ),
         "POST": ManagementOperation(
             "createProjectUser", "Add a member to a project", "accounts.change_member", objects.ProjectUser,
-            body=requests.ProjectUserBody,
+            body=bodies.ProjectUserBody,
             description="Changes nothing: a member sees all projects. Another role than the member has in "
             "the organization is refused.",
         ),
@@ -133,7 +133,7 @@ class ProjectUser(ManagementRoute):
         "POST": ManagementOperation(
             "modifyProjectUser", "Change a member's role in a project", "accounts.change_member",
             objects.ProjectUser,
-            body=requests.ProjectUserChange,
+            body=bodies.ProjectUserChange,
             description="Another role than the member has in the organization is refused.",
         ),
         "DELETE": ManagementOperation(
@@ -175,7 +175,7 @@ class Invites(ManagementRoute):
         ),
         "POST": ManagementOperation(
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
-            body=requests.InviteBody,
+            body=bodies.InviteBody,
             description="It is mailed, if there is a mail server; `mailed` says whether that took the mail. "
             "The answer has the path at which the person chooses a password, too.",
         ),

@@ -10,7 +10,7 @@ from accounts import access
 from accounts.model_lists import ModelsMode
 from accounts.models import Organization, Project
 from chatapi import errors
-from chatapi.api.management import objects, requests
+from chatapi.api.management import bodies, objects
 from chatapi.api.management.operations import ManagementOperation
 from chatapi.api.management.pages import Page, page_of_rows
 from chatapi.api.management.route import ManagementRoute, find, refuse, refuse_more
@@ -24,11 +24,11 @@ class Projects(ManagementRoute):
     operations = {
         "GET": ManagementOperation(
             "listProjects", "List the projects", "accounts.view_project", Page[objects.Project],
-            query=requests.ProjectListQuery,
+            query=bodies.ProjectListQuery,
         ),
         "POST": ManagementOperation(
             "createProject", "Create a project", "accounts.add_project", objects.Project,
-            body=requests.ProjectBody,
+            body=bodies.ProjectBody,
             description="Its name is unique in the organization.",
         ),
     }  # fmt: skip
@@ -58,7 +58,7 @@ class OneProject(ManagementRoute):
         ),
         "POST": ManagementOperation(
             "modifyProject", "Rename a project", "accounts.change_project", objects.Project,
-            body=requests.ProjectBody,
+            body=bodies.ProjectBody,
         ),
     }  # fmt: skip
 
@@ -106,7 +106,7 @@ class ProjectModelPermissions(ManagementRoute):
         "POST": ManagementOperation(
             "modifyModelPermissions", "Set which models a project can use", "accounts.change_project",
             objects.ModelPermissions,
-            body=requests.ModelPermissionsBody,
+            body=bodies.ModelPermissionsBody,
         ),
         "DELETE": ManagementOperation(
             "deleteModelPermissions", "Let a project use all models", "accounts.change_project",

@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from chatapi.checks.addresses import check_redis_urls
 from chatapi.delta_stream import StreamUnavailable
-from chatapi.doctor import configuration, models, notifications, stores
+from chatapi.doctor import configuration, notifications, served_models, stores
 from chatapi.doctor.finding import Finding, Level, wrong
 from chatapi.serving.preflight import CannotStart
 
@@ -74,10 +74,10 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     if has_database:
         yield from _explained("database", lambda: [stores.check_database_clock()])
         yield from _explained("database", notifications.check_deliveries)
-        yield from _explained("database", models.check_catalog)
-        yield from _explained("database", models.check_keys)
+        yield from _explained("database", served_models.check_catalog)
+        yield from _explained("database", served_models.check_keys)
         if calls_upstreams:
-            yield from _explained("database", models.check_upstreams)
+            yield from _explained("database", served_models.check_upstreams)
     connection.close()
 
 

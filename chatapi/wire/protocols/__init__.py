@@ -1,7 +1,8 @@
 """Protocols: how one family of clients talks. Each is a folder here, and a row in `PROTOCOLS`.
 
-Nothing outside a protocol's folder knows its parameters, envelopes or ids. Adding one: README.md. A test adds
-a row for its own time with `monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
+Nothing outside a protocol's folder knows its parameters, envelopes or ids: an import contract names the few
+modules that may import one. Adding one: README.md. A test adds a row for its own time with
+`monkeypatch.setitem(PROTOCOLS, protocol.name, protocol)`.
 """
 
 import re
@@ -32,6 +33,11 @@ _DIALECTS = {name for protocol in PROTOCOLS.values() for name in protocol.dialec
 _FIRST_SEGMENT = re.compile(rf"(?:.*?/v1/|/(?:(?:{'|'.join(sorted(_DIALECTS))})/)?)([^/?]+)")
 
 
+def protocol_named(name: str) -> Protocol:
+    """Return the protocol of a row with this `endpoint`; if it is unknown, chat completions."""
+    return PROTOCOLS.get(name, CHAT)
+
+
 def protocol_of(path: str, header_names: Container[str] = ()) -> Protocol:
     """Return the protocol that the path names; on a route that all protocols share, the one whose clients
     send one of these headers, else chat completions.
@@ -54,4 +60,5 @@ def error_answer(
     return answer._replace(headers=(*answer.headers, length, *ids))
 
 
-__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer", "protocol_of"]
+__all__ = ["PROTOCOLS", "Answer", "Dialect", "Operation", "Protocol", "error_answer"]
+__all__ += ["protocol_named", "protocol_of"]

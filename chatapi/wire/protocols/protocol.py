@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from chatapi.wire.api_reference import Route
 from chatapi.wire.deltas import AnyDelta, Failed, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.protocols.envelope import ErrorAnswer, Header
@@ -146,6 +147,8 @@ class Operation:
     """Schemas that the reference does not have yet, by name. They refer to others as
     `{"$ref": "#/components/schemas/<name>"}`.
     """
+    rules: Mapping[str, Mapping[str, typing.Any]] = field(default_factory=dict)
+    """What the schemas of the body's structs have beside their types, by the struct's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +168,8 @@ class Protocol:
     parse_resolved: Callable[[bytes, str | None], GenerationRequest] | None = None
     """Makes a request of a body to which the service has added the earlier answers that it refers to."""
     operations: tuple[Operation, ...] = ()
+    routes: tuple[Route, ...] = ()
+    """Its other routes, for the API's reference."""
     media_type: str = "application/json"
     """The media type of its requests' bodies."""
     answer_media_type: str = "application/json"

@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from chatapi import catalog
 from chatapi.concurrency import repeat
 from chatapi.notifications import mail, queue, webhooks
+from chatapi.notifications.backlog import KINDS, MAIL, WEBHOOK
 from chatapi.notifications.dispatch import BATCH, dispatch
-from chatapi.notifications.health import KINDS, MAIL, WEBHOOK
 from chatapi.notifications.models import Delivery
 from chatapi.notifications.queue import Attempt
 from chatapi.process_metrics import DELIVERY_ATTEMPTS

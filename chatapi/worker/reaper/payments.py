@@ -9,7 +9,7 @@ from django.conf import settings
 from chatapi.concurrency import repeat
 from usage.database.group_commit import GroupCommit
 from usage.errors import StripeRefused, StripeUnavailable, UsageError
-from usage.payment import outbox, payments, sender, stripe_api
+from usage.payment import metered_usage, payments, sender, stripe_api
 from usage.payment.sender import Result
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ async def report_usage(commits: GroupCommit) -> None:
     """Write the outbox, and send what is due; raises `StripeUnavailable`."""
     if settings.STRIPE_METER:
         for _ in range(ORGANIZATIONS_AT_ONCE):
-            if not await commits.read(outbox.write_next):
+            if not await commits.read(metered_usage.write_next):
                 break
     for _ in range(sender.BATCH):
         if not (due := await commits.read(sender.claim, 1)):

@@ -10,7 +10,7 @@ from django.contrib.auth.models import User
 from pytest_django.fixtures import Settings
 
 from accounts.models import Member
-from chatapi.notifications import health, queue
+from chatapi.notifications import backlog, queue
 from chatapi.notifications.dispatch import prefer, preferences
 from chatapi.notifications.models import Delivery, DeliveryAttempt
 from tests.admin_pages import client_of, text
@@ -146,8 +146,8 @@ def assert_given_up(alice: Person, deliver: Deliver, now: datetime, error: str) 
     assert {row.error for row in delivery.log.all()} == {f"the mail server: {error}"}
     assert delivery.log.count() == delivery.attempts > 10
     assert "1 mail failed" in text(client_of(alice.user).get(page))
-    assert health.deliveries(at + timedelta(hours=23))["mail"].failed == 1
-    assert health.deliveries(at + timedelta(hours=25))["mail"].failed == 0
+    assert backlog.deliveries(at + timedelta(hours=23))["mail"].failed == 1
+    assert backlog.deliveries(at + timedelta(hours=25))["mail"].failed == 0
 
 
 def test_without_a_mail_server_nothing_is_sent_later_either(

@@ -11,7 +11,7 @@ import pytest
 from pytest_django.fixtures import Settings
 from standardwebhooks import WebhookVerificationError
 
-from accounts.public_addresses import is_public
+from accounts.ip_addresses import is_public
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint

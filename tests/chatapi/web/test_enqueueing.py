@@ -5,8 +5,7 @@ Requests whose clients leave at once are cancelled together.
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 import pytest
 from pytest_django.fixtures import Settings
@@ -26,13 +25,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
-        yield server
-
-
-@pytest.fixture
 async def services(valkey: Valkey) -> AsyncIterator[Services]:
     """Yield the services of a web process; a test may first set a second, unreachable broker."""
     services = Services()
@@ -44,7 +36,7 @@ async def services(valkey: Valkey) -> AsyncIterator[Services]:
 async def refuse_one(alice: Person, services: Services, error: type[Exception]) -> None:
     row = await services.commits.read(lambda: admit(alice))
     with pytest.raises(error):
-        await services.enqueue(Entry(row.pk.hex, row.organization_id), Job("web", b"the prompt"))
+        await services.queue.enqueue(Entry(row.pk.hex, row.organization_id), Job("web", b"the prompt"))
     assert (await services.commits.read(Generation.objects.get)).outcome == Outcome.NOT_STARTED
 
 
@@ -80,7 +72,7 @@ async def test_a_request_is_kept_and_enqueued_in_one_round_trip(services: Servic
         return int(valkey.client.info("stats")["total_reads_processed"])
 
     async def enqueue() -> None:
-        await services.enqueue(Entry(identity.new_id().hex, 1), Job("web", b"{}"), b"state")
+        await services.queue.enqueue(Entry(identity.new_id().hex, 1), Job("web", b"{}"), b"state")
 
     await enqueue()  # connects
     before = reads()
@@ -93,7 +85,7 @@ async def test_many_clients_that_leave_at_once_share_a_connection(services: Serv
     before = valkey.client.info("stats")["total_connections_received"]
     ids = [identity.new_id() for _ in range(300)]
     for generation_id in ids:
-        services.abandon(generation_id)
+        services.cancellations.abandon(generation_id)
     await asyncio.gather(*services._background)
     cancelled = await services.streams.cancelled_among(ids)
     assert cancelled == dict.fromkeys(ids, Cancellation.CLIENT_LEFT)

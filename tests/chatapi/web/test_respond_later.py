@@ -20,6 +20,7 @@ class Services:
 
     def __init__(self) -> None:
         self.given_up: list[UUID] = []
+        self.cancellations = self
 
     def give_up(self, generation_id: UUID) -> None:
         """Note that the generation was given up."""

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,31 +14,12 @@ from chatapi.asgi import application
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.services import Services
 from tests.cast import Person
-from tests.chatapi.worker.processes import Valkey
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PIECE = b"x" * 65_536
 PIECES = 128
 CHAT = "/v1/chat/completions"
-
-
-@pytest.fixture
-def valkey(tmp_path: Path, settings: Settings) -> Iterator[Valkey]:
-    with Valkey(tmp_path) as server:
-        settings.STREAMS_URL = settings.BROKER_URL = f"unix://{server.socket}"
-        yield server
-
-
-@pytest.fixture
-async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Services]:
-    services = Services()
-    monkeypatch.setattr(Services, "_instance", services)
-    yield services
-    await asyncio.gather(*services._background)
-    await services.parser.close()
-    await services._redis.close()
-    await services.commits.close()
 
 
 class Upload:

@@ -21,7 +21,7 @@ from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
 from chatapi.worker.runs.run_usage import End, Ending
-from chatapi.worker.services import Services
+from chatapi.worker.worker_services import WorkerServices
 from tests.cast import Person, admit
 from usage.books import ledger
 from usage.books.ledger import Claimed
@@ -54,11 +54,11 @@ def run() -> Run:
     return Run(Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1), "web")
 
 
-def services(failures: int, *routes: Route) -> Services:
+def services(failures: int, *routes: Route) -> WorkerServices:
     parts: Any = SimpleNamespace(
         routes=Routes(failures, routes), router=Router(), retry_budgets=RetryBudgets()
     )
-    return cast(Services, parts)
+    return cast(WorkerServices, parts)
 
 
 async def test_a_cancellation_is_heard_while_the_generation_is_claimed(
@@ -66,7 +66,7 @@ async def test_a_cancellation_is_heard_while_the_generation_is_claimed(
 ) -> None:
     """The worker may have read the flag just before it was set, and there is no run yet."""
     claimed = Claimed(identity.new_id(), 1, "served", 10, 1, is_test=False, organization_id=1)
-    worker = Services.__new__(Services)
+    worker = WorkerServices.__new__(WorkerServices)
     worker.name, worker.running, worker._awaited = "worker", {}, {}
     ends = []
 
@@ -77,7 +77,7 @@ async def test_a_cancellation_is_heard_while_the_generation_is_claimed(
     async def job(_: UUID) -> tuple[None, None]:
         return None, None
 
-    async def run(_: Services, run: Run) -> None:
+    async def run(_: WorkerServices, run: Run) -> None:
         ends.append(run.stopped)
 
     monkeypatch.setattr(worker, "commits", SimpleNamespace(write=write), raising=False)
@@ -111,7 +111,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, End | None]]:
     """Return the fence of each run, and the reason to end it, as it begins."""
     begun: list[tuple[int, End | None]] = []
 
-    async def run(_: Services, run: Run) -> None:
+    async def run(_: WorkerServices, run: Run) -> None:
         begun.append((run.fence, run.stopped))
 
     monkeypatch.setattr(generate, "_run", run)
@@ -126,7 +126,7 @@ async def run_interrupted(alice: Person, happens: Happens) -> None:
     async def job(_: UUID) -> tuple[None, None]:
         return None, None
 
-    worker = Services.__new__(Services)
+    worker = WorkerServices.__new__(WorkerServices)
     worker.name, worker.commits, worker.running, worker._awaited = "worker", commits, {}, {}
     worker.jobs = ByServer([job])  # type: ignore[list-item]  # nothing else of it is asked for
     worker.streams = ByServer([None])  # type: ignore[assignment]
@@ -198,7 +198,7 @@ async def test_a_task_that_is_cancelled_while_claiming_ends_its_claim(
 
 
 async def test_a_message_that_comes_twice_is_one_run() -> None:
-    generation_id, worker = identity.new_id(), Services.__new__(Services)
+    generation_id, worker = identity.new_id(), WorkerServices.__new__(WorkerServices)
     worker.running, worker._awaited = {}, {}
     with worker.awaiting(generation_id):
         with pytest.raises(AlreadyResolved), worker.awaiting(generation_id):
@@ -235,7 +235,7 @@ async def test_a_job_that_is_not_readable_is_settled_as_our_fault(
 ) -> None:
     ends = []
 
-    async def finish(_services: Services, _run: Run, request: object, end: End) -> None:
+    async def finish(_services: WorkerServices, _run: Run, request: object, end: End) -> None:
         ends.append((request, end.failure))
 
     monkeypatch.setattr(generate, "_finish", finish)
@@ -245,7 +245,7 @@ async def test_a_job_that_is_not_readable_is_settled_as_our_fault(
 
 
 async def test_deltas_that_wait_for_their_turn_delay_no_cancellation(run: Run) -> None:
-    worker = Services.__new__(Services)
+    worker = WorkerServices.__new__(WorkerServices)
     worker.running, worker._awaited = {run.id: run}, {}
     worker.turns, worker._stops = FairTurns(1, 1), FairTurns()
     deltas = [asyncio.create_task(worker.turns.take(run.organization_id, 100)) for _ in range(100)]

@@ -23,7 +23,7 @@ from chatapi.worker.routing.router import Router
 from chatapi.worker.runs import publisher as publisher_module
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import Run
-from chatapi.worker.services import Services
+from chatapi.worker.worker_services import WorkerServices
 from tests.cast import Person, admit
 from tests.chatapi.worker.test_publisher import Writes
 from usage.books import ledger
@@ -113,7 +113,7 @@ async def settled(commits: Commits, publisher: Publisher, run: Run, engine: Engi
         publishers=ByServer([publisher]),
         commits=commits,
     )
-    await generate._run(cast(Services, parts), run)
+    await generate._run(cast(WorkerServices, parts), run)
     await publisher.drained()
     return await commits.read(Generation.objects.get, pk=run.id)
 

@@ -12,7 +12,7 @@ import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}))
 import django
 django.setup()
-from chatapi.worker.services import slot_count
+from chatapi.worker.worker_services import slot_count
 print(slot_count())
 """
 

@@ -12,7 +12,7 @@ from accounts.audit.commands import acting_command
 from usage.errors import NotBooked
 from usage.formatting import usd
 from usage.management import arguments
-from usage.payment import outbox
+from usage.payment import metered_usage
 from usage.payment.models import MeterEvent, StripeCustomer
 
 
@@ -41,9 +41,9 @@ class Command(BaseCommand):
             with acting_command("stripecustomer", options["by"]):
                 try:
                     if options["end"]:
-                        outbox.end(organization)
+                        metered_usage.end(organization)
                     else:
-                        outbox.bill(organization, options["customer"])
+                        metered_usage.bill(organization, options["customer"])
                 except NotBooked as error:
                     raise CommandError(str(error)) from error
         if options["end"]:

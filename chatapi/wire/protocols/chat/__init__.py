@@ -4,8 +4,9 @@ from chatapi.wire.protocols.chat.bitseek import Bitseek
 from chatapi.wire.protocols.chat.llama import Llama
 from chatapi.wire.protocols.chat.openai import OpenAI
 from chatapi.wire.protocols.chat.opentoken import OpenToken
-from chatapi.wire.protocols.chat.request import NAME, ChatRequest, parse
-from chatapi.wire.protocols.protocol import Operation, Protocol
+from chatapi.wire.protocols.chat.reference import ROUTES, create
+from chatapi.wire.protocols.chat.request import NAME, parse
+from chatapi.wire.protocols.protocol import Protocol
 
 ENCODERS = {"openai": OpenAI, "opentoken": OpenToken, "bitseek": Bitseek, "llama": Llama}
 
@@ -15,19 +16,6 @@ CHAT = Protocol(
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
     id_prefixes=tuple(dict.fromkeys(encoder.id_prefix for encoder in ENCODERS.values())),
     model_kind="chat",
-    operations=(
-        Operation(
-            path="/v1/chat/completions",
-            operation_id="createChatCompletion",
-            summary="Create a chat completion",
-            request=ChatRequest,
-            example={
-                "messages": [{"role": "user", "content": "Say hello."}],
-                "max_tokens": 64,
-                "stream": False,
-            },
-            answer="ChatCompletion",
-            event="ChatCompletionChunk",
-        ),
-    ),
+    operations=(create(ENCODERS),),
+    routes=ROUTES,
 )

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from chatapi.wire import caps
+from chatapi.wire.api_reference import TOKEN_IDS, new_array
 from chatapi.wire.protocols.embeddings.request import EmbeddingsRequest
 from chatapi.wire.protocols.protocol import Operation
 
@@ -33,6 +35,16 @@ _LIST: Final = {
         },
     },
 }
+_TEXT: Final = {"type": "string", "minLength": 1}
+_INPUT: Final = {
+    "anyOf": [
+        _TEXT,
+        new_array(_TEXT, minItems=1, maxItems=caps.MAX_INPUTS),
+        TOKEN_IDS,
+        new_array(TOKEN_IDS, minItems=1, maxItems=caps.MAX_INPUTS),
+    ],
+    "description": "One text or several, or token ids.",
+}
 EMBED: Final = Operation(
     path="/v1/embeddings",
     operation_id="createEmbedding",
@@ -43,4 +55,5 @@ EMBED: Final = Operation(
     answer="EmbeddingList",
     event=None,
     schemas={"EmbeddingList": _LIST},
+    rules={"EmbeddingsRequest": {"properties": {"input": _INPUT}}},
 )

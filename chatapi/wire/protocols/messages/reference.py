@@ -2,51 +2,42 @@
 
 from typing import Any, Final
 
+from chatapi.wire.api_reference import NUMBER, TEXT, TEXT_OR_NULL, new_array, new_object
 from chatapi.wire.protocols.messages.request import CountTokensRequest, MessagesRequest
 from chatapi.wire.protocols.protocol import Operation
 
-_TEXT = {"type": "string"}
 _KINDS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 
 
-def _object(description: str, required: tuple[str, ...], **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "description": description,
-        "required": list(required),
-        "properties": properties,
-    }
-
-
-_BLOCK = _object(
-    "A content block.", ("type",), type={"enum": ["thinking", "redacted_thinking", "text", "tool_use"]}
+_BLOCK = new_object(
+    "A content block.", "type", type={"enum": ["thinking", "redacted_thinking", "text", "tool_use"]}
 )
-_USAGE = _object(
+_USAGE = new_object(
     "Tokens; the three kinds of input add up to the receipt's `prompt_tokens`.",
-    _KINDS,
-    **{kind: {"type": "integer"} for kind in _KINDS},
+    " ".join(_KINDS),
+    **dict.fromkeys(_KINDS, NUMBER),
 )
 _SCHEMAS: Final = {
-    "Message": _object(
+    "Message": new_object(
         "A whole answer of Messages (Anthropic's `Message`).",
-        ("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage"),
-        id=_TEXT,
+        "id type role model content stop_reason stop_sequence usage",
+        id=TEXT,
         type={"const": "message"},
         role={"const": "assistant"},
-        model=_TEXT,
-        content={"type": "array", "items": _BLOCK},
-        stop_reason=_TEXT,
-        stop_sequence={"type": ["string", "null"]},
+        model=TEXT,
+        content=new_array(_BLOCK),
+        stop_reason=TEXT,
+        stop_sequence=TEXT_OR_NULL,
         usage=_USAGE,
     ),
-    "MessageEvent": _object("An event (Anthropic's `RawMessageStreamEvent`).", ("type",), type=_TEXT),
-    "TokenCount": _object("An estimate of a prompt.", ("input_tokens",), input_tokens={"type": "integer"}),
-    "MessagesError": _object(
+    "MessageEvent": new_object("An event (Anthropic's `RawMessageStreamEvent`).", "type", type=TEXT),
+    "TokenCount": new_object("An estimate of a prompt.", "input_tokens", input_tokens=NUMBER),
+    "MessagesError": new_object(
         "The form of the errors of Messages (Anthropic's `ErrorResponse`).",
-        ("type", "error", "request_id"),
+        "type error request_id",
         type={"const": "error"},
-        error=_object("What is wrong.", ("type", "message"), type=_TEXT, message=_TEXT),
-        request_id=_TEXT,
+        error=new_object("What is wrong.", "type message", type=TEXT, message=TEXT),
+        request_id=TEXT,
     ),
 }
 _EXAMPLE = {"messages": [{"role": "user", "content": "Say hello."}]}

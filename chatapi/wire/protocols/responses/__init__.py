@@ -5,7 +5,7 @@ from dataclasses import replace
 from chatapi.wire.protocols.envelope import openai_error
 from chatapi.wire.protocols.protocol import Dialect, Protocol
 from chatapi.wire.protocols.responses.encoder import CountFolder, Encoder, Folder
-from chatapi.wire.protocols.responses.reference import COUNT, CREATE
+from chatapi.wire.protocols.responses.reference import COUNT, CREATE, ROUTES
 from chatapi.wire.protocols.responses.request import (
     COUNT_NAME,
     NAME,
@@ -33,6 +33,7 @@ RESPONSES = Protocol(
     id_prefixes=(ID_PREFIX,),
     model_kind="chat",
     operations=(CREATE,),
+    routes=ROUTES,
 )
 COUNT_INPUT = Protocol(
     name=COUNT_NAME,

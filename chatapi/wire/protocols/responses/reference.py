@@ -2,21 +2,21 @@
 
 from typing import Any, Final
 
+from chatapi.wire.api_reference import PAGE, REQUEST_ID, TEXT, Route, events, new_answer, new_parameter
 from chatapi.wire.protocols.protocol import Operation
 from chatapi.wire.protocols.responses.request import ResponsesRequest
 
-_WORD = {"type": "string"}
 _LIST = {"type": "array", "items": {"type": "object"}}
 _SCHEMAS: Final[dict[str, Any]] = {
     "Response": {
         "type": "object",
         "required": ["id", "object", "created_at", "status", "model", "output", "usage", "error", "store"],
         "properties": {
-            "id": _WORD,
+            "id": TEXT,
             "object": {"const": "response"},
             "created_at": {"type": "integer"},
             "status": {"enum": ["queued", "in_progress", "completed", "incomplete", "cancelled", "failed"]},
-            "model": _WORD,
+            "model": TEXT,
             "output": _LIST,
             "usage": {"type": ["object", "null"]},
             "error": {"type": ["object", "null"]},
@@ -26,7 +26,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
     "ResponseStreamEvent": {
         "type": "object",
         "required": ["type", "sequence_number"],
-        "properties": {"type": _WORD, "sequence_number": {"type": "integer"}},
+        "properties": {"type": TEXT, "sequence_number": {"type": "integer"}},
     },
     "ResponseItemList": {
         "type": "object",
@@ -44,7 +44,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
     "DeletedResponse": {
         "type": "object",
         "required": ["id", "object", "deleted"],
-        "properties": {"id": _WORD, "object": {"const": "response"}, "deleted": {"const": True}},
+        "properties": {"id": TEXT, "object": {"const": "response"}, "deleted": {"const": True}},
     },
 }
 CREATE: Final = Operation(
@@ -67,4 +67,63 @@ COUNT: Final = Operation(
     example={"input": "Say hello."},
     answer="InputTokens",
     event=None,
+)
+_ID: Final = new_parameter("path", "response_id", TEXT, "As the response object has it.")
+_READ: Final = new_answer("The response as it is now, or its events.", "Response", REQUEST_ID)
+ROUTES: Final = (
+    Route(
+        method="get",
+        path="/v1/responses/{response_id}",
+        tag="responses",
+        operation_id="getResponse",
+        summary="Read a response",
+        description="While it is kept; with `stream=true` its events, from its beginning or behind "
+        "`starting_after`.",
+        parameters=[
+            _ID,
+            new_parameter("query", "stream", {"type": "boolean"}, "Answer with events."),
+            new_parameter(
+                "query", "starting_after", {"type": "integer", "minimum": 0}, "The last event's number."
+            ),
+        ],
+        answers={200: _READ | {"content": _READ["content"] | events("ResponseStreamEvent")}},
+        errors=(404,),
+    ),
+    Route(
+        method="delete",
+        path="/v1/responses/{response_id}",
+        tag="responses",
+        operation_id="deleteResponse",
+        summary="Delete a response",
+        description="Its input and its answer are deleted.",
+        parameters=[_ID],
+        answers={200: new_answer("It is deleted.", "DeletedResponse", REQUEST_ID)},
+        errors=(404,),
+    ),
+    Route(
+        method="post",
+        path="/v1/responses/{response_id}/cancel",
+        tag="responses",
+        operation_id="cancelResponse",
+        summary="Cancel a response in the background",
+        description="Answers with the response; what was generated is charged.",
+        parameters=[_ID],
+        answers={200: new_answer("The response as it is now.", "Response", REQUEST_ID)},
+        errors=(404,),
+    ),
+    Route(
+        method="get",
+        path="/v1/responses/{response_id}/input_items",
+        tag="responses",
+        operation_id="listInputItems",
+        summary="List the input of a response",
+        description="The items of the whole conversation, the newest first.",
+        parameters=[
+            _ID,
+            *PAGE,
+            new_parameter("query", "order", {"enum": ["asc", "desc"], **TEXT}, "`desc` if absent."),
+        ],
+        answers={200: new_answer("A page of items.", "ResponseItemList", REQUEST_ID)},
+        errors=(404,),
+    ),
 )

@@ -27,7 +27,6 @@ from chatapi.wire.deltas import (
     Vector,
 )
 from chatapi.wire.protocols.protocol import Answer
-from chatapi.wire.protocols.responses.held import Held
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
 from chatapi.wire.protocols.responses.output import Event, OutputCall, OutputItem, PartKind, Spoken, Status
 
@@ -87,7 +86,7 @@ class Response:
         self._incomplete_reason: str | None = None
         self._items: list[OutputItem] = []
         self._open: OutputItem | None = None
-        self._held = Held()
+        self._held = _Held()
         self._parts_count = 0
         self._call_ids: set[str] = set()
         self._ended_calls: set[int] = set()
@@ -330,3 +329,22 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
         "total_tokens": usage.total_tokens,
     }
+
+
+class _Held:
+    """Deltas in the order of their items. Those of one item are joined: its last event has them all."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[type[Content], int], list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def add(self, delta: Content) -> None:
+        group = type(delta), delta.call_index if isinstance(delta, ToolCall) else 0
+        self._groups.setdefault(group, []).append(delta)
+
+    def take(self) -> list[Content]:
+        """Return what is held, item by item, and hold nothing any more."""
+        groups, self._groups = self._groups, {}
+        return [delta for first, *following in groups.values() for delta in first.joined(following)]

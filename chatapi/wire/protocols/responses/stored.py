@@ -1,13 +1,30 @@
-"""What is kept of a response for later requests, and the objects that tell of it."""
+"""What is kept of a response for later requests, and the objects that tell of it.
 
+Code outside this folder reads, continues and deletes responses with the functions here.
+"""
+
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, get_args
+from uuid import UUID
 
 import msgspec
 
 from chatapi.wire.protocols.protocol import Answer
-from chatapi.wire.protocols.responses.encoder import Folder
+from chatapi.wire.protocols.responses.encoder import Encoder, Folder
 from chatapi.wire.protocols.responses.items import ID_PREFIXES, MessagePart, WholeItem
+from chatapi.wire.protocols.responses.request import NAME
+from chatapi.wire.protocols.responses.response import ID_PREFIX
+
+__all__ = ["CONTINUED_PARAM", "ENDPOINT", "Folder", "State", "accepted", "conversation", "deleted"]
+__all__ += ["events", "input_page", "output_items", "queued", "read_state", "resolved_body", "response_of"]
+
+# As a generation's row names the protocol.
+ENDPOINT: Final = NAME
+# The parameter that names the response that a request continues.
+CONTINUED_PARAM: Final = "previous_response_id"
+# As `Response._item_id` makes them: prefix, generation, number.
+_OUTPUT_ID = re.compile(r"[a-z]{2,5}_([0-9a-f]{32})[0-9a-f]{2,4}", re.ASCII)
 
 _to_json = msgspec.json.Encoder().encode
 # Of items and parts: what requests may leave out, and SDKs need in order to know the type.
@@ -52,6 +69,17 @@ def queued(answer: Answer, state: State) -> Folder:
     folder = Folder(answer)
     folder.response.expect(state.context)
     return folder
+
+
+def events(answer: Answer, after: int) -> Encoder:
+    """Return the encoder of the events behind the one with the number `after`; -1: of all events."""
+    return Encoder(answer, after)
+
+
+def response_of(item_id: str) -> UUID | None:
+    """Return the generation whose output has the item with this id, or None if no output's ids are so."""
+    match = _OUTPUT_ID.fullmatch(item_id)
+    return None if match is None else UUID(match[1])
 
 
 def conversation(state: State, folder: Folder) -> bytes:
@@ -138,6 +166,6 @@ def _complete(value: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def deleted(response_id: str) -> bytes:
+def deleted(answer: Answer) -> bytes:
     """Return the object that confirms a deletion."""
-    return _to_json({"id": response_id, "object": "response", "deleted": True})
+    return _to_json({"id": ID_PREFIX + answer.id, "object": "response", "deleted": True})

@@ -1,8 +1,9 @@
 """Text completions: `POST /v1/completions`, in the four dialects of chat completions."""
 
-from chatapi.wire.protocols.protocol import Operation, Protocol
+from chatapi.wire.protocols.protocol import Protocol
 from chatapi.wire.protocols.text_completions.encoder import BitseekText, LlamaText, OpenAIText, OpenTokenText
-from chatapi.wire.protocols.text_completions.request import NAME, TextRequest, parse
+from chatapi.wire.protocols.text_completions.reference import CREATE
+from chatapi.wire.protocols.text_completions.request import NAME, parse
 
 ENCODERS = {"openai": OpenAIText, "opentoken": OpenTokenText, "bitseek": BitseekText, "llama": LlamaText}
 
@@ -12,15 +13,5 @@ TEXT_COMPLETIONS = Protocol(
     dialects={name: encoder.dialect(name) for name, encoder in ENCODERS.items()},
     id_prefixes=tuple(dict.fromkeys(encoder.id_prefix for encoder in ENCODERS.values())),
     model_kind="chat",
-    operations=(
-        Operation(
-            path="/v1/completions",
-            operation_id="createCompletion",
-            summary="Create a text completion",
-            request=TextRequest,
-            example={"prompt": "Once upon a time", "max_tokens": 16, "stream": False},
-            answer="Completion",
-            event="Completion",
-        ),
-    ),
+    operations=(CREATE,),
 )

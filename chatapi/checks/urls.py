@@ -1,4 +1,4 @@
-"""Checks the addresses of databases, servers, proxies, clients, and of the service itself."""
+"""Checks the URLs of databases, servers and of the service itself, and the IP addresses of proxies."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 from django.conf import settings
 from django.core import checks
 
-from accounts import client_ip
+from accounts import ip_addresses
 from accounts.redis_urls import stream_urls, without_secrets
 from chatapi import identity
 from chatapi.checks import CHECK_TAG, wrong_values
@@ -111,7 +111,7 @@ def check_redis_certificates(**_: Any) -> Sequence[checks.CheckMessage]:
 @checks.register(CHECK_TAG)
 def check_trusted_proxies(**_: Any) -> Sequence[checks.CheckMessage]:
     """Check that each trusted proxy is an IP address or a network."""
-    wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not client_ip.is_ip_or_network(proxy)]
+    wrong = [proxy for proxy in settings.TRUSTED_PROXIES if not ip_addresses.is_ip_or_network(proxy)]
     return wrong_values(
         "CHATAPI_TRUSTED_PROXIES",
         wrong,

@@ -14,6 +14,7 @@ from django.core import signing
 from django.db import transaction
 from django.db.models import Q
 
+# Links that people have got are signed with this name.
 _SALT = "accounts.sign_in.addresses"
 
 

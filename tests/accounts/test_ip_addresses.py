@@ -2,7 +2,7 @@
 
 import pytest
 
-from accounts import client_ip
+from accounts import ip_addresses
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from accounts import client_ip
     ],
 )
 def test_one_client_has_an_ipv4_address_or_a_64(address: str, expected: str) -> None:
-    assert client_ip.network_of(address) == expected
+    assert ip_addresses.network_of(address) == expected

@@ -63,7 +63,7 @@ def slot_count() -> int:
     return min(most, descriptors * 3 // 4)
 
 
-class Services:
+class WorkerServices:
     """The process's connections, engines and running generations."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Services:
         self._heartbeat = Heartbeat(self.commits, self._held, self._fence_off)
 
     @asynccontextmanager
-    async def lifetime(self) -> AsyncIterator["Services"]:
+    async def lifetime(self) -> AsyncIterator["WorkerServices"]:
         """Run the background loops; at exit, publish what is pending and close all connections."""
         # Loading the vocabularies takes half a second, for which no stream may wait.
         await asyncio.get_running_loop().run_in_executor(None, tokens.warm)
