@@ -21,7 +21,7 @@ from chatapi.models import Deployment, ServedModel
 from tests import fake_stripe, migrated_database
 from tests.admin_pages import client_of
 from tests.cast import PRICE, Person, join
-from tests.usage.emptying import let_tests_empty_tables
+from tests.usage.triggers import let_tests_empty_tables
 from usage.books import prices
 
 

@@ -293,7 +293,7 @@ class Slow(BaseHTTPRequestHandler):
 
 
 @needs_nginx
-def test_nginx_asks_again_after_all_processes_were_down_while_a_first_long_answer_runs(
+def test_nginx_asks_again_after_all_processes_were_down_during_a_long_answer(
     tmp_path: Path,
 ) -> None:
     """So a rolling restart, or one of all, has no moments in which nginx answers 502 itself."""

@@ -121,6 +121,17 @@ class RateLimit(models.Model):
         assert scope_id is not None, "a constraint of the table: each row has one owner"
         return self.limits_of(self.scope, scope_id)
 
+    def save_or_delete(self) -> None:
+        """Validate and save the limit; without a number it limits nothing, and its row is deleted, if any.
+
+        Raises `ValidationError`.
+        """
+        if any(getattr(self, name) is not None for name in self.NUMBERS):
+            self.full_clean()
+            self.save()
+        elif self.pk is not None:
+            self.delete()
+
     def limits_of(self, scope: str, scope_id: int, name: str = "") -> list[Limit]:
         """Return the limits that are set, as values for this owner."""
         return [

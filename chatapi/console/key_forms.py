@@ -115,14 +115,12 @@ class NewKeyForm(KeyForm):
         data = self.cleaned_data
         with transaction.atomic():
             secret = keys.issue(self.instance)
-            limits = {name: data[name] for name in self.limits if data.get(name) is not None}
-            if limits:
-                RateLimit.objects.create(api_key=self.instance, **limits)
-            if data.get("budget") is not None:
-                BudgetLimit.objects.create(
-                    scope=Scope.API_KEY,
-                    scope_id=self.instance.pk,
-                    period=data["period"] or next(iter(PERIODS)),
-                    limit_nanodollars=data["budget"],
-                )
+            numbers = {name: data.get(name) for name in self.limits}
+            RateLimit(api_key=self.instance, **numbers).save_or_delete()
+            BudgetLimit(
+                scope=Scope.API_KEY,
+                scope_id=self.instance.pk,
+                period=data.get("period") or next(iter(PERIODS)),
+                limit_nanodollars=data.get("budget"),
+            ).save_or_delete()
         return secret

@@ -4,6 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import BadRequest
 from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce, Now
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +15,7 @@ from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.pages.admin_mixins import ListAdmin
+from accounts.pages.admin_site import CONFLICT
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import percent, written
 from chatapi.pages.serving_gaps import tell
@@ -130,6 +132,11 @@ class PriceAdmin(ListAdmin):
         }
         rows: QuerySet[Price] = super().get_queryset(request)
         return rows.annotate(current_from=Subquery(current.values("effective_from")[:1]), **before)
+
+    def save_model(self, request: HttpRequest, obj: Price, form: Any, change: bool) -> None:
+        """Refuse the price that another person has saved since the form was checked."""
+        if not prices.add(obj):
+            raise BadRequest(CONFLICT)
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)

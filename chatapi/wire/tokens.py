@@ -137,12 +137,12 @@ def decode(token_ids: Iterable[int], encoding: str = DEFAULT_ENCODING) -> str:
 class Counter:
     """Counts a stream of deltas at almost no cost per delta: text is encoded when `tokens` is read.
 
-    `settle` encodes what lies before the last safe cut once, and forgets it.
+    `encode_pieces` encodes what lies before the last safe cut once, and forgets it.
     """
 
     def __init__(self, encoding: str = DEFAULT_ENCODING) -> None:
         self._encoding = encoding
-        self._settled_tokens = 0
+        self._encoded_tokens = 0
         self._tail: list[str] = []
         self._latest: list[str] = []
         self._tail_chars = 0
@@ -174,21 +174,21 @@ class Counter:
         """Characters that `tokens` has yet to encode."""
         return self._tail_chars if self.text_bytes > self._known_bytes else 0
 
-    def settle(self) -> None:
+    def encode_pieces(self) -> None:
         """Encode all but the end, which may still grow: 1 to 4 ms for 4 KiB. For a long text call it in a
         thread.
         """
         self._join()
         if self._tail_chars >= 2 * _PIECE_CHARS:
             *whole, last = _pieces("".join(self._tail))
-            self._settled_tokens += sum(count(piece, self._encoding) for piece in whole)
+            self._encoded_tokens += sum(count(piece, self._encoding) for piece in whole)
             self._tail, self._tail_chars = [last], len(last)
 
     @property
     def tokens(self) -> int:
-        """Tokens of everything added so far, as `count` counts them. Encodes what is new and not settled."""
+        """Tokens of everything added so far, as `count` counts them. Encodes what is not encoded yet."""
         if self.text_bytes > self._known_bytes:
-            self._known_tokens = self._settled_tokens + count("".join(self._tail), self._encoding)
+            self._known_tokens = self._encoded_tokens + count("".join(self._tail), self._encoding)
             self._known_bytes = self.text_bytes
         return self._known_tokens
 

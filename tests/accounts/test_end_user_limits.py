@@ -33,7 +33,7 @@ def counting(alice: Person, charlie: Person) -> None:
     Project.objects.update(counts_end_users=True)
 
 
-def test_the_own_row_of_a_model_comes_first_then_the_projects_then_the_organizations(alice: Person) -> None:
+def test_the_own_row_comes_first_then_the_projects_then_the_organizations(alice: Person) -> None:
     organization = alice.project.organization
     RateLimit.objects.create(organization=organization, each_end_user=True, requests_per_minute=1)
     RateLimit.objects.create(organization=organization, each_end_user=True, model="m", tokens_per_day=9)

@@ -22,6 +22,7 @@ from datetime import timedelta
 from tests.usage.billing_months import FIRST_PRICE, LATER_PRICE, NOTE, close_all, correct, keys_of, use
 from usage.books import credit, prices
 from usage.database.clock import database_now
+from usage.models import Discount
 from usage.statements.month import Month
 keys = keys_of("Statement Co")
 chance, this_month = random.Random(1), Month.of(database_now())
@@ -29,7 +30,9 @@ first = this_month.previous.previous.start
 for model in ("small", "large"):
     prices.change(model, FIRST_PRICE, first - timedelta(days=1))
     prices.change(model, LATER_PRICE, first + timedelta(days=40))
-prices.discount(keys[0].project.organization, 1_250, first - timedelta(days=1))
+Discount.objects.create(
+    organization=keys[0].project.organization, basis_points=1_250, effective_from=first - timedelta(days=1)
+)
 credit.grant(keys[0].project.organization, 5 * 10**9, NOTE)
 for hours in (*range(30, 1_400, 35), 1):
     moment = first + timedelta(hours=hours) if hours > 1 else database_now()

@@ -4,8 +4,10 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
-from django.test import Client
+from django.core.exceptions import BadRequest
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
@@ -189,6 +191,15 @@ def test_a_price_that_changes_nothing_is_refused_as_from_the_catalog(
     form = {name: to_usd(getattr(price, name)) for name in _NAMES}
     form |= {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00"}
     assert "has this price at that time already" in text(root.post("/admin/usage/price/add/", form))
+    assert Price.objects.count() == 1
+
+
+def test_the_same_price_that_another_person_saved_meanwhile_is_not_saved_again(
+    rf: RequestFactory, small: ServedModel
+) -> None:
+    same = Price(model="small", effective_from=timezone.now(), **Price.objects.get().value.columns())
+    with pytest.raises(BadRequest, match="conflicts with a change"):
+        site.get_model_admin(Price).save_model(rf.post("/"), same, form=None, change=False)
     assert Price.objects.count() == 1
 
 

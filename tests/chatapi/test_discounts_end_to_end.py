@@ -16,10 +16,13 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 MAKE = """
 import json
 from accounts.keys import create_key, get_or_create_project
-from usage.books import prices
+from usage.database.clock import database_now
+from usage.models import Discount
 
 projects = {name: get_or_create_project(name, "default") for name in ("Patrons", "Passers-by")}
-prices.discount(projects["Patrons"].organization, 2_500)
+Discount.objects.create(
+    organization=projects["Patrons"].organization, basis_points=2_500, effective_from=database_now()
+)
 print(json.dumps({name: create_key(project, name=name)[1] for name, project in projects.items()}))
 """
 

@@ -31,7 +31,7 @@ from tests.chatapi import test_access_matrix, test_console_access
 from tests.fake_stripe import Stripe
 from usage.books import prices
 from usage.insights import generation_list
-from usage.models import BudgetLimit, Generation, HourlyUsage, Outcome
+from usage.models import BudgetLimit, Discount, Generation, HourlyUsage, Outcome
 from usage.rollups import closing, refused_requests
 from usage.rollups.refused_requests import Refusal
 
@@ -118,7 +118,7 @@ def fill(acme: Organization, alice: Person) -> None:
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
     # In each of the most columns that a chart of 30 days has.
     hours = [now - timedelta(hours=n) for n in (*range(6, 720, 12), 960)]
-    prices.discount(acme, 1_000)
+    Discount.objects.create(organization=acme, basis_points=1_000, effective_from=now)
     for number in range(45):
         project = Project.objects.create(organization=acme, name=f"project {number}")
         RateLimit.objects.create(project=project, requests_per_minute=number)

@@ -55,7 +55,7 @@ def test_a_reaper_closes_what_the_only_worker_left_open(installation: Installati
     assert (receipt["outcome"], receipt["usage"]["completion_tokens"]) == ("worker_lost", len(answer.words))
 
 
-def test_the_worker_that_the_supervisor_starts_again_closes_what_the_dead_one_left_open(serve: Serve) -> None:
+def test_a_worker_that_is_started_again_closes_what_the_dead_one_left_open(serve: Serve) -> None:
     os.kill(serve.child("reaper"), signal.SIGSTOP)
     client = Client(f"http://127.0.0.1:{serve.port}", serve.key)
     with client.asking("sandbox", stream=True, messages=SLOW_PROSE) as exchange:

@@ -119,7 +119,7 @@ def test_a_client_that_has_the_deltas_ends_well_though_valkey_loses_them(
         assert answer.words == (WORDS * 5)[:100]
 
 
-def test_when_valkey_and_the_worker_are_lost_the_last_heartbeat_tells_what_to_charge(
+def test_without_valkey_and_the_worker_the_last_heartbeat_tells_what_to_charge(
     installation: Installation, ask: Ask, valkey: Redis
 ) -> None:
     installation.revive()
@@ -225,7 +225,7 @@ def test_a_stream_goes_on_when_a_valkey_that_keeps_its_data_comes_back(
     assert installation.receipt(answer.generation_id)["usage"]["completion_tokens"] == 100
 
 
-def test_a_valkey_whose_disk_is_full_takes_no_request_and_serves_again_when_there_is_room(
+def test_a_valkey_whose_disk_is_full_takes_no_request_until_there_is_room_again(
     installation: Installation, ask: Ask, valkey: Redis
 ) -> None:
     installation.end("valkey")

@@ -19,7 +19,7 @@ from usage.books.credit import Note
 from usage.books.prices import History
 from usage.database.sql import db_value
 from usage.errors import NotBooked
-from usage.models import CHARGED, LedgerEntry, Outcome, UsageSource
+from usage.models import CHARGED, Discount, LedgerEntry, Outcome, UsageSource
 from usage.pricing import Price, Tokens
 from usage.rollups import closing
 from usage.statements import issuing, itemizing, reading
@@ -65,7 +65,8 @@ def set_prices(chance: random.Random, keys: list[APIKey]) -> None:
         prices.change(model, LATER_PRICE, START + timedelta(minutes=chance.randrange(30 * 24 * 60)))
     owner = keys[0].project.organization
     for number, points in enumerate((1_250, 0, 333)):
-        prices.discount(owner, points, START + timedelta(days=10 * number, minutes=chance.randrange(9_999)))
+        begins = START + timedelta(days=10 * number, minutes=chance.randrange(9_999))
+        Discount.objects.create(organization=owner, effective_from=begins, basis_points=points)
 
 
 def use(

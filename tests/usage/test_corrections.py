@@ -13,7 +13,7 @@ from usage.books import corrections, ledger, prices
 from usage.books.credit import Note
 from usage.books.rerating import Rerating, ReratingSpec, rerate
 from usage.errors import NotBooked
-from usage.models import Budget, Generation, HourlyUsage, LedgerEntry, Outcome
+from usage.models import Budget, Discount, Generation, HourlyUsage, LedgerEntry, Outcome
 from usage.pricing import FREE, Price, discounted
 from usage.verification import verify
 
@@ -171,7 +171,9 @@ def test_what_was_free_can_be_charged_later(ask: Ask) -> None:
 def test_a_discount_given_afterwards_counts_from_its_start(key: APIKey, ask: Ask) -> None:
     prices.change("story", PRICE, LONG_AGO)
     charge(ask())
-    prices.discount(key.project.organization, 1_000, NOW - timedelta(hours=1))
+    Discount.objects.create(
+        organization=key.project.organization, basis_points=1_000, effective_from=NOW - timedelta(hours=1)
+    )
     assert rerate(DAY).difference_nanodollars == -2_000
     charge(ask(price=discounted(PRICE, 1_000)))
     assert rerate(DAY) == Rerating(2, 0, 0)

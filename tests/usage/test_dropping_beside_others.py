@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 
-from tests.usage.old_books import BEFORE, drop, old, write
+from tests.usage.books_to_drop import BEFORE, drop, old, write
 from usage.bills.reconciliation import ReconciliationSpec, compare
 from usage.bills.statements import Bill
 from usage.books import ledger

@@ -10,7 +10,7 @@ from django.db.models import AutoField, Model, Q, UniqueConstraint
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
-from tests.usage.emptying import TABLES, without_triggers
+from tests.usage.triggers import TABLES, without_triggers
 from usage.books import credit, ledger
 from usage.books.credit import Note
 from usage.models import LedgerEntry, LedgerSeal, Statement

@@ -239,7 +239,7 @@ def test_a_restored_database_reports_nothing_twice(
     assert_equal(stripe, keys[0])
 
 
-def test_an_event_that_was_tried_lately_is_not_looked_for_before_stripe_has_added_it_up(
+def test_an_event_tried_lately_is_not_looked_for_before_stripe_has_added_it_up(
     stripe: Stripe, clock: Clock, keys: list[APIKey]
 ) -> None:
     use(random.Random(1), keys[0], START, completion=100)

@@ -9,7 +9,7 @@ from django.db import connection
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, PRICE, completed, limit, run
-from tests.usage.emptying import without_triggers
+from tests.usage.triggers import without_triggers
 from usage import verification
 from usage.books import corrections, credit, ledger, prices
 from usage.books.credit import Note

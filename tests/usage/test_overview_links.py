@@ -133,7 +133,7 @@ def begin(person: Person, deployment: str) -> Generation:
     return row
 
 
-def test_what_runs_on_a_deployment_is_counted_there_and_says_nothing_of_how_it_fares(
+def test_what_runs_on_a_deployment_counts_there_and_says_nothing_of_how_it_fares(
     root: Client, alice: Person, small: Any
 ) -> None:
     name = Deployment.objects.get().name

@@ -16,9 +16,9 @@ from django.db import IntegrityError, transaction
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.audit.models import AuditEntry
-from tests.usage.emptying import without_triggers
-from tests.usage.old_books import BEFORE, TODAY, drop, old, tidy_up, write
+from tests.usage.books_to_drop import BEFORE, TODAY, drop, old, tidy_up, write
 from tests.usage.range_reads import first_token_ms
+from tests.usage.triggers import without_triggers
 from usage import insights, rollups
 from usage.books import corrections, ledger, rerating
 from usage.books.credit import Note

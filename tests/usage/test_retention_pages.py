@@ -11,7 +11,7 @@ from django.test import Client
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import keys
 from accounts.models import APIKey, Organization
-from tests.usage.old_books import BEFORE, drop, old, write
+from tests.usage.books_to_drop import BEFORE, drop, old, write
 from usage.books import ledger
 from usage.models import Kind, LedgerEntry
 from usage.rollups import retention_horizon

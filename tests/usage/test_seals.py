@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from accounts.models import APIKey
 from tests.usage.conftest import NOW, completed, run
-from tests.usage.emptying import without_triggers
+from tests.usage.triggers import without_triggers
 from usage.books import ledger
 from usage.database.clock import database_now
 from usage.models import Kind, LedgerEntry, LedgerSeal

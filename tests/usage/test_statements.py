@@ -17,7 +17,7 @@ from accounts import keys
 from accounts.models import APIKey, Organization
 from chatapi.worker.reaper import housekeeping
 from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
-from tests.usage.emptying import without_triggers
+from tests.usage.triggers import without_triggers
 from usage.books import corrections, credit
 from usage.database.group_commit import GroupCommit
 from usage.models import SPENT, DailyItem, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement

@@ -173,11 +173,11 @@ def test_a_counter_agrees_with_the_count_of_the_whole(deltas: list[str]) -> None
     assert counter.tokens == tokens.count("".join(deltas))
 
 
-def test_a_counter_settles_a_long_stream_on_the_way() -> None:
+def test_a_counter_encodes_a_long_stream_on_the_way() -> None:
     counter = tokens.Counter("cl100k_base")
     for word in ENGLISH.split(" ") * 4:
         counter.add(f"{word} ")
-        counter.settle()
+        counter.encode_pieces()
     assert counter.uncounted_chars < 8192
     assert counter.tokens == tokens.count(" ".join(ENGLISH.split(" ") * 4) + " ", "cl100k_base")
 

@@ -325,7 +325,7 @@ def test_an_event_that_is_cut_through_is_none() -> None:
     assert failure_code(frames(chunk({"content": "a"})) + usage) == "upstream_disconnected"
 
 
-def test_roles_and_finishes_may_be_repeated_and_what_comes_after_a_finish_is_dropped() -> None:
+def test_roles_and_finishes_may_be_repeated_and_what_follows_a_finish_is_dropped() -> None:
     stream = frames(
         chunk({"role": "assistant", "content": "a"}),
         chunk({"role": "assistant"}),

@@ -1,4 +1,4 @@
-"""Prices and discounts in effect, and setting new ones."""
+"""Prices and discounts in effect, and new prices."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -10,7 +10,6 @@ from typing import TypeVar
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
-from accounts.models import Organization
 from usage import pricing
 from usage.database.clock import database_now
 from usage.models import Discount, Price
@@ -56,7 +55,11 @@ def _in_effect(rows: QuerySet[Row], owner: str) -> QuerySet[Row]:
 
 def change(model: str, price: pricing.Price, effective_from: datetime | None = None) -> bool:
     """Give the model a price from then on (default: now); return False if it has that price then."""
-    row = Price(model=model, effective_from=effective_from or database_now(), **price.columns())
+    return add(Price(model=model, effective_from=effective_from or database_now(), **price.columns()))
+
+
+def add(row: Price) -> bool:
+    """Save a new price; return False, and save nothing, if its model has that price then."""
     if not is_change(row):
         return False
     row.save()
@@ -78,13 +81,6 @@ def is_change(row: Price) -> bool:
     earlier = Price.objects.filter(model=row.model, effective_from__lte=row.effective_from)
     last = earlier.order_by("-effective_from").first()
     return last is None or last.value != row.value
-
-
-def discount(organization: Organization, basis_points: int, effective_from: datetime | None = None) -> None:
-    """Give the organization a discount from that time on (default: now) until the next; 0 ends it."""
-    Discount.objects.create(
-        organization=organization, basis_points=basis_points, effective_from=effective_from or database_now()
-    )
 
 
 class History:

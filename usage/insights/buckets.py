@@ -6,7 +6,7 @@ rollups; if there are more entries, the buckets end early and the reader continu
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, get_args
 
@@ -22,9 +22,6 @@ from usage.rollups.closed_days import Spans
 WIDTHS: dict[Width, timedelta] = {name: timedelta(**{f"{name}s": 1}) for name in get_args(Width)}
 # Ledger entries that one answer by the minute adds up at most.
 MAX_ENTRIES = 30_000
-TOKENS_AND_MONEY = (
-    "prompt_tokens", "cached_tokens", "cache_write_tokens", "completion_tokens", "amount_nanodollars",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +67,10 @@ class Sums:
     amount_nanodollars: int
 
 
+# The columns that are added up.
+NUMBERS = tuple(each.name for each in fields(Sums) if each.name != "group")
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """One minute, hour or day, with the sums of each group that used something in it."""
@@ -94,7 +95,7 @@ def buckets(query: BucketQuery) -> list[Bucket]:
         for row in rows:
             start = row["start"]
             moment = start if isinstance(start, datetime) else closed_days.midnight(start)
-            numbers = {name: row[f"sum_{name}"] for name in ("requests", *TOKENS_AND_MONEY)}
+            numbers = {name: row[f"sum_{name}"] for name in NUMBERS}
             found[moment].append(Sums({column: row[column] for column in query.group_by}, **numbers))
     width = WIDTHS[query.width]
     # Every bucket is there, also without usage: clients draw charts from them.
@@ -164,8 +165,8 @@ def _added_up(rows: QuerySet[Any], start: Combinable, query: BucketQuery) -> Que
     if rows.model is LedgerEntry:
         # As in the rollups: overages and corrections change the amount of a request that its charge counts.
         rows, requests = rows.filter(kind__in=SPENT), Count("id", filter=Q(kind=Kind.CHARGE))
-    sums = {f"sum_{name}": Sum(name) for name in TOKENS_AND_MONEY}
+    sums: dict[str, Aggregate] = {f"sum_{name}": Sum(name) for name in NUMBERS} | {"sum_requests": requests}
     columns = ("start", *query.group_by)
     rows = rows.annotate(start=start).order_by(*columns)
-    found: QuerySet[Any, dict[str, Any]] = rows.values(*columns).annotate(sum_requests=requests, **sums)
+    found: QuerySet[Any, dict[str, Any]] = rows.values(*columns).annotate(**sums)
     return found

@@ -114,7 +114,7 @@ def _sums_of_test_keys(over: Range) -> dict[tuple[str, str], Totals]:
         sums = {f"sum_{name}": Sum(name) for name in _COUNTS}
         by_group = rows.filter(theirs).order_by().values_list("model", "outcome").annotate(**sums)
         for model, outcome, requests, *tokens in by_group:
-            part = Totals(requests, requests if outcome in FAILED else 0, *tokens)
+            part = Totals.of([requests if outcome in FAILED else 0, requests, *tokens, 0])
             found[model, outcome] = found.get((model, outcome), Totals()) + part
     return found
 

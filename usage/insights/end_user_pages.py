@@ -14,7 +14,7 @@ from typing import NamedTuple
 from django.db.models.fields.tuple_lookups import TupleGreaterThan
 
 from usage.database.replica import report
-from usage.insights.buckets import TOKENS_AND_MONEY, WIDTHS, Bucket, BucketQuery, Sums
+from usage.insights.buckets import NUMBERS, WIDTHS, Bucket, BucketQuery, Sums
 from usage.models import DailyEndUserUsage
 from usage.rollups import closed_days
 
@@ -91,13 +91,12 @@ def _fits(row: _Row, query: BucketQuery) -> bool:
 
 def _added_up(rows: Iterator[_Row], group_by: tuple[str, ...]) -> list[Sums]:
     """Return the sums of the groups of one day; each has its end user."""
-    names = ("requests", *TOKENS_AND_MONEY)
-    numbers: defaultdict[tuple[object, ...], list[int]] = defaultdict(lambda: [0] * len(names))
+    numbers: defaultdict[tuple[object, ...], list[int]] = defaultdict(lambda: [0] * len(NUMBERS))
     for row in rows:
         sums = numbers[tuple(getattr(row, column) for column in group_by)]
-        for at, name in enumerate(names):
+        for at, name in enumerate(NUMBERS):
             sums[at] += getattr(row, name)
     return [
-        Sums(dict(zip(group_by, group, strict=True)), **dict(zip(names, sums, strict=True)))
+        Sums(dict(zip(group_by, group, strict=True)), **dict(zip(NUMBERS, sums, strict=True)))
         for group, sums in numbers.items()
     ]

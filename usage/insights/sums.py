@@ -16,6 +16,7 @@ from usage.insights.generation_list import NewestRequests
 from usage.insights.labels import Labels, labels_of
 from usage.insights.range import DAY, Range
 from usage.insights.sources import NUMERIC_GROUPS, Filters, GroupBy, Source, overages, rows_of, sources
+from usage.rollups import closed_days
 
 # Groups of a series that have their own name: nobody can tell more colours apart.
 MAX_GROUPS = 8
@@ -41,8 +42,8 @@ class Totals:
     @classmethod
     def of(cls, sums: Iterable[int]) -> "Totals":
         """Return the totals of the sums of a source, in their order."""
-        failed, requests, *others = sums
-        return cls(requests, failed, *others)
+        failed, *others = sums
+        return cls(failed_requests=failed, **dict(zip(closed_days.SUMS, others, strict=True)))
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(Totals)))

@@ -21,7 +21,7 @@ from usage import pricing, rollups
 from usage.books import prices
 from usage.books.settlement import Attempt
 from usage.database.sql import execute, fetch_all
-from usage.models import SPENT, Budget, BudgetLimit, Generation, LedgerEntry, Period
+from usage.models import SPENT, Budget, BudgetLimit, Discount, Generation, LedgerEntry, Period
 from usage.models.budget_keys import BudgetKey, LimitKey
 from usage.pricing import PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.statements import itemizing
@@ -158,7 +158,7 @@ def _keys(plan: Plan) -> list[Key]:
         project = Project.objects.create(organization=organization)
         points = 0 if number % 4 else DISCOUNT_BASIS_POINTS
         if points:
-            prices.discount(organization, points, first)
+            Discount.objects.create(organization=organization, effective_from=first, basis_points=points)
         own = {model: pricing.discounted(price, points) for model, price in MODELS.items()}
         keys += [_key(plan, project, number * KEYS_EACH + each, own) for each in range(KEYS_EACH)]
     # They are as old as their first requests, so that pages compare with the time before.

@@ -76,6 +76,17 @@ class BudgetLimit(models.Model):
     def __str__(self) -> str:
         return f"{self.owner_name}, {self.period}"
 
+    def save_or_delete(self) -> None:
+        """Validate and save the limit; without an amount it limits nothing, and its row is deleted, if any.
+
+        Raises `ValidationError`.
+        """
+        if self.limit_nanodollars is not None or self.soft_limit_nanodollars is not None:
+            self.full_clean()
+            self.save()
+        elif self.pk is not None:
+            self.delete()
+
     @property
     def key(self) -> LimitKey:
         return LimitKey.of(self)

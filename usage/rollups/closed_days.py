@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 
 from usage.database import replica
 from usage.models import ClosedDay, Dimension
+from usage.pricing import TOKEN_COLUMNS
 
 DAY = timedelta(days=1)
 COLUMNS: dict[Dimension, str] = {
@@ -23,10 +24,7 @@ COLUMNS: dict[Dimension, str] = {
     Dimension.OUTCOME: "outcome",
 }
 GROUP = tuple(COLUMNS.values())
-SUMS = (
-    "requests", "prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens",
-    "cache_write_tokens", "cache_write_1h_tokens", "amount_nanodollars",
-)  # fmt: skip
+SUMS = ("requests", *TOKEN_COLUMNS, "amount_nanodollars")
 
 
 @dataclass(frozen=True, slots=True)

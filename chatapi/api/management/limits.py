@@ -81,11 +81,7 @@ class OneRateLimit(ManagementRoute):
                 refuse(f"expected at most {_MOST_REQUESTS}, or {HIGHEST} for no limit.", name)
             if number is not None:
                 setattr(row, column, None if number == HIGHEST else number)
-        if any(getattr(row, column) is not None for column in _NUMBERS.values()):
-            row.full_clean()
-            row.save()
-        elif row.pk is not None:
-            row.delete()
+        row.save_or_delete()
         return respond(_rate_limit(model, row))
 
 
@@ -119,8 +115,7 @@ class ProjectSpendLimit(ManagementRoute):
         columns = _monthly(Scope.PROJECT, project.pk)._asdict()
         row = BudgetLimit.objects.filter(**columns).first() or BudgetLimit(**columns)
         row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
-        row.full_clean()
-        row.save()
+        row.save_or_delete()
         return respond(self._shown(project, row))
 
     @transaction.atomic
@@ -128,11 +123,8 @@ class ProjectSpendLimit(ManagementRoute):
         """Remove the limit; a soft one stays."""
         project = self.project(request, project_id)
         row = _budget_limit(Scope.PROJECT, project.pk)
-        if row.soft_limit_nanodollars is None:
-            row.delete()
-        else:
-            row.limit_nanodollars = None
-            row.save()
+        row.limit_nanodollars = None
+        row.save_or_delete()
         return respond(objects.Deleted(object="project.spend_limit.deleted"))
 
     def _shown(self, project: Project, row: BudgetLimit) -> objects.ProjectSpendLimit:

@@ -115,19 +115,14 @@ def _add_limits(parser: CommandParser) -> None:
 
 def _save_limits(row: APIKey, options: dict[str, Any]) -> None:
     """Save the key's rate limits and budget, if there are any. Raises `CommandError`."""
-    numbers = {column: options[column] for column in RateLimit.NUMBERS if options[column] is not None}
-    limits: list[RateLimit | BudgetLimit] = [RateLimit(api_key=row, **numbers)] if numbers else []
-    if options["budget_usd"] is not None:
-        period, amount = PERIODS[options["per"]], options["budget_usd"]
-        limits.append(
-            BudgetLimit(scope=Scope.API_KEY, scope_id=row.pk, period=period, limit_nanodollars=amount)
-        )
-    for limit in limits:
-        try:
-            limit.full_clean()
-        except ValidationError as error:
-            raise CommandError(" ".join(error.messages)) from error
-        limit.save()
+    numbers = {column: options[column] for column in RateLimit.NUMBERS}
+    period, amount = PERIODS.get(options["per"], ""), options["budget_usd"]
+    budget = BudgetLimit(scope=Scope.API_KEY, scope_id=row.pk, period=period, limit_nanodollars=amount)
+    try:
+        RateLimit(api_key=row, **numbers).save_or_delete()
+        budget.save_or_delete()
+    except ValidationError as error:
+        raise CommandError(" ".join(error.messages)) from error
 
 
 def _check_names(options: dict[str, Any]) -> None:

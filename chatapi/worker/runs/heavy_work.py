@@ -26,7 +26,7 @@ LIGHT_CHARS = 2 << 10
 LIGHT_DELTAS = 128
 MAX_DELTA_CHARS = 16 << 10
 # The most text of an answer that is not counted yet.
-MAX_UNSETTLED_CHARS = 32 << 10
+MAX_UNENCODED_CHARS = 32 << 10
 # The text counted in one piece: 10 to 60 ms, while the event loop runs.
 PIECE_CHARS = 64 << 10
 
@@ -116,11 +116,11 @@ async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
     A reader decodes one delta in one step.
     """
     passing = await in_thread(usage.add, [part for delta in batch for part in delta.cut(MAX_DELTA_CHARS)])
-    if usage.unsettled_chars > MAX_UNSETTLED_CHARS:
-        usage.unsettled_chars = 0
+    if usage.unencoded_chars > MAX_UNENCODED_CHARS:
+        usage.unencoded_chars = 0
         for counter in usage.counters:
             if counter.uncounted_chars > LIGHT_CHARS:
-                await in_thread(counter.settle)
+                await in_thread(counter.encode_pieces)
     return passing
 
 
@@ -136,7 +136,7 @@ def is_light(usage: RunUsage, batch: Sequence[AnyDelta]) -> bool:
     """Return whether these deltas can be added on the event loop: they are short, and little text is not
     counted yet.
     """
-    if len(batch) > LIGHT_DELTAS or usage.unsettled_chars > MAX_UNSETTLED_CHARS:
+    if len(batch) > LIGHT_DELTAS or usage.unencoded_chars > MAX_UNENCODED_CHARS:
         return False
     # Nearly every delta is text, whose attribute is cheaper than the property of all.
     texts = [delta.text if type(delta) is Text else delta.counted_text or "" for delta in batch]

@@ -36,8 +36,8 @@ class RunUsage:
         """Whether the delta that announces the choices has passed."""
         self.prompt: Usage | None = None
         """The upstream's own figures of the prompt, if it sent them before its answer."""
-        self.unsettled_chars = 0
-        """The length of the text that the counters keep until they `settle`, or their tokens are read."""
+        self.unencoded_chars = 0
+        """The length of the text since the counters last encoded their whole pieces."""
         self._pieces = 0
         self._echo: EchoCounters | None = None
         self._lost: RunUsage | None = None
@@ -60,7 +60,7 @@ class RunUsage:
             match delta:
                 case Text():  # first, because nearly every delta is text
                     self._visible[delta.index].add(delta.text)
-                    self.unsettled_chars += len(delta.text)
+                    self.unencoded_chars += len(delta.text)
                     self._pieces += 1
                     passing.append(delta)
                 case Finished():
@@ -88,7 +88,7 @@ class RunUsage:
             return
         counters = self._reasoning if isinstance(delta, Reasoning) else self._visible
         counters[delta.index].add(text)
-        self.unsettled_chars += len(text)
+        self.unencoded_chars += len(text)
         self._pieces += 1
 
     def expect_echo(self, request: GenerationRequest, *, is_whole: bool = True) -> None:

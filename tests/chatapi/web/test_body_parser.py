@@ -126,7 +126,7 @@ async def test_a_client_that_leaves_while_the_child_starts_has_its_body_parsed_b
     assert await parser.parse(pieces, CHAT, None) == parse(LARGE, CHAT, None)
 
 
-async def test_a_client_that_leaves_while_the_child_ends_leaves_no_dead_one_to_the_next_body(
+async def test_a_client_that_leaves_while_the_child_ends_leaves_the_next_body_a_live_one(
     parser: BodyParser,
 ) -> None:
     parsing, child = await begin_endless_parsing(parser)

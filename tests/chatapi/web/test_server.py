@@ -48,7 +48,7 @@ def test_a_client_that_stops_reading_stops_the_application_and_is_cut_off(probe:
         assert probe.peak_memory_bytes() - before_bytes < MEBIBYTE
 
 
-def test_a_client_that_reads_nothing_costs_the_piece_that_waits_for_it_and_not_the_next_one() -> None:
+def test_a_client_that_reads_nothing_costs_the_waiting_piece_and_not_the_next_one() -> None:
     unread, piece_bytes = 8, 4 * MEBIBYTE
     with running() as probe, ExitStack() as clients:
         before_bytes = probe.peak_memory_bytes()

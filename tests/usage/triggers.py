@@ -1,5 +1,5 @@
-"""Empties the tables after a test. The database refuses to delete rows that never change, so the triggers are
-dropped meanwhile.
+"""The triggers by which the database refuses to change or delete rows of the books; a test disables them to
+alter such a row, or to empty the tables at its end.
 
 That takes the right to change the schema, which a person has in production; the service's code never does it.
 """

@@ -1,6 +1,4 @@
-"""Books that are old enough for retention: some days of requests, on both sides of the day before which they
-are dropped.
-"""
+"""Six days of requests, on both sides of the day before which `dropgenerations` drops them."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
