@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests import fake_stripe
 from tests.browser.conftest import PEOPLE, sign_in, watched
-from tests.browser.test_accessibility import EVERYTHING
+from tests.browser.visiting import EVERYTHING
 from tests.fake_stripe import Stripe
 from tests.installation import Installation
 
@@ -41,9 +41,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory, stripe: Stripe) -> It
 
 
 @pytest.fixture
-def page(browser: Browser, installation: Installation) -> Iterator[Page]:
+def page(browser: Browser, installation: Installation, stripe: Stripe) -> Iterator[Page]:
+    """Open a page that may log no error, and asks no other server than Stripe's."""
     context = browser.new_context()
-    yield watched(context, installation)
+    page = watched(context, installation)
+    yield page
+    assert [each for each in page.complaints if not each.startswith(stripe.url)] == []  # type: ignore[attr-defined]
     context.close()
 
 
