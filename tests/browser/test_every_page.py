@@ -101,7 +101,8 @@ def second_factors(installation: Installation) -> Iterator[None]:
 
 def judged(page: Page, installation: Installation, paths: dict[str, str]) -> dict[str, list[str]]:
     """Open all pages, and return what is wrong with each; two routes may lead to one page."""
-    found, seen = {}, set()
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
     for name, path in paths.items():
         page.complaints.clear()  # type: ignore[attr-defined]
         response = visit(page, installation.url + path)

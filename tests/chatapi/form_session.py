@@ -20,7 +20,7 @@ class FormSession:
         """Return the page, also one that says that something is wrong."""
         return self._open(path)
 
-    def post(self, path: str, *, form: str = "", **typed: object) -> str:
+    def post(self, path: str, form: str = "", /, **typed: object) -> str:
         """Send the form of this page, or of the page that `form` names; return the page after it."""
         token = TOKEN.search(self._open(form or path))
         assert token

@@ -171,8 +171,8 @@ def test_secrets_of_webhooks(installation: Installation, owner: FormSession, hom
     path = f"{home[0]}/webhooks"
     first = secret_on(owner.post(f"{path}/new", url="https://canary.example.com/hook"))
     (hook,) = set(re.findall(rf"{path}/(\d+)", owner.get(path)))
-    second = secret_on(owner.post(f"{path}/{hook}/rotate", form=f"{path}/{hook}"))
-    owner.post(f"{path}/{hook}/test", form=f"{path}/{hook}")
+    second = secret_on(owner.post(f"{path}/{hook}/rotate", f"{path}/{hook}"))
+    owner.post(f"{path}/{hook}/test", f"{path}/{hook}")
     wait_for(lambda: "retrying" in owner.get(f"{path}/{hook}"), "an attempt")
     secrets = [secret.removeprefix("whsec_") for secret in (first, second)]
     assert_nowhere(installation, *secrets)
@@ -208,10 +208,10 @@ def test_an_app_of_codes_that_is_being_set_up(installation: Installation) -> Non
 
 def test_second_factors(installation: Installation, owner: FormSession) -> None:
     secret = secret_on(owner.get(CODES_APP))
-    owner.post(CODES_APP, form="/console/account", code="000000")  # which keeps the secret
+    owner.post(CODES_APP, "/console/account", code="000000")  # which keeps the secret
     _, now, _ = yield_hotp_counters_from_time()
     code = str(format_hotp_value(hotp_value(secret, now)))
-    page = owner.post(CODES_APP, form="/console/account", code=code)
+    page = owner.post(CODES_APP, "/console/account", code=code)
     (codes,) = re.findall(r"<pre[^>]*>([^<]+)</pre>", page)
     visitor = FormSession(installation.url)
     asked = visitor.post("/console/sign-in", username=OWNER, password=PASSWORD)
@@ -243,8 +243,8 @@ def test_what_a_mail_server_and_stripe_take(
     visitor = FormSession(installation.url)
     visitor.post("/console/password/forgotten", email=OWNER)
     wait_for(lambda: mailbox.passwords != [], "the mail server's password")
-    owner.post(f"{home[0]}/credit", amount="4", form=f"{home[0]}/credit")
-    owner.post(f"{home[0]}/credit", amount="50", form=f"{home[0]}/credit")
+    owner.post(f"{home[0]}/credit", amount="4")
+    owner.post(f"{home[0]}/credit", amount="50")
     client = Client(installation.url, "")
     signed = {"stripe-signature": f"t=1,v1={fake_stripe.WEBHOOK_SECRET}"}
     client.send("POST", "/stripe/webhook", fake_stripe.API_KEY.encode(), **signed)
@@ -284,13 +284,13 @@ def test_keys_and_prompts_of_the_playground(
     body = {"model": "sandbox", "messages": [{"role": "user", "content": PROMPT}]}
     keys = []
     for _ in range(2):  # the second time the key gets another secret
-        keys.append(json.loads(owner.post(f"{path}/key", form=path, project=home[1]))["key"])
+        keys.append(json.loads(owner.post(f"{path}/key", path, project=home[1]))["key"])
         answer = Client(installation.url, keys[-1]).send(
             "POST", "/v1/chat/completions", json.dumps(body).encode()
         )
         assert answer.status == 200
     for text in (json.dumps(body), f"[{PROMPT}"):
-        owner.post(f"{path}/code", form=path, protocol="chat", dialect="openai", body=text)
+        owner.post(f"{path}/code", path, protocol="chat", dialect="openai", body=text)
     owner.get(f"{path}?model={PROMPT}")
     with canaries.open_valkey(installation) as valkey:
         wait_for(lambda: canaries.is_forgotten(valkey), "all streams to be forgotten")
