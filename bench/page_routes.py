@@ -13,10 +13,11 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from accounts.models import APIKey, Member, Project, RateLimit, Role
 from accounts.sign_in.models import EmailDomain, IdentityProvider
-from chatapi import identity
+from chatapi import identity, response_store
 from chatapi.models import Deployment, ServedModel, StoredResponse
 from chatapi.notifications import webhooks
 from chatapi.notifications.models import WebhookEndpoint
+from chatapi.response_store import Content
 from usage.books import credit, outbox
 from usage.database.clock import database_now
 from usage.models import BudgetLimit, EventKind, Generation, LedgerEntry, Price
@@ -25,6 +26,7 @@ from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
 
 MODEL = "seed-large"
+NOTHING_SAID = Content(b'{"items":[],"context":{}}', [])
 SPENT = {"spent_usd": "8.1", "usual_usd": "4"}
 BY_ERROR_AND_TEAM = ("group=error", "group=metadata", "error=upstream_error", "metadata=team=a")
 ONE = ("organization={organization}", "project={project}", "key={key}", f"model={MODEL}", "outcome=failed")
@@ -88,9 +90,10 @@ def furnish(project: Project, owner: User) -> None:
     )
     refusal = Refusal(project.api_keys.values_list("pk", flat=True)[0], 429, "rate_limit_exceeded")
     refused_requests.add(now, [{refusal: 1}])
+    response_id = identity.new_id()
     StoredResponse.objects.create(
-        id=identity.new_id(), organization=organization, project=project, is_test=False, model=MODEL,
-        ended_at=now, size_bytes=1, content=b"",
+        id=response_id, organization=organization, project=project, is_test=False, model=MODEL,
+        ended_at=now, size_bytes=1, content=response_store.encrypt(response_id, NOTHING_SAID),
     )  # fmt: skip
     model, _ = ServedModel.objects.get_or_create(id=MODEL)
     Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
