@@ -75,7 +75,9 @@ NO_PAGE = re.compile("history$|app_list|export|file$|jsi18n|autocomplete|view_on
 def furnish(project: Project, owner: User) -> None:
     """Add a row of each kind that made-up usage does not have."""
     organization = project.organization
-    Member.objects.create(organization=organization, user=owner, role=Role.OWNER)
+    # The first one has the pages of somebody who has not come in yet.
+    for person, role in ((User.objects.create_user("bench-invited"), Role.VIEWER), (owner, Role.OWNER)):
+        Member.objects.create(organization=organization, user=person, role=role)
     RateLimit.objects.create(project=project, requests_per_minute=60)
     webhooks.add(WebhookEndpoint(organization=organization, url="https://bench.example.com"))
     Payment.objects.create(organization=organization, amount_cents=1_000, requested_by="bench")
@@ -153,7 +155,7 @@ def _row_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def _values(key: APIKey) -> dict[str, Any]:
     """Return the parts of URLs: the busiest key's, and the first rows of what belongs to nobody."""
     project = key.project
-    member = Member.objects.filter(organization=project.organization).first()
+    member = Member.objects.filter(organization=project.organization).order_by("pk").first()
 
     def first(model: Any, **owner: Any) -> Any:
         return model._default_manager.filter(**owner).order_by("pk").values_list("pk", flat=True).first()
