@@ -125,8 +125,8 @@ def pages() -> Iterator[tuple[str, Read]]:
         client = Client()
         client.force_login(reader)
         for path, queries in found:
-            # Other routes are of forms that another page has, or lead this reader away.
-            if client.get(path).status_code not in (302, 403, 405):
+            # Other routes are of forms that another page has, lead this reader away, or are not offered here.
+            if client.get(path).status_code not in (302, 403, 404, 405):
                 for url in (path, *(f"{path}?{query}" for query in queries)):
                     yield url, partial(get, client, url)
 
