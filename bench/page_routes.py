@@ -68,8 +68,10 @@ CONSOLE_VIEWS = {
     ),
     "requests": ("sort=cost", "sort=duration", "outcome=any_error", "min=0.012&days=90", *ONE[1:]),
 }
-# Files, redirects from old URLs, and what shows no page or ends the session.
-NO_PAGE = re.compile("history$|app_list|export|file$|jsi18n|autocomplete|view_on_site|feed|log_?out|sign_out")
+# Files, redirects from old URLs, and what shows no page, ends the session or counts in Redis, which is not here.
+NO_PAGE = re.compile(
+    "history$|app_list|export|file$|jsi18n|autocomplete|view_on_site|feed|log_?out|sign_out|login_webauthn"
+)
 
 
 def furnish(project: Project, owner: User) -> None:
