@@ -1,10 +1,15 @@
-"""Where a word is that must not be there: in the database, in Valkey, in what the processes have printed."""
+"""Where a word is that must not be there: in the database, its sessions, Valkey, the metrics, the files, and
+in what the processes have printed.
+"""
 
+import re
 import sqlite3
+import zlib
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
+from django.core.signing import b64_decode
 from redis import Redis
 
 from chatapi.serving import embedded_valkey
@@ -51,9 +56,40 @@ def logs(installation: Installation) -> bytes:
     return b"\n".join(path.read_bytes() for path in installation.folder.glob("*.log"))
 
 
+def sessions(rows: bytes) -> bytes:
+    """Return what the sessions among the rows hold, which Django has packed."""
+    found = []
+    for packed in re.findall(rb"(?<![\w-])(\.?[\w-]+):\w{6}:[\w-]{43}", rows):
+        data = b64_decode(packed.lstrip(b"."))
+        found.append(zlib.decompress(data) if packed.startswith(b".") else data)
+    return b"\n".join(found)
+
+
+def metrics(installation: Installation) -> bytes:
+    """Return the metrics, if there is a token for them."""
+    token = installation.environment.get("CHATAPI_METRICS_TOKEN")
+    return str(installation.get("/metrics", token)[1]).encode() if token else b""
+
+
+def files(installation: Installation) -> bytes:
+    """Return what is in the files of the installation's folder, except its database and its logs."""
+    paths = [path for path in installation.folder.rglob("*") if path.is_file()]
+    return b"\n".join(
+        path.read_bytes() for path in paths if ".sqlite3" not in path.name and path.suffix != ".log"
+    )
+
+
 def found(canaries: Sequence[bytes], installation: Installation, valkey: Redis) -> list[str]:
     """Return the places that contain any of the words."""
-    places = {"database": database(installation), "Valkey": held_by(valkey), "logs": logs(installation)}
+    rows = database(installation)
+    places = {
+        "database": rows,
+        "sessions": sessions(rows),
+        "Valkey": held_by(valkey),
+        "metrics": metrics(installation),
+        "files": files(installation),
+        "logs": logs(installation),
+    }
     return [
         f"{canary.decode()} in {name}"
         for name, content in places.items()

@@ -1,11 +1,9 @@
 """An organization's people in the console: from the first sign-in to the first request, and at daily work."""
 
 import re
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
 from openai import OpenAI
 from playwright.sync_api import Browser, Page, expect
 
@@ -16,36 +14,6 @@ pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(240)]
 
 SLOW = "hello [sandbox tokens=60 delay_ms=100]"
 PHONE = {"width": 390, "height": 844}
-EVERYTHING = {"resultTypes": ["violations"]}
-
-
-LIMITS = """
-from accounts.models import APIKey, RateLimit
-from usage.models import BudgetLimit
-key = APIKey.objects.get(pk=1)
-amounts = {"limit_nanodollars": 10**9, "soft_limit_nanodollars": 1}
-owner = {"scope": "project", "scope_id": key.project_id}
-budget, _ = BudgetLimit.objects.get_or_create(amounts, **owner, period="ever")
-numbers = {"requests_per_minute": 1_000, "concurrent_requests": 100}
-rate, _ = RateLimit.objects.get_or_create(numbers, project=key.project, model="")
-from chatapi.notifications import queue, webhooks
-from chatapi.notifications.models import Delivery, WebhookEndpoint
-from chatapi.notifications.queue import Attempt
-from usage.books import credit
-from usage.database.clock import database_now
-from usage.notifications import watch
-now = database_now()
-watch.write(now, [watch.look(now, find) for find in watch.LOOKS])
-organization = key.project.organization
-credit.grant(organization, 10**10, credit.Note("a test", "tess"))
-hook = WebhookEndpoint(organization=organization, url="https://hooks.example.com/" + "a-long-path/" * 20)
-webhooks.add(hook)
-for result in (Attempt(120, 503, "<html>" + "busy" * 100, "status 503"), Attempt(9, 204)):
-    queue.send_test(database_now(), hook)
-    queue.record(now, queue.take(database_now(), 1)[0], result)
-    Delivery.objects.filter(state="due").update(state="failed")
-print(budget.pk, rate.pk, hook.pk)
-"""
 
 
 @pytest.fixture
@@ -155,61 +123,6 @@ def used(installation: Installation) -> str:
         ]
     installation.receipt(answers[-1].id)
     return answers[-1].id
-
-
-def pages_of(ids: dict[str, int], generation_id: str) -> list[str]:
-    home, month = f"/console/{ids['Tests']}", f"{datetime.now(UTC):%Y-%m}"
-    rest = (
-        "usage usage?start=2020-01-01&end=2020-01-02 live live?key=1 budgets budgets/new?key=1 "
-        "budgets/rate-limits budgets/rate-limits/new settings settings/projects/1 "
-        "requests?sort=cost start overview overview?group=key requests keys keys/1 keys/1/change "
-        "keys/1/rotate keys/new models models/sandbox models/sandbox-embedding projects/new budgets/new "
-        "playground members members/invite "
-        f"audit statements statements/{month} requests/{generation_id} requests?outcome=failed "
-        "overview?start=2020-01-01&end=2020-01-02 notifications notifications?kind=key.expiring webhooks "
-        "webhooks/new"
-    )
-    return [f"{home}/{path}" for path in rest.split()]
-
-
-def test_axe_finds_nothing_and_all_pages_fit_a_phone(
-    page: Page, installation: Installation, ids: dict[str, int], used: str
-) -> None:
-    sign_in(page, installation, "tess")
-    found: dict[str, list[str]] = {}
-    made = installation.manage("shell", "--no-imports", "-c", LIMITS)
-    assert made.returncode == 0, made.stderr
-    budget_id, rate_id, hook_id = made.stdout.split()
-    rows = [f"budgets/{budget_id}", f"budgets/rate-limits/{rate_id}", f"webhooks/{hook_id}"]
-    for path in [*pages_of(ids, used), *(f"/console/{ids['Tests']}/{each}" for each in rows)]:
-        response = page.goto(installation.url + path)
-        assert response is not None
-        assert response.status == 200, path
-        complaints = _complaints(page, "light") + _complaints(page, "dark")
-        page.set_viewport_size(PHONE)  # type: ignore[arg-type]  # playwright's own type is a private one
-        complaints += _complaints(page, "light")
-        width, room = page.evaluate(
-            "[document.documentElement.scrollWidth, document.documentElement.clientWidth]"
-        )
-        complaints += [f"{width} px"] if width > room else []
-        page.set_viewport_size({"width": 1280, "height": 720})
-        found |= {path: complaints} if complaints else {}
-    assert found == {}
-
-
-def _complaints(page: Page, scheme: Any) -> list[str]:
-    page.emulate_media(color_scheme=scheme)
-    page.evaluate(Axe().axe_script)
-    violations = page.evaluate("(options) => axe.run(options)", EVERYTHING)["violations"]
-    return [f"{scheme}: {each['id']}: {each['nodes'][0]['html'][:160]}" for each in violations]
-
-
-def test_the_sign_in_and_error_pages_are_accessible(browser: Browser, installation: Installation) -> None:
-    page = browser.new_page()
-    for path in ("/console/sign-in", "/console/no-such-page"):
-        page.goto(installation.url + path)
-        assert _complaints(page, "light") + _complaints(page, "dark") == [], path
-    page.close()
 
 
 def test_the_keyboard_reaches_everything(

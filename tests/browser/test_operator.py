@@ -222,3 +222,19 @@ def test_the_feed_is_for_staff_of_this_origin_only(
     assert elsewhere.evaluate(listen, feed) is None
     stranger.close()
     operator.close()
+
+
+def test_the_account_menu_is_used_by_keyboard_alone(page: Page, installation: Installation) -> None:
+    page.goto(f"{installation.url}/admin/")
+    opener, menu = page.locator(".user-menu > button"), page.get_by_role("navigation", name="Your account")
+    opener.focus()
+    page.keyboard.press("Enter")
+    expect(opener).to_have_attribute("aria-expanded", "true")
+    for name in ("Light", "Dark"):
+        page.keyboard.press("Tab")
+        expect(menu.get_by_role("button", name=name)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("html")).to_have_class(re.compile("dark"))
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
+    expect(opener).to_be_focused()

@@ -10,11 +10,16 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_accessibility import DARKEN, EVERYTHING, SERIOUS
+from tests.browser.visiting import OF_THE_THEME, SERIOUS
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(180)]
 
+# As the theme does it; nothing may still be on its way from one colour to the other.
+DARKEN = (
+    "document.documentElement.classList.add('dark'); "
+    "document.getAnimations().forEach((each) => each.finish());"
+)
 # Two months that are over, and this one, as a reaper issues them.
 MAKE = """
 import random
@@ -57,7 +62,7 @@ def shot(page: Page, name: str) -> None:
 
 
 def complaints(page: Page) -> list[str]:
-    found = Axe().run(page, options=EVERYTHING).response["violations"]
+    found = Axe().run(page, options=OF_THE_THEME).response["violations"]
     return [each["id"] for each in found if each["impact"] in SERIOUS]
 
 

@@ -7,7 +7,7 @@ operator and an owner read the admin, an owner the console.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import product
 from typing import Any
@@ -18,13 +18,13 @@ from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 
 from accounts import keys
 from accounts.models import APIKey, Member, Organization, Project, RateLimit, Role
 from chatapi import identity
 from chatapi.models import Deployment, ServedModel
+from tests import page_paths
 from tests.admin_pages import client_of
 from tests.cast import PRICE, Person, admit, join, run
 from tests.chatapi import test_access_matrix, test_console_access
@@ -38,8 +38,6 @@ from usage.rollups.refused_requests import Refusal
 # Some hundred pages, one after the other, on a machine that has other work.
 pytestmark = pytest.mark.timeout(180)
 MAX_BYTES, MAX_QUERIES = 150_000, 12
-# What a URL without a row of ours gets for the rest of its parts: its page says that there is no such thing.
-UNKNOWN = {"uidb64": "MQ", "token": "unknown", "provider_id": "unknown", "pk": "1"}
 # Groups that fill a chart, and those that no rollup has, with filters.
 GROUPED = (
     "days=30&bucket=hour&group=key",
@@ -101,16 +99,6 @@ CONSOLE_VIEWS = {
     "rate_limits": ("project={project}",),
     "playground": ("project={project}",),
 }
-
-
-def routes(below: str, resolver: URLResolver | None = None, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the name and the URL pattern of each route below this path."""
-    for each in (resolver or get_resolver()).url_patterns:
-        path = prefix + str(each.pattern)
-        if isinstance(each, URLResolver):
-            yield from routes(below, each, path)
-        elif isinstance(each, URLPattern) and each.name and path.startswith(below):
-            yield each.name, path
 
 
 def fill(acme: Organization, alice: Person) -> None:
@@ -187,15 +175,6 @@ def measure(client: Client, paths: dict[str, str]) -> list[str]:
     return wrong
 
 
-def views(paths: dict[str, str], more: dict[str, tuple[str, ...]], **values: object) -> dict[str, str]:
-    """Return the pages and their other views."""
-    found = dict(paths)
-    for name, queries in more.items():
-        for query in (query.format(**values) for query in queries):
-            found[f"{name}?{query[:80]}"] = f"{paths[name]}?{query}"
-    return found
-
-
 def owners_of(alice: Person) -> dict[str, object]:
     """Return the values of the views' parameters."""
     pair = urlencode({"": f"team={team_of(1)}"})[1:]
@@ -222,15 +201,9 @@ def test_every_page_of_the_admin_is_small_and_asks_little(
 ) -> None:
     house = test_access_matrix.House(acme, alice, bob, small)
     fill(acme, alice)
-    paths = {
-        name: f"/{_with(path, UNKNOWN)}" if name in test_access_matrix.OPEN else house.path(name)
-        for name, path in routes("admin/")
-        if not re.search(
-            "_history$|app_list", name
-        )  # redirects from old URLs, and the route for unknown ones
-    }
+    paths = page_paths.of_admin(house)
     client = root if who == "operator" else client_of(alice.user)
-    wrong = measure(client, views(paths, ADMIN_VIEWS, **owners_of(alice)))
+    wrong = measure(client, page_paths.views(paths, ADMIN_VIEWS, **owners_of(alice)))
     assert not wrong, "\n".join(wrong)
 
 
@@ -240,14 +213,10 @@ def test_every_page_of_the_console_is_small_and_asks_little(
     house = test_console_access.House(acme, alice, charlie)
     fill(acme, alice)
     Member.objects.filter(user=alice.user).update(role=Role.OWNER)
-    paths = {
-        name: house.path(name) if name in test_console_access.TABLE else f"/{_with(path, UNKNOWN)}"
-        for name, path in routes("console/")
-        if name not in ("sign_out", "account_logout")
-    }
+    paths = page_paths.of_console(house)
     of_all = BudgetLimit.objects.get(scope="organization", scope_id=acme.pk)
     paths["budget of the organization"] = f"/console/{acme.pk}/budgets/{of_all.pk}"
-    wrong = measure(client_of(alice.user), views(paths, CONSOLE_VIEWS, **owners_of(alice)))
+    wrong = measure(client_of(alice.user), page_paths.views(paths, CONSOLE_VIEWS, **owners_of(alice)))
     assert not wrong, "\n".join(wrong)
 
 
@@ -266,11 +235,6 @@ def test_a_search_that_stops_early_asks_little(
         for owner in ("", "project={project}", "key={key}", "project={project}&key={key}")
         for narrowed in ("", "&error=error_1", "&outcome=failed&end_user=somebody")
     )
-    found = views(paths, dict.fromkeys(paths, searches), **owners_of(alice))
+    found = page_paths.views(paths, dict.fromkeys(paths, searches), **owners_of(alice))
     wrong = measure(client_of(alice.user), found)
     assert not wrong, "\n".join(wrong)
-
-
-def _with(pattern: str, values: dict[str, str]) -> str:
-    """Return the URL of a pattern with these values."""
-    return re.sub(r"<(?:\w+:)?(\w+)>", lambda part: values[part[1]], pattern)

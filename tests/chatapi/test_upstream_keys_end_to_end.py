@@ -2,17 +2,14 @@
 nowhere else.
 """
 
-import re
 import signal
 from collections.abc import Iterator
-from http.cookiejar import CookieJar
-from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, build_opener
 from uuid import uuid4
 
 import pytest
 
 from tests import canaries
+from tests.chatapi.form_session import FormSession
 from tests.chatapi.http_client import Client
 from tests.installation import Installation, wait_for
 
@@ -33,22 +30,12 @@ spare.save()
 """
 
 
-class Operator:
+class Operator(FormSession):
     """A session of an operator in the admin."""
 
     def __init__(self, installation: Installation) -> None:
-        self.url = installation.url
-        self.opener = build_opener(HTTPCookieProcessor(CookieJar()))
+        super().__init__(installation.url)
         self.post("/console/sign-in?next=/admin/", username="operator", password=PASSWORD)
-
-    def post(self, path: str, **typed: object) -> str:
-        """Send the page's form, and return the page after it."""
-        with self.opener.open(self.url + path) as form:
-            token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', form.read().decode())
-        assert token
-        sent = urlencode({"csrfmiddlewaretoken": token[1], **typed}).encode()
-        with self.opener.open(self.url + path, sent) as page:
-            return str(page.read().decode())
 
     def enter(self, installation: Installation, model: str, **typed: object) -> str:
         """Save the model's deployment, with what is typed."""

@@ -1,0 +1,202 @@
+"""Every page of the URL configuration, on a screen in light colours and on a phone in the dark: axe-core
+finds nothing serious, the keyboard is enough, nothing is too wide, no page logs an error or asks another
+host.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests import fake_stripe
+from tests.browser.conftest import PASSPHRASE, enter, watched
+from tests.browser.visiting import PHONE, SCREEN, complaints, keyboard_complaints, visit
+from tests.installation import Installation
+
+pytestmark = [pytest.mark.xdist_group("every page"), pytest.mark.timeout(400)]
+
+OWNER = "operator-and-owner"
+FURNISH = f"""
+import json
+from tests.browser.furnishing import furnish
+print(json.dumps(furnish({OWNER!r}, {PASSPHRASE!r})))
+"""
+SECOND_FACTORS = f"""
+from tests.browser import furnishing
+furnishing.{{}}_second_factors({OWNER!r})
+"""
+# Sign-up needs mail, which is never sent here.
+OPEN = {
+    "CHATAPI_SIGN_UP": "open",
+    "CHATAPI_EMAIL_URL": "smtp://127.0.0.1:9",
+    "CHATAPI_EMAIL_FROM": "chatapi@example.com",
+}
+WINDOWS = {
+    "screen": {"viewport": SCREEN, "color_scheme": "light"},
+    "phone": {"viewport": PHONE, "color_scheme": "dark"},
+}
+Paths = dict[str, dict[str, str]]
+
+
+def inside(installation: Installation, code: str) -> str:
+    """Return what the code prints inside the installation."""
+    done = installation.manage("shell", "--no-imports", "-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Start an installation that takes payments. Its rows are made by hand, so its books are not verified."""
+    with fake_stripe.serving() as stripe:
+        installation = Installation(tmp_path_factory.mktemp("every-page"), **OPEN, **stripe.environment)
+        try:
+            installation.start({})
+            yield installation
+        finally:
+            installation.stop()
+
+
+@pytest.fixture(scope="module")
+def paths(installation: Installation) -> Paths:
+    """Return the paths of all pages."""
+    found: Paths = json.loads(inside(installation, FURNISH).splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def session(browser: Browser, installation: Installation, paths: Paths) -> Any:
+    """Return the cookies of an operator who owns an organization."""
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{installation.url}/console/")
+        enter(page, OWNER, PASSPHRASE)
+        expect(page.locator("form[action$=sign-out]")).to_be_attached(timeout=20_000)
+        return context.storage_state()
+
+
+@pytest.fixture(scope="module", params=WINDOWS)
+def window(request: pytest.FixtureRequest) -> Any:
+    """Return the size and the colours of the browser's windows."""
+    return WINDOWS[request.param]
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser, session: Any, window: Any) -> Iterator[BrowserContext]:
+    """Open the owner's browser, on a screen and on a phone."""
+    with browser.new_context(storage_state=session, **window) as context:
+        yield context
+
+
+@pytest.fixture
+def second_factors(installation: Installation) -> Iterator[None]:
+    """Give the owner second factors, until the end of a test."""
+    inside(installation, SECOND_FACTORS.format("add"))
+    yield
+    inside(installation, SECOND_FACTORS.format("remove"))
+
+
+def judged(page: Page, installation: Installation, paths: dict[str, str]) -> dict[str, list[str]]:
+    """Open all pages, and return what is wrong with each; two routes may lead to one page."""
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for name, path in paths.items():
+        page.complaints.clear()  # type: ignore[attr-defined]
+        response = visit(page, installation.url + path)
+        # All refusals look the same.
+        address = page.url if response is None or response.ok else f"{response.status}"
+        if response is None or address in seen:
+            continue
+        seen.add(address)
+        wrong = complaints(page)
+        if response.ok and page.viewport_size == SCREEN:
+            wrong += keyboard_complaints(page)
+        wrong += [each for each in page.complaints if response.ok or str(response.status) not in each]  # type: ignore[attr-defined]
+        if not (response.ok or response.status in (403, 404)):
+            wrong.append(f"status {response.status}")
+        found |= {f"{name} {path}": wrong} if wrong else {}
+    return found
+
+
+@pytest.mark.parametrize("area", ["admin", "console", "documentation"])
+def test_every_page_is_for_everybody(
+    context: BrowserContext, installation: Installation, paths: Paths, area: str
+) -> None:
+    page = watched(context, installation)
+    found = judged(page, installation, paths[area])
+    assert not found, json.dumps(found, indent=1)
+
+
+def test_pages_before_one_is_in_are_for_everybody(
+    browser: Browser, installation: Installation, paths: Paths, window: Any
+) -> None:
+    open_to_all = {
+        name: path
+        for name, path in (paths["admin"] | paths["console"]).items()
+        if name == "login" or re.match(r"/console/(?!\d)", path)
+    }
+    with browser.new_context(**window) as context:
+        found = judged(watched(context, installation), installation, {"front": "/"} | open_to_all)
+    assert not found, json.dumps(found, indent=1)
+
+
+@pytest.mark.usefixtures("second_factors")
+def test_pages_of_second_factors_are_for_everybody(
+    context: BrowserContext, installation: Installation, paths: Paths
+) -> None:
+    of_account = {
+        name: path for name, path in paths["console"].items() if path.startswith("/console/account")
+    }
+    found = judged(watched(context, installation), installation, of_account)
+    assert not found, json.dumps(found, indent=1)
+
+
+@pytest.mark.parametrize(
+    ("form", "typed", "shown"),
+    [
+        ("new_key", {"Name": "shown once"}, "#secret"),
+        ("new_webhook", {"URL": "https://shown.example.com"}, "#secret"),
+        ("invite", {"E-mail address": "shown-{width}@example.com"}, "#link"),
+        ("new_webhook", {"URL": "http://wrong.example.com"}, ".error"),
+    ],
+)
+def test_what_a_form_leads_to_is_for_everybody(
+    context: BrowserContext,
+    installation: Installation,
+    paths: Paths,
+    form: str,
+    typed: dict[str, str],
+    shown: str,
+) -> None:
+    page = watched(context, installation)
+    page.goto(installation.url + paths["console"][form])
+    for label, text in typed.items():
+        page.get_by_label(label).first.fill(text.format(**page.viewport_size))  # type: ignore[arg-type]
+    page.keyboard.press("Enter")
+    expect(page.locator(shown).first).to_be_visible()
+    # The browser logs the status of a form that was refused.
+    logged = [each for each in page.complaints if "status of 400" not in each]  # type: ignore[attr-defined]
+    assert complaints(page) + logged == []
+    if page.viewport_size == SCREEN:
+        assert keyboard_complaints(page) == []
+
+
+def test_an_open_list_of_choices_is_for_everybody(
+    context: BrowserContext, installation: Installation
+) -> None:
+    page = watched(context, installation)
+    page.goto(f"{installation.url}/admin/accounts/apikey/add/")
+    page.get_by_role("combobox", name="Project").click()
+    expect(page.get_by_role("searchbox", name="Project")).to_be_focused()
+    expect(page.get_by_role("option", name="Tests / default")).to_be_visible()
+    assert complaints(page) == []
+
+
+def test_unknown_pages_are_for_everybody(context: BrowserContext, installation: Installation) -> None:
+    page = context.new_page()
+    for path in ("/console/no-such-page", "/admin/no-such-page", "/docs/no-such-page"):
+        page.goto(installation.url + path)
+        assert complaints(page) == [], path
