@@ -68,7 +68,7 @@ CONSOLE_VIEWS = {
     ),
     "requests": ("sort=cost", "sort=duration", "outcome=any_error", "min=0.012&days=90", *ONE[1:]),
 }
-# Files, redirects from old URLs, and what shows no page, ends the session or counts in Redis, which is not here.
+# Files, redirects from old URLs, and what shows no page, ends the session or counts in Redis, which is away.
 NO_PAGE = re.compile(
     "history$|app_list|export|file$|jsi18n|autocomplete|view_on_site|feed|log_?out|sign_out|login_webauthn"
 )
