@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
-from chatapi.checks.addresses import check_redis_urls
+from chatapi.checks.urls import check_redis_urls
 from chatapi.delta_stream import StreamUnavailable
 from chatapi.doctor import configuration, notifications, served_models, stores
 from chatapi.doctor.finding import Finding, Level, wrong
