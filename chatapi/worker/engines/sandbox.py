@@ -94,10 +94,15 @@ class _Playing:
             self._round += len(batch)
             deltas = [delta for one_of_each in batch for delta in one_of_each]
             if isinstance(answer, Answer):  # vectors have bounds of their own, and Redis drops them
-                wait_s = self._pace.wait_s(heavy_work.party.get(), deltas)
-                if wait_s > 0:
-                    await self._until(math.ceil((self._loop.time() - self._started_at + wait_s) * 1_000))
+                await self._keep_pace(deltas)
             yield deltas
+
+    async def _keep_pace(self, deltas: Sequence[AnyDelta]) -> None:
+        organization_id = heavy_work.party.get()
+        wait_s = self._pace.wait_s(organization_id)
+        if wait_s > 0:
+            await self._until(math.ceil((self._loop.time() - self._started_at + wait_s) * 1_000))
+        self._pace.count(organization_id, deltas)
 
     async def _next(self, rounds: Iterator[list[AnyDelta]], count: int) -> list[list[AnyDelta]]:
         taken = islice(rounds, count)

@@ -21,10 +21,14 @@ class Pace:
         # Until when the pace allows what the organization has had; up to `BURST_S` in the future is at once.
         self._spent_until_s: dict[Hashable, float] = {}
 
-    def wait_s(self, organization_id: Hashable, batch: Sequence[AnyDelta]) -> float:
-        """Count the batch, and return how long it has to wait."""
+    def wait_s(self, organization_id: Hashable) -> float:
+        """Return how long the organization's next batch has to wait."""
+        spent_until_s = self._spent_until_s.get(organization_id, 0.0)
+        return max(0.0, spent_until_s - BURST_S - asyncio.get_running_loop().time())
+
+    def count(self, organization_id: Hashable, batch: Sequence[AnyDelta]) -> None:
+        """Count a batch that has waited: one that ends before costs nothing."""
         now = asyncio.get_running_loop().time()
         n_bytes = sum([delta.content_chars for delta in batch]) + DELTA_BYTES * len(batch)
-        spent_until_s = max(self._spent_until_s.get(organization_id, 0.0), now) + n_bytes / BYTES_PER_S
-        self._spent_until_s[organization_id] = spent_until_s
-        return max(0.0, spent_until_s - BURST_S - now)
+        spent_until_s = max(self._spent_until_s.get(organization_id, 0.0), now)
+        self._spent_until_s[organization_id] = spent_until_s + n_bytes / BYTES_PER_S

@@ -352,3 +352,26 @@ async def test_the_answers_of_an_organization_have_a_pace_beyond_a_burst(
     with pytest.raises(EngineError) as raised:
         await duration_s(1, "[sandbox tokens=1000]", Timeouts(total_ms=200))
     assert raised.value.failure.code == "upstream_timeout"
+
+
+async def test_answers_that_end_while_they_wait_for_the_pace_delay_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox_pace, "BURST_S", 0.1)
+    monkeypatch.setattr(sandbox_pace, "BYTES_PER_S", 20_000)
+    engine, loop = SandboxEngine(), asyncio.get_running_loop()
+    heavy_work.party.set(1)
+
+    async def play(said: str) -> None:
+        async for _ in engine.stream(call(said)):
+            pass
+
+    await play("[sandbox tokens=320]")
+    waiting = [asyncio.create_task(play("[sandbox tokens=2000]")) for _ in range(100)]
+    await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    started = loop.time()
+    await play("[sandbox tokens=1]")
+    assert loop.time() - started < 1
