@@ -24,8 +24,8 @@ ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "u
 # The last one is the call that a request with the deprecated `functions` gets: one for a choice, without an
 # id.
 ToolKind = Literal["function", "custom", "function_call"]
-# The length of one token with twenty alternatives.
-LOGPROB_CHARS = 1_000
+# The length of one token's log probability, and that of each alternative.
+LOGPROB_CHARS = 48
 
 
 # `gc=False`: an answer has thousands of these, and none can be a part of a cycle.
@@ -104,7 +104,8 @@ class _Said(Delta, frozen=True):
     def content_chars(self) -> int:
         if self.logprobs is None:
             return len(self.text)
-        return len(self.text) + LOGPROB_CHARS * len(self.logprobs)
+        known = sum([1 + len(token.top_logprobs) for token in self.logprobs])
+        return len(self.text) + LOGPROB_CHARS * known
 
     def cut(self, max_chars: int) -> Sequence[Self]:
         # Log probabilities belong to the whole text.
