@@ -15,7 +15,7 @@ SHARE = 0.2
 BURST = 10.0
 # The most that attempts at healthy deployments may owe: when a deployment dies, all requests that wait for it
 # go elsewhere in the same moment.
-MAX_DEBT = 100.0
+MAX_DEBT = 1_000.0
 # The waits before a deployment is asked again are random: up to the first value, and then up to twice as much
 # as before.
 BACK_OFF_S = 0.25
@@ -92,6 +92,7 @@ class AttemptPlan:
         self._first_at = 0.0
         self._began_at = 0.0
         self._repetitions = 0
+        self._has_failed = False
 
     def next(self) -> Step | None:
         """Return the next attempt; None if there is none, or the budget does not allow it."""
@@ -101,12 +102,13 @@ class AttemptPlan:
         while (
             step := self._step_to_another() if self._fresh else self._step_to_the_same()
         ) is None and self._later:
-            self.leave_model()
+            self._turn_to_next_model()
         return step
 
     def failed(self, route: Route, failure: Failed) -> None:
         """Remember a failure that another attempt may cure."""
         now = time.monotonic()
+        self._has_failed = True
         self._failures.pop(route.key, None)
         if failure.code in TRANSIENT:
             not_before = now + (failure.retry_after_ms or 0) / 1_000
@@ -114,6 +116,11 @@ class AttemptPlan:
             self._failures[route.key] = _Failure(route, not_before, not_after)
 
     def leave_model(self) -> None:
+        """Remember a failure that every deployment of the model whose turn it is would repeat."""
+        self._has_failed = True
+        self._turn_to_next_model()
+
+    def _turn_to_next_model(self) -> None:
         """Leave the model whose turn it is, for the next one; after the last one there is no attempt."""
         self._routes = self._later.pop(0) if self._later else []
         self._fresh = list(self._routes)
@@ -126,7 +133,7 @@ class AttemptPlan:
                 return
             if self._fresh:
                 self._later.append(self._fresh)
-            self.leave_model()
+            self._turn_to_next_model()
 
     def _has_healthy(self, routes: Sequence[Route]) -> bool:
         return any(self._router.health.is_healthy(route.key) for route in routes)
@@ -135,12 +142,14 @@ class AttemptPlan:
         """Ask a deployment that this request has not asked yet.
 
         A healthy one is asked on credit: it gets the load of one that fails, which is not healthy for long.
+        Until an attempt has failed it needs no budget: the deployments before it had no room.
         """
         route = self._router.in_order(self._fresh, self._affinity)[0]
         now = time.monotonic()
         is_first = not self._give_up_at
-        max_debt = MAX_DEBT if self._router.health.is_healthy(route.key) else 0.0
-        if not is_first and not self._budgets.spend(self._model, max_debt):
+        is_healthy = self._router.health.is_healthy(route.key)
+        is_free = is_first or (is_healthy and not self._has_failed)
+        if not is_free and not self._budgets.spend(self._model, MAX_DEBT if is_healthy else 0.0):
             return None
         self._fresh.remove(route)
         self._began_at = now

@@ -120,6 +120,7 @@ def test_of_many_requests_a_fifth_is_repeated_elsewhere(
     number: int, failing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deployments that fail too seldom to cool down for long do not get more than their share either."""
+    monkeypatch.setattr(retries, "MAX_DEBT", 100.0)
     now, chance = 1_000.0, Random(1)
     monkeypatch.setattr(time, "monotonic", lambda: now)
     router, budgets, attempts = Router(), RetryBudgets(), 0
@@ -140,13 +141,21 @@ def test_of_many_requests_a_fifth_is_repeated_elsewhere(
 
 def test_all_requests_that_a_deployment_loses_at_once_go_to_the_healthy_one() -> None:
     router, budgets = Router(), RetryBudgets()
-    plans = [AttemptPlan(router, budgets, "model", [route("dies", -1), route("lives")]) for _ in range(100)]
+    plans = [AttemptPlan(router, budgets, "model", [route("dies", -1), route("lives")]) for _ in range(1_000)]
     lost = [step for plan in plans if (step := plan.next()) is not None]
     for plan, step in zip(plans, lost, strict=True):
         router.health.failed(step.route.key, router.health.begin(step.route.key), upstream_errors.UNREACHABLE)
         plan.failed(step.route, upstream_errors.UNREACHABLE)
     others = [plan.next() for plan in plans]
-    assert [step and step.route.target.name for step in others] == ["lives"] * 100
+    assert [step and step.route.target.name for step in others] == ["lives"] * 1_000
+
+
+def test_a_deployment_without_room_takes_nothing_from_the_budget() -> None:
+    budgets = RetryBudgets()
+    while budgets.spend("model", retries.MAX_DEBT):
+        pass
+    plan = AttemptPlan(Router(), budgets, "model", [route("full", -1), route("free")])
+    assert [step and step.route.target.name for step in (plan.next(), plan.next())] == ["full", "free"]
 
 
 def test_a_healthy_deployment_is_asked_though_the_budget_is_spent() -> None:
