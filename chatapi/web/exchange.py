@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
@@ -257,12 +257,18 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
     """
     caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
     exchange.belongs_to(caller)
-    # A repeat finds its first request's answer, however many wait.
-    is_new = exchange.kind.protocol and exchange.header(b"idempotency-key") is None
-    with services.open_generations.arriving(caller.organization_id) if is_new else nullcontext():
+    with _arriving(exchange, caller, services):
         await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)
     return caller, exchange.choose_dialect(caller.default_dialect)
+
+
+def _arriving(exchange: Exchange, caller: Caller, services: Services) -> AbstractContextManager[None]:
+    """Count a request that waits for its turn, if it wants to create a generation."""
+    if not exchange.kind.protocol or exchange.kind.is_ticket or exchange.protocol.counts_tokens:
+        return nullcontext()
+    may_repeat = exchange.header(b"idempotency-key") is not None
+    return services.open_generations.arriving(caller.organization_id, may_repeat=may_repeat)
 
 
 def _by_name(headers: Iterable[Header]) -> dict[bytes, bytes]:

@@ -30,11 +30,14 @@ class OpenGenerations:
         self._arriving: Counter[int] = Counter()
 
     @contextmanager
-    def arriving(self, organization_id: int) -> Iterator[None]:
+    def arriving(self, organization_id: int, *, may_repeat: bool = False) -> Iterator[None]:
         """Count a request that waits for its turn in this process; raise the 429 if as many wait already as
         may be open: each takes 20 KB.
+
+        `may_repeat`: an earlier one may have created its generation, so it waits where a new one does not,
+        up to twice that number.
         """
-        if self._arriving[organization_id] >= self._most:
+        if self._arriving[organization_id] >= self._most * (2 if may_repeat else 1):
             raise errors.too_many_open_generations(self._most)
         self._arriving[organization_id] += 1
         try:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -73,6 +74,9 @@ async def test_as_many_may_wait_for_the_process_as_may_be_open() -> None:
             with pytest.raises(APIError) as refused, ours.arriving(ALICE):
                 pass
             assert (refused.value.failure.status, refused.value.failure.retry_after_ms) == (429, 1_000)
+            repeat = partial(ours.arriving, ALICE, may_repeat=True)
+            with repeat(), repeat(), pytest.raises(APIError), repeat():
+                pass
             with ours.arriving(BOB):
                 pass
         with ours.arriving(ALICE):
