@@ -49,9 +49,9 @@ def test_no_guide_names_a_file_of_the_repository_that_its_readers_do_not_have() 
 
 
 def test_a_cell_names_its_column_for_a_phone_and_fills_the_line_without_a_name() -> None:
-    html = page("/docs/payment")
-    assert '<td class="full">who pays when</td>' in html
-    assert '<td data-label="top-up">people of the organization' in html
+    html = page("/docs/end-users")
+    assert '<td class="full">admission, no end user</td>' in html
+    assert '<td data-label="SQLite">' in html
 
 
 def test_the_keyboard_can_scroll_each_example_of_each_guide() -> None:

@@ -29,13 +29,13 @@ PEOPLE = f"""
 from django.contrib.auth.models import User
 from django.utils import timezone
 from accounts.models import Member, Organization
-from accounts.sign_in import addresses
+from accounts.sign_in import email_addresses
 from accounts.sign_in.models import EmailDomain
 organization = Organization.objects.get(name="Tests")
 for name, role in (("{OWNER}", "owner"), ("{VIEWER}", "viewer")):
     user = User.objects.create_user(name, email=name, password="{PASSWORD}")
     Member.objects.create(organization=organization, user=user, role=role)
-    addresses.confirm(user, user.email)
+    email_addresses.confirm(user, user.email)
 EmailDomain.objects.create(organization=organization, domain="provided.example", approved_at=timezone.now())
 print(organization.pk, organization.projects.get().pk)
 """
