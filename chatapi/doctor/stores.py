@@ -33,7 +33,7 @@ _FORGET = 'Set appendonly no and save "" (README, "Production").'
 
 
 def check_database() -> Iterator[Finding]:
-    """Yield the database's version, and what is wrong with its settings. Raises `CannotStart`."""
+    """Yield the database's version. Raises `CannotStart`."""
     preflight.check_database()
     if connection.vendor == "sqlite":
         [[version]] = fetch_all("SELECT sqlite_version()")
@@ -41,6 +41,12 @@ def check_database() -> Iterator[Finding]:
         return
     [[version]] = fetch_all("SHOW server_version")
     yield ok("database", f"PostgreSQL {version} on {connection.settings_dict['HOST'] or 'a local socket'}.")
+
+
+def check_database_settings() -> Iterator[Finding]:
+    """Yield the settings of a PostgreSQL with which the books are not safe or requests wait too long."""
+    if connection.vendor == "sqlite":
+        return
     if _shown("fsync") == "off":
         yield wrong("database", "fsync is off: a crash can lose the books.", "Set fsync = on in PostgreSQL.")
     if _shown("synchronous_commit") == "off":

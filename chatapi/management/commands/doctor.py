@@ -61,6 +61,7 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
             has_database = not any(each.level is Level.WRONG for each in found)
             yield from found
     if has_database:
+        yield from _explained("database", stores.check_database_settings)
         yield from _explained("replica", stores.check_replica)
     # URLs that are none are reported among the settings.
     has_urls = not check_redis_urls()
