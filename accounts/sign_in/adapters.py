@@ -12,6 +12,7 @@ from allauth.account.internal.stagekit import clear_login
 from allauth.core.exceptions import ImmediateHttpResponse
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import generate_totp_secret
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from allauth.socialaccount.models import SocialApp, SocialLogin
 from django.contrib import messages
@@ -83,7 +84,7 @@ class MFAAdapter(DefaultMFAAdapter):
     def decrypt(self, encrypted_text: str) -> str:
         """Return the secret; a random one that no code fits, if `CHATAPI_SECRET_KEY` is another one now."""
         text = decrypt(Purpose.SECOND_FACTORS, b"", b64decode(encrypted_text))
-        return text.decode() if text is not None else "A" * 32
+        return text.decode() if text is not None else generate_totp_secret()
 
     def generate_authenticator_name(self, user: Any, type: Any) -> str:
         count = Authenticator.objects.filter(user=user, type=type).count()
