@@ -104,10 +104,12 @@ def link(request: HttpRequest, person: User) -> str:
 
 def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> bool | None:
     """Mail the invitation, from the key's caller or from the person who is signed in; return whether a server
-    took it, and None without a server or an address. Raises `TooMany`.
+    took it, and None without a server or an address, or a URL for the link. Raises `TooMany`.
     """
     address = member.user.email
-    if not address or not settings.SENDS_EMAIL:
+    # The API answers any host, so what a request of a key says of its own is no URL for people.
+    has_url = settings.PUBLIC_URL or caller is None
+    if not (address and settings.SENDS_EMAIL and has_url):
         return None
     with unless_unavailable():
         refuse_for(attempts.mail_wait_ms(address, network_of(request)))

@@ -9,6 +9,7 @@ from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
 from django.db import transaction
 from django.test import Client
+from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Role
@@ -54,7 +55,10 @@ def test_an_invitation_link_ends_with_the_right_to_send_it(boss: Person) -> None
 
 
 @pytest.mark.usefixtures("mailing", "counting")
-def test_an_invitation_is_mailed_as_the_consoles_is(mailoutbox: list[EmailMessage], boss: Person) -> None:
+def test_an_invitation_is_mailed_as_the_consoles_is(
+    mailoutbox: list[EmailMessage], boss: Person, settings: Settings
+) -> None:
+    settings.PUBLIC_URL = "http://testserver"
     invitation = {"email": "dora@example.com", "role": "reader"}
     made = said(boss, "POST", f"{HERE}/invites", invitation)
     assert made["mailed"] is True
@@ -70,8 +74,9 @@ def test_an_invitation_is_mailed_as_the_consoles_is(mailoutbox: list[EmailMessag
 
 @pytest.mark.usefixtures("mailing", "counting")
 def test_mail_of_invitations_is_bounded_and_the_invitation_is_not(
-    mailoutbox: list[EmailMessage], boss: Person
+    mailoutbox: list[EmailMessage], boss: Person, settings: Settings
 ) -> None:
+    settings.PUBLIC_URL = "http://testserver"
     made = [
         said(boss, "POST", f"{HERE}/invites", {"email": f"{number}@example.com", "role": "reader"})
         for number in range(attempts.MAX_MAILS_PER_IP + 1)
@@ -81,9 +86,11 @@ def test_mail_of_invitations_is_bounded_and_the_invitation_is_not(
     assert made[-1]["url"].startswith("/console/invitation/")
 
 
-def test_without_a_mail_server_an_invitation_has_its_path_only(
-    mailoutbox: list[EmailMessage], boss: Person
+@pytest.mark.parametrize("sends_email", [False, True])
+def test_without_a_mail_server_or_a_public_url_an_invitation_has_its_path_only(
+    mailoutbox: list[EmailMessage], boss: Person, settings: Settings, sends_email: bool
 ) -> None:
+    settings.SENDS_EMAIL = sends_email
     made = said(boss, "POST", f"{HERE}/invites", {"email": "dora@example.com", "role": "reader"})
     assert (made["mailed"], mailoutbox) == (False, [])
     assert made["url"]

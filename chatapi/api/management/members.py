@@ -176,7 +176,7 @@ class Invites(ManagementRoute):
         "POST": ManagementOperation(
             "inviteUser", "Invite a person", "accounts.add_member", objects.Invite,
             body=bodies.InviteBody,
-            description="It is mailed, if there is a mail server; `mailed` says whether that took the mail. "
+            description="It is mailed, if there is a mail server and `CHATAPI_PUBLIC_URL`; `mailed` says so. "
             "The answer has the path at which the person chooses a password, too.",
         ),
     }  # fmt: skip
