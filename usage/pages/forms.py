@@ -61,7 +61,10 @@ class PercentField(forms.DecimalField):
         super().__init__(min_value=0, max_value=100, decimal_places=2, widget=widget, **kwargs)
 
     def to_python(self, value: Any) -> Any:
-        return super().to_python(str(value or "").removesuffix("%"))
+        text = str(value or "").removesuffix("%")
+        if "_" in text or not text.isascii():  # Python's numbers may have underscores, and other digits
+            raise ValidationError(self.error_messages["invalid"], code="invalid")
+        return super().to_python(text)
 
     def clean(self, value: Any) -> Any:
         """Return basis points; raises `ValidationError` for text that is not a percentage."""
