@@ -18,10 +18,12 @@ from django.http import FileResponse, HttpRequest, HttpResponseBase
 from django.middleware.gzip import re_accepts_gzip
 from django.utils.cache import patch_vary_headers
 from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.responders import StaticFile
 
 _HASH_CHARS = 12
 _HASH = re.compile(rf"[0-9a-f]{{{_HASH_CHARS}}}/")
 _KEPT = "max-age=31536000, public, immutable"
+_GZIP = '-gzip"'  # at the end of an ETag
 _TEXTS = {"text/css", "text/javascript", "image/svg+xml"}
 
 
@@ -62,22 +64,31 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         file = self.find_file(url) if self.autorefresh else self.files.get(url)
         if file is None:
             return self.get_response(request)
-        response: FileResponse = self.serve(file, request)
+        is_text = self.media_types.get_type(url) in _TEXTS
+        takes_gzip = re_accepts_gzip.search(request.headers.get("accept-encoding", ""))
+        serve = self._serve_compressed if is_text and takes_gzip else self.serve
+        response: FileResponse = serve(file, request)
+        if is_text:
+            patch_vary_headers(response, ["Accept-Encoding"])
         if hashed and hashed[0] == f"{release()}/" and response.status_code < 400:
             response["Cache-Control"] = _KEPT
-        if response.get("content-type", "").partition(";")[0] in _TEXTS:
-            patch_vary_headers(response, ["Accept-Encoding"])
-            takes_gzip = re_accepts_gzip.search(request.headers.get("accept-encoding", ""))
-            if takes_gzip and response.status_code == 200:
-                self._compress(response, file.get_path_and_headers(request.META)[0], request.method)
         return response
 
-    @staticmethod
-    def _compress(response: FileResponse, path: str, method: str | None) -> None:
-        content = _compressed(path)
-        response["Content-Encoding"], response["Content-Length"] = "gzip", str(len(content))
-        if method != "HEAD":
-            response.streaming_content = [content]
+    def _serve_compressed(self, file: StaticFile, request: HttpRequest) -> FileResponse:
+        """Answer with the whole file under an ETag of its own: a part would be one of the plain file."""
+        request.META.pop("HTTP_RANGE", None)
+        known = request.META.pop("HTTP_IF_NONE_MATCH", None)
+        if known is not None:
+            request.META["HTTP_IF_NONE_MATCH"] = known.replace(_GZIP, '"') if _GZIP in known else "none"
+        response: FileResponse = self.serve(file, request)
+        if "ETag" in response:
+            response["ETag"] = response["ETag"].removesuffix('"') + _GZIP
+        if response.status_code == 200:
+            content = _compressed(file.get_path_and_headers(request.META)[0])
+            response["Content-Encoding"], response["Content-Length"] = "gzip", str(len(content))
+            if request.method != "HEAD":
+                response.streaming_content = [content]
+        return response
 
 
 @cache
