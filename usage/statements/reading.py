@@ -37,9 +37,9 @@ class _Progress(NamedTuple):
     def read(cls, organization_id: int | None = None, month: Month | None = None) -> "_Progress":
         """Return the progress, and the id of the organization's statement if one is issued."""
         now_sql, own = clock_in_statement()
+        issued_id = "(SELECT id FROM usage_statement WHERE organization_id = %s AND month = %s)"
         (row,) = fetch_all(
-            f"""SELECT {now_sql}, (SELECT MAX(day) FROM usage_itemizedday),
-                (SELECT id FROM usage_statement WHERE organization_id = %s AND month = %s)""",  # noqa: S608  ours
+            f"SELECT {now_sql}, (SELECT MAX(day) FROM usage_itemizedday), {issued_id}",  # noqa: S608  ours
             [*own, organization_id, month and db_value(month.first_day)],
         )
         now, last, statement_id = row
