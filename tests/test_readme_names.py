@@ -79,20 +79,32 @@ def defined() -> Iterator[str]:
     for path in (
         path for folder in ("accounts", "chatapi", "tests", "usage") for path in (ROOT / folder).rglob("*.py")
     ):
-        yield path.stem
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    yield name
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                    yield name
-                case ast.Constant(value=str(text)) if text.isidentifier() and text.isupper():
-                    yield text
+        yield from defined_in(path)
+
+
+def defined_in(path: Path) -> Iterator[str]:
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.Constant(value=str(text)) if text.isidentifier() and text.isupper():
+                yield text
+
+
+SECTION = (ROOT / "README.md").read_text().partition("\n## Where would I put")[2].partition("\n## ")[0]
+
+
+def test_what_is_said_to_be_in_a_file_is_there() -> None:
+    said = re.findall(r"`(\w+)`\s+(?:in|of)\s+`([\w/]+/\w+\.py)`", SECTION)
+    assert len(said) > 10
+    assert [(name, path) for name, path in said if name not in set(defined_in(ROOT / path))] == []
 
 
 def test_an_identifier_of_where_would_i_put_is_there() -> None:
-    section = (ROOT / "README.md").read_text().partition("\n## Where would I put")[2].partition("\n## ")[0]
-    quoted = re.findall(r"`((?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*)`", section)
+    quoted = re.findall(r"`((?:[A-Za-z_]\w*\.)?[A-Za-z_]\w*)`", SECTION)
     names = {
         name for each in quoted if not each.endswith((".py", ".html", ".yml")) for name in each.split(".")
     }
