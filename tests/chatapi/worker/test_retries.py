@@ -4,6 +4,7 @@ import asyncio
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -16,6 +17,9 @@ from chatapi.worker.engines import Target, Timeouts
 from chatapi.worker.routing import retries
 from chatapi.worker.routing.retries import AttemptPlan, RetryBudgets, Step
 from chatapi.worker.routing.router import Router
+
+DOCUMENT = " ".join((Path(__file__).parents[3] / "docs/catalog.md").read_text().split())
+IN_WORDS = {0.2: "a fifth", 3: "three", 10: "ten", 1_000: "a thousand"}
 
 
 def route(name: str, priority: int = 0, first_delta_ms: int = 120_000, retries: int = USUAL_RETRIES) -> Route:
@@ -250,3 +254,20 @@ async def test_all_attempts_share_the_limit_of_the_answer() -> None:
     limits = [step.route.target.timeouts for step in (first, second)]
     assert limits[0].first_delta_ms == limits[1].first_delta_ms == 120_000
     assert limits[0].total_ms - limits[1].total_ms >= 50
+
+
+@pytest.mark.parametrize("sentence", [
+    "random, up to {:g}, {:g}, {:g} s and so on".format(*(retries.BACK_OFF_S * 2**n for n in range(3))),
+    f"A `Retry-After` of more than {retries.MAX_WAIT_S:g} s is left to the client",
+    f"each request adds {IN_WORDS.get(retries.SHARE)} of an attempt to its model's budget",
+    f"its model's budget, which holds at most {IN_WORDS.get(retries.BURST)}.",
+    f"the budget can owe {IN_WORDS.get(retries.MAX_DEBT)} attempts",
+    f"more than {1 + retries.SHARE:g} times the requests",
+    f"so {IN_WORDS.get(retries.SHARE)} of each is {IN_WORDS.get(retries.SHARE)} of the whole",
+    f"Only the store of {IN_WORDS.get(retries.BURST)} attempts exists once in each worker",
+    f"`retries` allow, {IN_WORDS.get(USUAL_RETRIES)} times if nothing else is set",
+    f"| `retries` | {USUAL_RETRIES} | a request that has been repeated as often is not repeated here;",
+    f"is not repeated here; 0: never, at most {MAX_RETRIES} |",
+])  # fmt: skip
+def test_the_document_has_the_waits_and_the_numbers(sentence: str) -> None:
+    assert sentence in DOCUMENT
