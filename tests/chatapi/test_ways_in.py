@@ -1,7 +1,10 @@
 """Every way to sign in ends in `AccountAdapter.pre_login`, which decides who may enter."""
 
-from collections.abc import Callable
+import ast
+import re
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from pathlib import Path
 
 import pytest
 from allauth.socialaccount.models import SocialAccount
@@ -18,6 +21,12 @@ from tests.chatapi.signing_in import sign_in, who, with_password
 from tests.chatapi.test_identity_providers import come
 
 pytestmark = pytest.mark.usefixtures("db", "counting", "trusting")
+
+ROOT = Path(__file__).parents[2]
+# Django's and allauth's functions that sign somebody in: `login`, `perform_login`, `complete_signup` ...
+SIGNS_IN = re.compile(r"a?(force_)?login(_on_verification)?|(perform|resume|complete)_\w*(login|signup)")
+# The only place that calls one. Its function ends in `pre_login`, as the tests below prove.
+CALLERS = {("chatapi/console/sign_in.py", "perform_password_login")}
 
 
 class House:
@@ -74,3 +83,35 @@ def test_every_way_asks_pre_login(
     monkeypatch.setattr(AccountAdapter, "pre_login", lambda *_, **__: HttpResponse("refused", status=403))
     way(house, second)
     assert who(second) == ""
+
+
+def signing_in(source: bytes) -> Iterator[str]:
+    """Yield the functions that sign somebody in and that this module imports or calls."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(names=names):
+                found = [each.name for each in names]
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                found = [name]
+            case _:
+                continue
+        yield from filter(SIGNS_IN.fullmatch, found)
+
+
+@pytest.mark.parametrize("source", [
+    "login(request, person)", "auth.login(request, person)", "await auth.alogin(request, person)",
+    "client.force_login(person)", "from django.contrib.auth import login as begin",
+    "perform_login(request, login)", "flows.login.perform_passwordless_login(request, login)",
+    "resume_login(request, login)", "complete_social_login(request, login)", "complete_signup(request)",
+])  # fmt: skip
+def test_a_call_that_signs_in_is_found(source: str) -> None:
+    assert len(list(signing_in(source.encode()))) == 1
+    assert not list(signing_in(b"def login(self): return redirect_to_login(pre_login(self.login))"))
+
+
+def test_nothing_else_signs_somebody_in() -> None:
+    modules = [path for room in ("accounts", "chatapi") for path in (ROOT / room).rglob("*.py")]
+    found = {
+        (str(path.relative_to(ROOT)), name) for path in modules for name in signing_in(path.read_bytes())
+    }
+    assert found == CALLERS
