@@ -1,0 +1,26 @@
+"""docs/responses.md names each parameter, item, part and tool, also those that are refused."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from chatapi.wire.protocols.responses import items, tools
+from chatapi.wire.protocols.responses.request import ReasoningOptions, ResponsesRequest, TextOptions
+
+DOCUMENT = (Path(__file__).parents[2] / "docs/responses.md").read_text()
+# Only the service sets these.
+OURS = {"resolved", "extras", "ignored"}
+PARAMETERS = [name for name in ResponsesRequest.__struct_fields__ if name not in OURS]
+OPTIONS = [
+    *(f"reasoning.{name}" for name in ReasoningOptions.__struct_fields__),
+    *(f"text.{name}" for name in TextOptions.__struct_fields__),
+]
+KINDS = (*get_args(items.Item), *get_args(items.MessagePart), items.SummaryText, items.ReasoningText)
+TAGS = {str(kind.__struct_config__.tag) for kind in (*KINDS, *get_args(tools.Tool), tools.FlatAllowedTools)}
+
+
+@pytest.mark.parametrize("name", [*PARAMETERS, *OPTIONS, *sorted(TAGS | items.BUILT_IN)])
+def test_the_document_names_each_parameter_item_and_tool(name: str) -> None:
+    assert re.search(rf"`{re.escape(name)}[`.]", DOCUMENT)
