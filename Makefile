@@ -72,7 +72,7 @@ test-postgres: .venv/.test ## the tests of what the database does, on a PostgreS
 crashes = tests/faults/test_postgres_trouble.py
 
 # Of the end-to-end tests, those that turn on rows and transactions; of the failpoints, those around commits (FAULTS=few).
-about_rows = $(addprefix tests/faults/test_,failpoints.py soak_growth.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
+about_rows = $(addprefix tests/faults/test_,failpoints.py web_death.py worker_death.py) $(addprefix tests/chatapi/test_,admin.py api.py \
 	api_receipts.py budgets_end_to_end.py cancel_and_later.py end_user_usage.py end_users.py exports_pages.py idempotency.py \
 	loadcatalog.py organization_api.py rate_limits_end_to_end.py replica.py stored_response_pages.py)
 
