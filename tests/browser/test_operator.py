@@ -230,6 +230,7 @@ def test_the_account_menu_is_used_by_keyboard_alone(page: Page, installation: In
     opener.focus()
     page.keyboard.press("Enter")
     expect(opener).to_have_attribute("aria-expanded", "true")
+    expect(menu.get_by_role("button", name="Light")).to_be_visible()
     for name in ("Light", "Dark"):
         page.keyboard.press("Tab")
         expect(menu.get_by_role("button", name=name)).to_be_focused()
