@@ -352,9 +352,7 @@ class UsageFilterForm(forms.Form):
         return {column: None if value == "" else value for column, value in found.items()}
 
     def with_known_owners(self, filters: Filtering) -> Filtering:
-        """Return the filters with the organization of the project, or without the owners of the key: less is
-        looked up then.
-        """
+        """Return the filters with the project's organization, or without the key's owners: fewer look-ups."""
         organization_id, project_id = filters.organization_id, filters.project_id
         if (key := self.row("key")) is not None:
             home_id = key.project.organization_id
