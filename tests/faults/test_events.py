@@ -121,12 +121,8 @@ def test_each_threshold_is_one_event_and_one_message(
 
     def of_subject() -> list[str]:
         """Return the ids that the receiver has of this budget's last threshold."""
-        found = [content(message) for message in receiver.messages]
-        return [
-            message.id
-            for message, body in zip(receiver.messages, found, strict=True)
-            if body["data"].get("threshold") == "100" and _subject(body["data"]) == subject
-        ]
+        found = [(message.id, content(message)["data"]) for message in receiver.messages]
+        return [each for each, data in found if data.get("threshold") == "100" and _subject(data) == subject]
 
     wait_for(lambda: bool(of_subject()), "the message")
     written = [(each, threshold) for kind, each, _, threshold, _ in events(installation) if kind != LOW]
@@ -156,8 +152,8 @@ def test_low_credit_is_one_event_and_one_message(
     die(installation, bookkeeper, ask, failpoint)
 
     def received() -> list[str]:
-        found = [(message.id, content(message)) for message in receiver.messages]
-        return [each for each, body in found if body["data"].get("credited_usd") == credited_usd]
+        found = [(message.id, content(message)["data"]) for message in receiver.messages]
+        return [each for each, data in found if data.get("credited_usd") == credited_usd]
 
     wait_for(lambda: bool(received()), "the message")
     written = [pk for kind, _, period, _, pk in events(installation) if (kind, period) == (LOW, credited_usd)]
