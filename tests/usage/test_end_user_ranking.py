@@ -15,6 +15,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import EndUser, Project
 from tests.admin_pages import client_of
 from tests.cast import Person, run
+from tests.usage.conftest import plan
 from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
@@ -151,10 +152,5 @@ def test_the_largest_of_a_month_are_the_first_rows_of_an_index(used: Client, ali
     with CaptureQueriesContext(connection) as queries:
         assert len(end_user_ranking.largest(month(), alice.project.pk, None)) == NUMBER
     (sql,) = [query["sql"] for query in queries]
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off")
-        cursor.execute(f"EXPLAIN {'' if connection.vendor == 'postgresql' else 'QUERY PLAN '}{sql}")
-        plan = str(cursor.fetchall())
-    assert "largest_end_users_of_a_month" in plan
-    assert "TEMP B-TREE" not in plan
+    assert "largest_end_users_of_a_month" in (steps := plan(sql))
+    assert "TEMP B-TREE" not in steps
