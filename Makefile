@@ -36,7 +36,7 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	overlapping_faults.py payment.py protocols.py queue_classes.py \
 	reaper_in_every_worker.py rolling_restart.py several_stream_servers.py signals.py soak_hosts.py statements.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
-	tests/clients/test_provisioning.py tests/test_deploy.py tests/test_docs.py \
+	tests/clients/test_provisioning.py tests/test_deploy.py tests/test_docs.py tests/test_proxies.py \
 	$(addprefix tests/usage/test_,backup.py cache_writes_migration.py retention_migration.py)
 SLOW ?= $(slow)
 

@@ -80,6 +80,13 @@ def streaming_mistake(engine: str, streaming: str) -> str | None:
     return None
 
 
+def engine_mistake(engine: str) -> str | None:
+    """Return what is wrong with the name; a newer release may have written it."""
+    if engine in Engine.values:
+        return None
+    return f"this release has no engine {engine!r}, only {', '.join(Engine.values)}"
+
+
 def timeouts_mistake(timeouts: object) -> str | None:
     """Return the first mistake in a deployment's timeouts, or None."""
     if not isinstance(timeouts, dict):

@@ -65,7 +65,7 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
         if file is None:
             return self.get_response(request)
         is_text = self.media_types.get_type(url) in _TEXTS
-        takes_gzip = re_accepts_gzip.search(request.headers.get("accept-encoding", ""))
+        takes_gzip = re_accepts_gzip.search(request.META.get("HTTP_ACCEPT_ENCODING", ""))
         serve = self._serve_compressed if is_text and takes_gzip else self.serve
         response: FileResponse = serve(file, request)
         if is_text:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 
-from chatapi.models import Deployment, extra_parameters_mistake, timeouts_mistake
+from chatapi.models import Deployment, engine_mistake, extra_parameters_mistake, timeouts_mistake
 from usage.books import prices
 from usage.pricing import Price
 
@@ -58,9 +58,19 @@ def load() -> dict[str, CatalogModel]:
 
 def active_deployments() -> Iterator[Deployment]:
     """Yield the active deployments of active models; log and leave out invalid rows."""
-    for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
-        mistake = timeouts_mistake(row.timeouts) or extra_parameters_mistake(row.extra_parameters)
+    for row, mistake in checked_deployments():
         if mistake:
             log.error("deployment %s is left out: %s", row, mistake)
         else:
             yield row
+
+
+def checked_deployments() -> Iterator[tuple[Deployment, str | None]]:
+    """Yield the active deployments of active models, each with the mistake for which it is left out."""
+    for row in Deployment.objects.filter(is_active=True, model__is_active=True).select_related("model"):
+        yield (
+            row,
+            engine_mistake(row.engine)
+            or timeouts_mistake(row.timeouts)
+            or extra_parameters_mistake(row.extra_parameters),
+        )

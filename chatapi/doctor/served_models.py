@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from chatapi import catalog, upstream_keys
+from chatapi.doctor import stores
 from chatapi.doctor.finding import Finding, ok, warning, wrong
 from chatapi.models import Deployment, ServedModel
 from chatapi.pages.deployment_pages import Finding as Answer
@@ -38,6 +39,29 @@ def check_catalog() -> Iterator[Finding]:
         yield ok("models", f"{len(served)} served, all with prices.")
     else:
         yield warning("models", "No model is served.", "Run manage.py loadcatalog FILE.toml.")
+
+
+def check_deployments() -> Iterator[Finding]:
+    """Yield the deployments that are left out because their rows are wrong."""
+    for row, mistake in catalog.checked_deployments():
+        if mistake:
+            remedy = "Correct it on the deployment's page, or deactivate it."
+            yield wrong("upstreams", f"{row} is not asked: {mistake}.", remedy)
+
+
+def check_places() -> Iterator[Finding]:
+    """Yield the deployments that have fewer places than workers run. Raises `StreamUnavailable`."""
+    workers = len(stores.connected_workers())
+    for row in catalog.active_deployments():
+        places = row.max_concurrent
+        if places is not None and places < workers:
+            most = f"{places} worker{'s' if places > 1 else ''}"
+            yield warning(
+                "upstreams",
+                f"{row} may get {workers} requests at once: max_concurrent is {places}, but each of "
+                f"{workers} workers has one place at least.",
+                f"Run at most {most}, or raise max_concurrent to {workers}.",
+            )
 
 
 def check_keys() -> Iterator[Finding]:

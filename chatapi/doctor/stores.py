@@ -195,6 +195,11 @@ def check_processes() -> Finding:
     return ok("processes", f"{len(workers)} worker{'s' if len(workers) > 1 else ''} connected.")
 
 
+def connected_workers() -> set[str]:
+    """Return the names of the workers that run. Raises `StreamUnavailable`."""
+    return set().union(*asyncio.run(_connected_workers()))
+
+
 async def _connected_workers() -> list[set[str]]:
     """Return the names of the workers that are connected to each server."""
     async with stream_servers() as servers:

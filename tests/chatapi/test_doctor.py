@@ -263,6 +263,31 @@ def test_models_that_nobody_can_use(small: ServedModel) -> None:
 
 
 @pytest.mark.django_db
+def test_a_deployment_with_an_engine_of_another_release_is_one_line(small: ServedModel) -> None:
+    Deployment.objects.create(model=small, name="later", engine="telepathy")
+    engines = "openai_compatible, anthropic, sandbox"
+    assert not_ok(served_models.check_deployments()) == [
+        ("WRONG", f"small by later is not asked: this release has no engine 'telepathy', only {engines}.")
+    ]
+    assert not_ok(served_models.check_upstreams()) == []
+
+
+@pytest.mark.django_db
+def test_a_deployment_with_fewer_places_than_workers(small: ServedModel, redis: Redis) -> None:
+    small.deployments.update(max_concurrent=1)
+    with redis.pubsub() as channel:  # type: ignore[no-untyped-call]
+        channel.subscribe("chatapi:worker:host:1")
+        channel.get_message(timeout=1)
+        assert not_ok(served_models.check_places()) == []
+        channel.subscribe("chatapi:worker:host:2")
+        channel.get_message(timeout=1)
+        [found] = served_models.check_places()
+    assert found.level is Level.WARNING
+    assert "may get 2 requests at once: max_concurrent is 1" in found.text
+    assert found.remedy == "Run at most 1 worker, or raise max_concurrent to 2."
+
+
+@pytest.mark.django_db
 def test_the_remedy_for_a_missing_key_names_its_variable(
     small: ServedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

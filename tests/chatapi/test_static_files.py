@@ -59,6 +59,14 @@ def test_a_text_is_compressed_for_clients_that_take_it(name: str) -> None:
     assert "content-encoding" not in plain
 
 
+@pytest.mark.parametrize("refusal", ["gzip;q=0", "br, gzip; Q=0.000, *;q=0.5"])
+def test_a_client_that_refuses_gzip_gets_none(db: None, refusal: str) -> None:
+    for path in ("/docs", linked("/docs")["console/console.css"]):
+        for accepted, encoding in ((refusal, None), ("gzip;q=0.5", "gzip"), ("gzip;q=1.0, br;q=0", "gzip")):
+            _, headers, _ = answer(path, **{"accept-encoding": accepted})
+            assert (headers.get("content-encoding"), headers["vary"]) == (encoding, "Accept-Encoding")
+
+
 def test_a_font_and_a_part_of_a_file_are_sent_as_they_are() -> None:
     release = next(iter(linked("/docs").values())).split("/")[2]
     font = f"/static/{release}/unfold/fonts/inter/Inter-Bold.woff2"

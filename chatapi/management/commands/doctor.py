@@ -67,7 +67,8 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
     has_urls = not check_redis_urls()
     redis = list(stores.check_redis()) if has_urls else []
     yield from redis
-    if has_urls and all(each.level is not Level.WRONG for each in redis):
+    has_redis = has_urls and all(each.level is not Level.WRONG for each in redis)
+    if has_redis:
         yield from _explained("Redis", lambda: [stores.check_redis_clock()])
         yield from _explained("Redis", lambda: [stores.check_processes()])
     yield from configuration.check_proxies()
@@ -76,6 +77,9 @@ def _findings(*, calls_upstreams: bool) -> Iterator[Finding]:
         yield from _explained("database", lambda: [stores.check_database_clock()])
         yield from _explained("database", notifications.check_deliveries)
         yield from _explained("database", served_models.check_catalog)
+        yield from _explained("database", served_models.check_deployments)
+        if has_redis:
+            yield from _explained("Redis", served_models.check_places)
         yield from _explained("database", served_models.check_keys)
         if calls_upstreams:
             yield from _explained("database", served_models.check_upstreams)

@@ -1,0 +1,129 @@
+"""Run nginx and Caddy with the examples in deploy/, and ask them."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.installation import ROOT, die_with_parent, free_port, wait_for
+
+FOLDER = ROOT / "deploy"
+
+needs_nginx = pytest.mark.skipif(
+    shutil.which("nginx") is None and not os.environ.get("CI"),
+    reason="nginx is not installed: apt-get install nginx-light",
+)
+needs_caddy = pytest.mark.skipif(
+    shutil.which("caddy") is None, reason="Caddy is not installed: apt-get install caddy"
+)
+
+
+@contextmanager
+def nginx(
+    port: int, folder: Path, other_port: int = 0, *, example: str = "chatapi.conf", headers: str = ""
+) -> Iterator[int]:
+    """Run nginx with an example in front of the web process on `port`; yield the port of its TLS server.
+
+    The other one of its two servers is at `other_port`, or is not there. `headers` replaces what the example
+    says of HTTP's version and headers.
+    """
+    make_certificate(folder)
+    plain, tls = free_port(), free_port()
+    text = (FOLDER / "nginx" / example).read_text()
+    for written, here in {
+        r"10\.0\.0\.1:8000": f"127.0.0.1:{other_port or free_port()}",
+        r"10\.0\.0\.2:8000": f"127.0.0.1:{port}",
+        r"listen 80;": f"listen 127.0.0.1:{plain};",
+        r"listen 443 ssl http2;": f"listen 127.0.0.1:{tls} ssl http2;",
+        r"/etc/ssl/\w+\.example\.com\.pem": str(folder / "certificate"),
+        r"/etc/ssl/\w+\.example\.com\.key": str(folder / "key"),
+        r"server_name www": "server_name chat",
+    }.items():
+        text = re.sub(written, here, text)
+    if headers:
+        text = re.sub(r"proxy_(set_header|http_version) .*", "", text)
+        text = text.replace("proxy_buffering off;", f"proxy_buffering off;\n{headers}")
+    (folder / "chatapi.conf").write_text(text)
+    paths = "".join(
+        f"{name}_temp_path {folder}/{name};\n"
+        for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"user root; daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}}\n"
+        f"http {{\n{paths}access_log off;\ninclude {folder}/chatapi.conf;\n}}\n"
+    )
+    command = ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")]
+    with running(command, (folder / "pid").exists, folder / "error.log"):
+        yield tls
+
+
+@contextmanager
+def caddy(port: int, folder: Path, other_port: int = 0) -> Iterator[int]:
+    """Run Caddy with its example in front of the web process on `port`; yield the port of its TLS server."""
+    make_certificate(folder)
+    tls, admin = free_port(), free_port()
+    text = (FOLDER / "caddy" / "Caddyfile").read_text()
+    site = f"https://chat.example.com:{tls} {{\nbind 127.0.0.1\ntls {folder}/certificate {folder}/key"
+    for written, here in {
+        "10.0.0.1:8000": f"127.0.0.1:{other_port or free_port()}",
+        "10.0.0.2:8000": f"127.0.0.1:{port}",
+        "chat.example.com {": site,
+    }.items():
+        text = text.replace(written, here)
+    # No redirection, which needs port 80; `urllib` names no server in its handshake.
+    options = f"{{\nadmin 127.0.0.1:{admin}\nauto_https disable_redirects\ndefault_sni chat.example.com\n}}\n"
+    (folder / "Caddyfile").write_text(options + text)
+    command = ["caddy", "run", "--config", str(folder / "Caddyfile")]
+
+    def is_up() -> bool:
+        return "serving initial configuration" in (folder / "error.log").read_text()
+
+    with running(command, is_up, folder / "error.log", HOME=str(folder)):
+        yield tls
+
+
+def make_certificate(folder: Path) -> None:
+    files = ["-keyout", str(folder / "key"), "-out", str(folder / "certificate")]
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=chat.example.com"]
+    names = ["-addext", "subjectAltName=DNS:chat.example.com"]
+    subprocess.run(["openssl", *words, *names, *files], check=True, capture_output=True)
+
+
+@contextmanager
+def running(command: list[str], is_up: Callable[[], bool], log: Path, **environment: str) -> Iterator[None]:
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | environment,
+            stderr=errors,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
+        )
+    try:
+        wait_for(lambda: is_up() or process.poll() is not None, command[0])
+        assert process.poll() is None, log.read_text()
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def curl(port: int, path: str, *arguments: str) -> str:
+    """What curl prints of a request to the name of the certificate, as if `port` were 443."""
+    name = f"chat.example.com:{port}"
+    words = [
+        "curl",
+        "-sk",
+        "--resolve",
+        f"{name}:127.0.0.1",
+        "-H",
+        "Host: chat.example.com",
+        "--max-time",
+        "30",
+    ]
+    command = [*words, f"https://{name}{path}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
