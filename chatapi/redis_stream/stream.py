@@ -1,0 +1,302 @@
+"""The generations of one Redis, whose keys the package's docstring lists."""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from chatapi.delta_stream import (
+    RUN_TTL_MS,
+    Batch,
+    Cancellation,
+    Entry,
+    Frame,
+    Job,
+    KeptRequest,
+    LogEntry,
+    Rest,
+    Sealed,
+    Signs,
+    StreamLost,
+    StreamUnavailable,
+)
+from chatapi.delta_stream.entries import batches_of, deltas_behind, frames_of, last_seq_of
+from chatapi.redis_client import Command, DedicatedConnection
+from chatapi.redis_stream import scripts
+from chatapi.redis_stream.errors import in_time, redis_errors
+from chatapi.redis_stream.presence import RedisPresence, signs
+
+log = logging.getLogger(__name__)
+
+# The most entries of a log that are read at once.
+PAGE_ENTRIES = 256
+# Entries of an inbox that are read at once: each has up to 256 KiB. While they are small, as many as have
+# about `INBOX_BYTES`, which wake a thousand streams: every worker writes its own, and a late process must
+# catch up.
+INBOX_ENTRIES, MOST_INBOX_ENTRIES = 8, 32
+INBOX_BYTES = 64 << 10
+
+# How many generations are cancelled with one write, which takes a millisecond.
+CANCELLED_AT_ONCE = 64
+
+# How long the responses to be stored are left to the process that has asked for them.
+STORING_MS = 2_000
+
+
+class RedisStream:
+    """A `DeltaStream`, whose methods are described there."""
+
+    def __init__(self, redis: Redis, prefix: str, *, url: str, ttl_ms: int) -> None:
+        """`url` of the same Redis, for the thread of `presence`. `ttl_ms`: how long a log outlives its
+        generation's end, for clients that resume.
+        """
+        self._redis = redis
+        self._prefix = prefix
+        self.url = url
+        self._ttl_ms = ttl_ms
+        # A connection each: a read that waits must not hold up what is published.
+        connections = [DedicatedConnection(redis) for _ in range(4)]
+        self._keeping, self._publishing, self._reading, self._asking = connections
+        self._inbox_entries = INBOX_ENTRIES
+        self._job_encoder = msgspec.msgpack.Encoder()
+        self._job_decoder = msgspec.msgpack.Decoder(Job)
+
+    def key(self, kind: str, name: str) -> str:
+        return f"{self._prefix}{kind}:{name}"
+
+    async def is_answering(self) -> bool:
+        try:
+            async with in_time():
+                return bool(await self._redis.ping())
+        except StreamUnavailable:
+            return False
+
+    # ---- the request
+
+    async def keep(self, requests: Sequence[KeptRequest], *commands: Command) -> None:
+        """Keep the requests, then execute commands of a queue on the same server, in one round trip."""
+        keeping = [command for each in requests for command in self._commands_of(each)]
+        with redis_errors():
+            await self._keeping.calls([*keeping, *commands])
+
+    async def keep_again(self, generation_id: UUID, job: Job) -> bool:
+        (command,) = self._commands_of(KeptRequest(generation_id, job))
+        async with in_time():
+            kept = await cast(Any, self._redis).execute_command(*command, "NX")
+        return kept is not None
+
+    def _commands_of(self, request: KeptRequest) -> Iterator[Command]:
+        id_hex = request.generation_id.hex
+        yield "SET", self.key("job", id_hex), self._job_encoder.encode(request.job), "PX", RUN_TTL_MS
+        if request.state:
+            yield "SET", self.key("state", id_hex), request.state, "PX", RUN_TTL_MS
+        if request.state and request.stores_response:
+            yield "ZADD", f"{self._prefix}unstored", 0, id_hex
+
+    async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
+        keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
+        with redis_errors():
+            found = await self._asking.call("MGET", *keys)
+        # Each goes as soon as it is decoded: a large one must not stay in memory beside the others' copies.
+        jobs = [self._job(found.pop(0)) for _ in ids]
+        return [
+            (job, None if flag is None else Cancellation(flag)) for job, flag in zip(jobs, found, strict=True)
+        ]
+
+    def _job(self, data: bytes | None) -> Job | None:
+        try:
+            return self._job_decoder.decode(data) if data else None
+        except msgspec.DecodeError as error:  # as good as lost; it must not fail those that are read with it
+            log.error("a job can't be read: %s", error)
+            return None
+
+    # ---- what later requests refer to
+
+    async def state(self, generation_id: UUID) -> bytes | None:
+        async with in_time():
+            return cast(bytes | None, await self._redis.get(self.key("state", generation_id.hex)))
+
+    async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
+        kinds = ("state", "log") if has_ended else ("state",)
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.zrem(f"{self._prefix}unstored", generation_id.hex)
+            pipe.unlink(*(self.key(kind, generation_id.hex) for kind in kinds))
+            await pipe.execute()
+
+    # ---- responses that are to be stored in the database
+
+    async def responses_to_store(self, limit: int) -> list[UUID]:
+        async with in_time():
+            found = await self._redis.eval(scripts.TO_STORE, 1, f"{self._prefix}unstored", limit, STORING_MS)
+        return [UUID(id_hex.decode()) for id_hex in found]
+
+    async def forget_to_store(self, generation_id: UUID) -> bool:
+        async with in_time():
+            return bool(await self._redis.zrem(f"{self._prefix}unstored", generation_id.hex))
+
+    # ---- deltas
+
+    async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
+        frames: dict[str, list[bytes]] = {}
+        for entry in entries:
+            frames.setdefault(entry.inbox, []).append(entry.frame())
+        # One argument for all frames: redis-py's cost is by the argument.
+        arguments = [part for inbox, own in frames.items() for part in (inbox, b"".join(own))]
+        command = "EVALSHA", scripts.PUBLISH_SHA1, 0, self._prefix, self._ttl_ms, *arguments
+        with redis_errors():
+            try:
+                refused = await self._publishing.call(*command)
+            except NoScriptError:
+                await self._publishing.call("SCRIPT", "LOAD", scripts.PUBLISH)
+                refused = await self._publishing.call(*command)
+        return {UUID(id_hex.decode()) for id_hex in refused}
+
+    async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
+        key = self.key("inbox", name)
+        # Few the next time, unless this read finds small ones: one that took too long must not be repeated.
+        count, self._inbox_entries = self._inbox_entries, INBOX_ENTRIES
+        with redis_errors():
+            found = await self._reading.call(
+                "XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after or b"0"
+            )
+        entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
+        if entries:
+            fitting = len(entries) * INBOX_BYTES // sum(len(frames) for _, (_, frames) in entries)
+            self._inbox_entries = max(INBOX_ENTRIES, min(fitting, MOST_INBOX_ENTRIES))
+        return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
+
+    def presence(
+        self, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
+    ) -> RedisPresence:
+        return RedisPresence(self.url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
+
+    async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
+        return await signs(self._redis, self._prefix, inboxes)
+
+    async def seal(self, generation_id: UUID, fence: int) -> Sealed:
+        key = self.key("log", generation_id.hex)
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
+            # A seal that is repeated is refused by its name, and harmless.
+            # Entry <fence>-0 comes before the new holder's own entries (seq is at least 1) and has no batch.
+            pipe.xadd(key, {"d": b""}, id=f"{fence}-0")
+            pipe.pexpire(key, RUN_TTL_MS)
+            await pipe.execute(raise_on_error=False)
+        entries = [entry async for page in self._pages(generation_id) for entry in page]
+        try:
+            held = batches_of(entries)
+        except StreamLost as error:  # the generation has to be closed all the same
+            log.error("%s: %s", generation_id.hex, error)
+            return Sealed([], is_whole=False)
+        found = [delta for batch in held for delta in batch.deltas]
+        return Sealed(found, is_whole=bool(held) and held[0].first_seq == 1)
+
+    async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
+        batches: list[Batch] = []
+        # Backwards, because a reader usually lacks only the last ones.
+        async for page in self._pages(generation_id, is_backwards=True):
+            batches = batches_of(page[::-1]) + batches
+            if batches and batches[0].first_seq <= after_seq + 1:
+                break
+        if (batches[-1].last_seq if batches else 0) < after_seq:
+            raise StreamLost("a part of the log is lost")
+        return deltas_behind(after_seq, batches)
+
+    async def tail(
+        self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
+    ) -> tuple[bytes, Rest]:
+        key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
+        async with in_time():
+            entries = cast(list[LogEntry], await self._redis.xrange(key, start, "+", most_entries))
+        return (entries[-1][0] if entries else after), deltas_behind(seq, batches_of(entries))
+
+    async def last_seq(self, generation_id: UUID) -> int:
+        async for page in self._pages(generation_id, is_backwards=True):
+            if last_seq := last_seq_of(page[::-1]):
+                return last_seq
+        return 0
+
+    async def _pages(
+        self, generation_id: UUID, *, is_backwards: bool = False
+    ) -> AsyncIterator[list[LogEntry]]:
+        """Yield all entries of the log, page by page, in the order read."""
+        # To read a long log at once would hold up Redis and this process's event loop.
+        key, start = self.key("log", generation_id.hex), b"+" if is_backwards else b"-"
+        end, read = (b"-", self._redis.xrevrange) if is_backwards else (b"+", self._redis.xrange)
+        while start:
+            async with in_time():
+                page = cast(list[LogEntry], await read(key, start, end, PAGE_ENTRIES))
+            yield page
+            start = b"(" + page[-1][0] if len(page) == PAGE_ENTRIES else b""
+
+    async def has_job(self, generation_id: UUID) -> bool:
+        return await self._has("job", generation_id)
+
+    async def has_log(self, generation_id: UUID) -> bool:
+        return await self._has("log", generation_id)
+
+    async def _has(self, kind: str, generation_id: UUID) -> bool:
+        async with in_time():
+            return bool(await self._redis.exists(self.key(kind, generation_id.hex)))
+
+    # ---- garbage collection
+
+    async def lasting(self) -> AsyncIterator[set[UUID]]:
+        cursor = None
+        while cursor != b"0":
+            async with in_time():
+                cursor, found = await self._redis.eval(
+                    scripts.LASTING, 0, cursor or 0, self._prefix, self._ttl_ms
+                )
+            yield {UUID(id_hex.decode()) for id_hex in found}
+
+    async def forget(self, after_ms: Mapping[UUID, int]) -> None:
+        async with in_time(), self._redis.pipeline(transaction=False) as pipe:
+            for generation_id, log_ms in after_ms.items():
+                pipe.unlink(self.key("job", generation_id.hex))
+                for kind in ("log", "state"):
+                    pipe.pexpire(self.key(kind, generation_id.hex), log_ms, lt=True)
+            await pipe.execute()
+
+    # ---- cancellation
+
+    async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
+        await self.cancel_all([(generation_id, why)], ttl_ms=ttl_ms)
+
+    async def cancel_all(self, cancellations: Sequence[tuple[UUID, Cancellation]], *, ttl_ms: int) -> None:
+        for start in range(0, len(cancellations), CANCELLED_AT_ONCE):
+            async with in_time(), self._redis.pipeline(transaction=False) as pipe:
+                for generation_id, why in cancellations[start : start + CANCELLED_AT_ONCE]:
+                    key = self.key("cancelled", generation_id.hex)
+                    # A client that asks to stop often leaves at once: that must not replace its request.
+                    pipe.set(key, why.value, px=ttl_ms, nx=why is Cancellation.CLIENT_LEFT)
+                    pipe.publish(f"{self._prefix}cancel", generation_id.bytes + why.value)
+                await pipe.execute()
+
+    async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
+        async with in_time():
+            found = await self._redis.mget(
+                [self.key("cancelled", generation_id.hex) for generation_id in ids]
+            )
+        return {
+            generation_id: Cancellation(flag)
+            for generation_id, flag in zip(ids, found, strict=True)
+            if flag is not None
+        }
+
+    async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
+        # The connection shows that this worker lives, because the kernel closes it when the process dies.
+        with redis_errors():
+            async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+                await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
+                async for message in channel.listen():
+                    yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
+
+    async def connected_workers(self) -> set[str]:
+        prefix = f"{self._prefix}worker:"
+        async with in_time():
+            channels = cast(list[bytes], await self._redis.pubsub_channels(f"{prefix}*"))
+        return {channel.decode().removeprefix(prefix) for channel in channels}
