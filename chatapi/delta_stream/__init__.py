@@ -14,7 +14,7 @@ raises `StreamUnavailable` and `StreamLost`: `chatapi/redis_stream/` is the one 
 
 A server keeps, for each generation, its job, its state and its **log**: the record, one entry per batch,
 named `<fence>-<first seq>`. Besides, it has an **inbox** for each web process: the deltas of all its clients.
-Four things hold whatever the transport is:
+Four things hold for every transport:
 
 1. The fence: a log refuses an entry whose name is not above the last one. Once the reaper has sealed a log
    under a newer fence, entries of an older holder are refused, and none of them reaches an inbox. It also

@@ -132,18 +132,18 @@ class Inbox:
         self.stream = stream
         self._followers: dict[bytes, InboxFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        # How long Redis has been failing to answer; 0 when it did answer last.
+        # How long the server has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
         # Empty: the beginning.
         self._read_up_to = b""
-        # Redis may have lost the inbox; the loop reads it from its beginning as soon as it has noticed.
+        # The server may have lost the inbox; the loop reads it from its beginning as soon as it has noticed.
         self._must_start_again = False
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
 
     @property
     def is_answering(self) -> bool:
-        """Whether Redis has answered last, so that a new generation may begin there."""
+        """Whether the server has answered last, so that a new generation may begin there."""
         return bool(self._tasks) and not self._failing_s
 
     @property
@@ -161,16 +161,16 @@ class Inbox:
         self._followers.pop(follower.id.hex.encode(), None)
 
     def check(self, follower: InboxFollower) -> None:
-        """Raise `StreamLost` when Redis has been out of reach for `LOST_AFTER_S`, and the follower has waited
-        all that time.
+        """Raise `StreamLost` when the server has been out of reach for `LOST_AFTER_S`, and the follower has
+        waited all that time.
         """
-        # A younger request has reached Redis after its return, which this reader may not have noticed yet.
+        # A younger request has reached the server after its return, which this reader may not know yet.
         waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
-            raise StreamLost("Redis is out of reach")
+            raise StreamLost("the server of the stream is out of reach")
 
     async def start(self) -> None:
-        """Announce this process and begin to read; raises `StreamUnavailable` when Redis is not there."""
+        """Announce this process and begin to read; raises `StreamUnavailable` when the server is away."""
         presence = self.stream.presence(self.name, read_up_to=self._position, is_unknown=self._lost)
         await presence.start()
         self._presence = presence
@@ -234,6 +234,6 @@ class Inbox:
             self._loop.call_soon_threadsafe(self._start_again)
 
     def _start_again(self) -> None:
-        # The clock of a Redis that has lost its data may be behind, so names may be lower now. Followers drop
-        # what they have had.
+        # The clock of a server that has lost its data may be behind, so names may be lower now. Followers
+        # drop what they have had.
         self._read_up_to, self._must_start_again = b"", False
