@@ -29,6 +29,7 @@ has the number `MAX_SEQ`, because clients may have deltas that the server has lo
 
 from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
+from chatapi.delta_stream.interface import DeltaStream, Presence, Signs
 from chatapi.delta_stream.jobs import (
     CANCELLED,
     NOT_STARTED,
@@ -39,7 +40,6 @@ from chatapi.delta_stream.jobs import (
     KeptRequest,
 )
 from chatapi.delta_stream.servers import ByServer, StreamServers
-from chatapi.delta_stream.stream import DeltaStream, Presence, Signs
 
 __all__ = [
     "CANCELLED",

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from chatapi import identity
 from chatapi.delta_stream.errors import StreamUnavailable, in_time
+from chatapi.delta_stream.interface import DeltaStream, Signs
 from chatapi.delta_stream.jobs import Cancellation
-from chatapi.delta_stream.stream import DeltaStream, Signs
 
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")

@@ -1,4 +1,4 @@
-"""What a transport of delta streams does: the interface that its readers and writers know."""
+"""What a transport of delta streams does: all that its readers and writers know of it."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
