@@ -1,15 +1,20 @@
 """The connections of a process to all its Redis servers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from django.conf import settings
 from redis.asyncio import Redis
 
 from accounts.redis_urls import all_urls, shared_url, stream_urls
-from chatapi.delta_stream import DeltaStream, StreamServers
-from chatapi.redis_client import connect
+from chatapi.delta_stream import ByServer, DeltaStream, KeptRequest, StreamServers
+from chatapi.redis_client import Command, DedicatedConnection, connect
+from chatapi.redis_stream import RedisStream, redis_errors
+
+# Keeps requests on a server of streams, then executes the command that enqueues them.
+KeepAndEnqueue = Callable[[Sequence[KeptRequest], Command], Awaitable[None]]
 
 
 class RedisServers:
@@ -21,9 +26,28 @@ class RedisServers:
         self.broker = clients[settings.BROKER_URL]
         self.shared = clients[shared_url()]
         """Has what all processes share, such as rate limits (`accounts/redis_urls.py`)."""
-        self.of_streams = [clients[url] for url in stream_urls()]
-        """In the order of their numbers."""
-        self.streams = StreamServers([_stream(redis) for redis in self.of_streams])
+        streams = [_stream(clients[url], url) for url in stream_urls()]
+        self.streams = StreamServers(streams)
+        self.keep_and_enqueue: ByServer[KeepAndEnqueue] = ByServer(
+            [
+                # The usual case: one round trip for both.
+                stream.keep if stream.url == settings.BROKER_URL else partial(self._keep_and_enqueue, stream)
+                for stream in streams
+            ]
+        )
+        self._messages = DedicatedConnection(self.broker)
+
+    async def _keep_and_enqueue(
+        self, stream: DeltaStream, requests: Sequence[KeptRequest], enqueueing: Command
+    ) -> None:
+        # Jobs and states before the messages: a worker that pops a message must find its job.
+        await stream.keep(requests)
+        await self.enqueue(enqueueing)
+
+    async def enqueue(self, enqueueing: Command) -> None:
+        """Execute a command of the queue. Raises `StreamUnavailable`, as `RedisStream.keep` for it."""
+        with redis_errors():
+            await self._messages.call(*enqueueing)
 
     async def close(self) -> None:
         for redis in self._clients:
@@ -33,12 +57,14 @@ class RedisServers:
 @asynccontextmanager
 async def stream_servers() -> AsyncIterator[StreamServers]:
     """Yield the servers of streams for a moment: each has one connection, which its first use opens."""
-    clients = [connect(url, max_connections=1) for url in stream_urls()]
+    urls = stream_urls()
+    clients = [connect(url, max_connections=1) for url in urls]
     try:
-        yield StreamServers([_stream(redis) for redis in clients])
+        yield StreamServers([*map(_stream, clients, urls)])
     finally:
         await asyncio.gather(*(redis.aclose() for redis in clients))
 
 
-def _stream(redis: Redis) -> DeltaStream:
-    return DeltaStream(redis, settings.REDIS_KEY_PREFIX, ttl_ms=settings.STREAM_TTL_MS)
+# Nothing else chooses the transport of streams.
+def _stream(redis: Redis, url: str) -> RedisStream:
+    return RedisStream(redis, settings.REDIS_KEY_PREFIX, url=url, ttl_ms=settings.STREAM_TTL_MS)

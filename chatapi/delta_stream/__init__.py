@@ -1,4 +1,4 @@
-"""A generation's deltas in Redis: publish, follow, replay, cancel, seal.
+"""A generation's deltas on their way from the worker to clients: publish, follow, replay, cancel, seal.
 
 The methods of `DeltaStream`, by the process that calls them, are all that other code knows of it:
 
@@ -8,38 +8,41 @@ The methods of `DeltaStream`, by the process that calls them, are all that other
     pages     cancel, connected_workers, is_answering
     reaper    jobs, seal, publish, lasting, forget, state, tail, responses_to_store, forget_to_store
 
-Another transport has to provide the same: `DeltaStream` with these methods, `Presence` with `start` and
-`stop`, and their errors `StreamUnavailable` and `StreamLost`. `keep` gets a command of Redis only for a queue
-on the same server.
+This package knows no transport. A transport is a class with these methods, which makes a `Presence` and
+raises `StreamUnavailable` and `StreamLost`: `chatapi/redis_stream/` is the one that there is, and
+`chatapi/redis_servers.py` chooses it. Each generation is on one server (`servers.py`).
 
-Each generation is on one server (`servers.py`), which has these keys:
+A server keeps, for each generation, its job, its state and its **log**: the record, one entry per batch,
+named `<fence>-<first seq>`. Besides, it has an **inbox** for each web process: the deltas of all its clients.
+Four things hold for every transport:
 
-    job:<id>            the request, for the worker; deleted with the terminal delta
-    state:<id>          what later requests may refer to; lives as long as the log
-    log:<id>            stream, the record: one entry per batch, named `<fence>-<first seq>`; outlives the end
-    inbox:<name>        stream, one per web process: the deltas of all its clients, one entry per tick
-    unstored            sorted set: responses that are to be stored in the database, by when to look at them
-    cancelled:<id>      the generation is cancelled; the channel `cancel` says so at once
-    channel `worker:<name>`    its subscriber is that worker's connection, which shows that it lives
+1. The fence: a log refuses an entry whose name is not above the last one. Once the reaper has sealed a log
+   under a newer fence, entries of an older holder are refused, and none of them reaches an inbox. It also
+   makes a repeated write harmless.
+2. The step that writes the last batch deletes the job.
+3. Signs of life show a web process that is late, and one that is dead (`Presence`).
+4. A worker's connection (`cancellations`) ends with its process.
 
-Redis refuses a log entry whose name is not above the last one, and that is the fence: once the reaper has
-sealed a log under a newer fence, entries of an older holder are refused, and the same script keeps them out
-of the inbox. It also makes a repeated write harmless. Deltas carry consecutive numbers (seq, from 1); a
-reader that sees a gap reads the log. The end of a lost run has the number `MAX_SEQ`, because clients may have
-deltas that Redis has lost.
+Deltas carry consecutive numbers (seq, from 1); a reader that sees a gap reads the log. The end of a lost run
+has the number `MAX_SEQ`, because clients may have deltas that the server has lost.
 """
 
 from chatapi.delta_stream.entries import MAX_SEQ, Batch, Entry, Frame, LogEntry, Rest, Sealed
 from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time
-from chatapi.delta_stream.jobs import CANCELLED, NOT_STARTED, WORKER_LOST, Cancellation, Job, KeptRequest
-from chatapi.delta_stream.presence import Presence, Signs
-from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.delta_stream.interface import DeltaStream, Presence, Signs
+from chatapi.delta_stream.jobs import (
+    CANCELLED,
+    NOT_STARTED,
+    RUN_TTL_MS,
+    WORKER_LOST,
+    Cancellation,
+    Job,
+    KeptRequest,
+)
 from chatapi.delta_stream.servers import ByServer, StreamServers
-from chatapi.delta_stream.stream import INBOX_BEGINNING, DeltaStream
 
 __all__ = [
     "CANCELLED",
-    "INBOX_BEGINNING",
     "MAX_SEQ",
     "NOT_STARTED",
     "RUN_TTL_MS",

@@ -19,7 +19,7 @@ _FRAME = struct.Struct(">32sQIBI")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A batch on its way to Redis: the deltas `first_seq…` of one generation, under its holder's fence."""
+    """A batch on its way to a server: the deltas `first_seq…` of one generation, under its holder's fence."""
 
     id: UUID
     fence: int
@@ -29,7 +29,7 @@ class Entry(msgspec.Struct, frozen=True):
     is_last: bool = False
 
     def frame(self) -> bytes:
-        """Return the entry as `scripts.PUBLISH` reads it."""
+        """Return the entry as `frames_of` reads it, and a server's script."""
         return (
             _FRAME.pack(self.id.hex.encode(), self.fence, self.first_seq, self.is_last, len(self.batch))
             + self.batch
@@ -51,7 +51,7 @@ class Frame(NamedTuple):
         return b"%d-%d" % (self.fence, self.first_seq)
 
 
-# As Redis returns it: its name, `<fence>-<first seq>`, and its fields.
+# As a server returns it: its name, `<fence>-<first seq>`, and its fields.
 LogEntry = tuple[bytes, dict[bytes, bytes]]
 
 
@@ -79,8 +79,8 @@ class Sealed(msgspec.Struct, frozen=True):
 
     deltas: list[AnyDelta]
     is_whole: bool
-    """False when its beginning is missing: nothing was published, Redis has lost it, or another version has
-    written it.
+    """False when its beginning is missing: nothing was published, the server has lost it, or another version
+    has written it.
     """
 
 
@@ -111,7 +111,7 @@ def deltas_behind(seq: int, held: Sequence[Batch]) -> Rest:
         # Right before a failure some may be missing: deltas that a worker could not publish cost nothing, and
         # the failure is their end. It keeps its number: a client may have the missing ones.
         if batch.first_seq > seq + 1 and not isinstance(batch.deltas[0], Failed):
-            raise StreamLost("Redis has lost a part of the log")
+            raise StreamLost("a part of the log is lost")
         found += batch.deltas[max(0, seq + 1 - batch.first_seq) :]
         seq = max(seq, batch.last_seq)
     return Rest(found, seq)

@@ -1,39 +1,31 @@
-"""The errors of this room, in place of those of Redis: a reader of the streams does not know their transport.
+"""The errors of all transports: a reader or writer of streams does not know which one there is.
 
 StreamUnavailable   the transport can't be reached now; the next call may succeed
 StreamLost          deltas that should be there are lost, or can't be read; no call brings them back
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from redis.exceptions import RedisError
+from accounts import loop_clock
 
-from accounts.redis_time_limit import in_time as redis_in_time
+# The time limit of an operation, blocking reads included.
+REPLY_TIMEOUT_S = 3.0
 
 
 class StreamUnavailable(Exception):
-    """Redis can't be reached, does not answer in time, or refuses the command, as a full one does."""
+    """The server can't be reached, does not answer in time, or refuses a write, as a full one does."""
 
 
 class StreamLost(Exception):
-    """Deltas that should be there are missing or unreadable, or Redis was away for too long."""
-
-
-@contextmanager
-def redis_errors() -> Iterator[None]:
-    """Raise each `RedisError` of the block as `StreamUnavailable`."""
-    try:
-        yield
-    except RedisError as error:
-        raise StreamUnavailable(str(error)) from error
+    """Deltas that should be there are missing or unreadable, or the server was away for too long."""
 
 
 @asynccontextmanager
 async def in_time(timeout_s: float | None = None) -> AsyncIterator[None]:
-    """Raise `StreamUnavailable` if the block takes longer, by default `REPLY_TIMEOUT_S`, or can't reach
-    Redis.
-    """
-    with redis_errors():
-        async with redis_in_time(timeout_s):
+    """Raise `StreamUnavailable` if the block takes longer, by default `REPLY_TIMEOUT_S`."""
+    try:
+        async with loop_clock.timeout(REPLY_TIMEOUT_S if timeout_s is None else timeout_s):
             yield
+    except TimeoutError as error:
+        raise StreamUnavailable("the server of the stream does not answer") from error

@@ -8,6 +8,8 @@ import msgspec
 
 from chatapi.wire.deltas import Failed
 
+# How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
+RUN_TTL_MS = 26 * 3_600_000
 # The end of a cancelled generation's stream, which must not look like a good end.
 CANCELLED = Failed(
     "The request was cancelled. What was generated is charged; see the receipt.", code="cancelled", status=409

@@ -11,9 +11,8 @@ from uuid import UUID
 
 from chatapi import identity
 from chatapi.delta_stream.errors import StreamUnavailable, in_time
+from chatapi.delta_stream.interface import DeltaStream, Signs
 from chatapi.delta_stream.jobs import Cancellation
-from chatapi.delta_stream.presence import Signs
-from chatapi.delta_stream.stream import DeltaStream
 
 Part = TypeVar("Part")
 Answer = TypeVar("Answer")
@@ -85,7 +84,7 @@ class StreamServers(ByServer[DeltaStream]):
 
     async def connected_workers(self) -> set[str]:
         """Return the names of all workers that listen for cancellations."""
-        return set().union(*await self._ask(DeltaStream.connected_workers))
+        return set().union(*await self._ask(lambda stream: stream.connected_workers()))
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> Mapping[UUID, Cancellation]:
         """Return those that are cancelled, without those of a server that does not answer."""

@@ -15,7 +15,7 @@ POLL_S = 0.05
 # Added between two reads of a log for each log that the same organization follows: beyond 50, more logs cost
 # no more than 50 do.
 POLL_S_EACH = 0.001
-# How long Redis may take to answer when it has just failed to.
+# How long the server may take to answer when it has just failed to.
 PROBE_S = 1.0
 # About how many deltas of a log are read at once.
 PAGE_DELTAS = 128
@@ -29,7 +29,7 @@ class Follower:
     """A client's view of one generation: every delta once, in order, with a gap at most before a failure."""
 
     LOST_AFTER_S: ClassVar[float] = 4.0
-    """How long Redis may fail to answer before the stream ends."""
+    """How long the server may fail to answer before the stream ends."""
     is_owner: ClassVar[bool]
     """Whether its client has sent the request: if that stream ends early, nobody waits for the rest."""
     tick_s: float = POLL_S
@@ -53,8 +53,8 @@ class Follower:
         """Return the deltas that have come since the last call, a part of them if they are many; nothing
         after `tick_s` of silence.
 
-        Raises `StreamLost` when deltas are lost or Redis stays away, `StreamUnavailable` when the next call
-        may succeed.
+        Raises `StreamLost` when deltas are lost or the server stays away, `StreamUnavailable` when the
+        next call may succeed.
         """
         raise NotImplementedError
 
@@ -84,8 +84,8 @@ class Follower:
         return found
 
     async def _answer(self, reading: Awaitable[Answer]) -> Answer:
-        """Return what Redis answers. Raises `StreamUnavailable`, and after `LOST_AFTER_S` of failures
-        `StreamLost`.
+        """Return what the server answers. Raises `StreamUnavailable`, and after `LOST_AFTER_S` of
+        failures `StreamLost`.
         """
         began = loop_clock.monotonic()
         try:

@@ -5,14 +5,11 @@ from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
-from redis.exceptions import RedisError
-
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import Batch
-from chatapi.delta_stream import NOT_STARTED, ByServer, DeltaStream, Job, KeptRequest, StreamUnavailable
+from chatapi.delta_stream import NOT_STARTED, ByServer, Job, KeptRequest, StreamUnavailable
 from chatapi.end_log import log_end
-from chatapi.redis_client import DedicatedConnection
-from chatapi.redis_servers import RedisServers
+from chatapi.redis_servers import KeepAndEnqueue, RedisServers
 from chatapi.task_queue import Entry, TaskQueue
 from chatapi.web.cancellations import Cancellations, InBackground, retry_or_warn
 from usage.books import ledger, reports
@@ -35,21 +32,24 @@ class GenerationQueue:
         cancellations: Cancellations,
         in_background: InBackground,
     ) -> None:
+        self._redis = redis
         self._streams = redis.streams
         self._commits = commits
         self._cancellations = cancellations
         self._in_background = in_background
         self._tasks = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        self._messages = DedicatedConnection(redis.broker)
-        have_queue = [server is redis.broker for server in redis.of_streams]
-        servers = zip(self._streams, have_queue, strict=True)
-        self._batches = ByServer([Batch(partial(self._enqueue_all, *each)) for each in servers])
+        self._batches = ByServer(
+            [
+                Batch(partial(self._enqueue_all, keep_and_enqueue))
+                for keep_and_enqueue in redis.keep_and_enqueue
+            ]
+        )
 
     async def enqueue(
         self, entry: Entry, job: Job, state: bytes = b"", *, stores_response: bool = False
     ) -> None:
         """Hand an admitted generation to the workers, and keep its state; if this fails, withdraw the
-        generation and raise `RedisError` or `StreamUnavailable`.
+        generation and raise `StreamUnavailable`.
 
         `stores_response`: its response is stored in the database after its end, if it has a state.
         """
@@ -57,7 +57,7 @@ class GenerationQueue:
         request = KeptRequest(generation_id, job, state, stores_response)
         try:
             await self._batches.of(generation_id)((entry, request))
-        except (RedisError, StreamUnavailable):
+        except StreamUnavailable:
             # A worker may have it although the reply was lost: then the client gets its answer.
             if await self._withdraw(generation_id):
                 raise
@@ -65,26 +65,20 @@ class GenerationQueue:
     async def enqueue_again(self, entry: Entry, job: Job) -> None:
         """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
-        Raises `StreamUnavailable`, `RedisError` (by the queue) or `DatabaseUnavailable`.
+        Raises `StreamUnavailable` or `DatabaseUnavailable`.
         """
         generation_id = UUID(entry.generation_id)
         was_lost = await self._streams.of(generation_id).keep_again(generation_id, job)
         # The admitting process may be about to enqueue it, with the name of its inbox in the job.
         if was_lost and await self._commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
-            await self._messages.call(*self._tasks.enqueueing([entry]))
+            await self._redis.enqueue(self._tasks.enqueueing([entry]))
 
     async def _enqueue_all(
-        self, stream: DeltaStream, has_queue: bool, admitted: Sequence[tuple[Entry, KeptRequest]]
+        self, keep_and_enqueue: KeepAndEnqueue, admitted: Sequence[tuple[Entry, KeptRequest]]
     ) -> list[None]:
         """Hand generations of one server of streams to the workers."""
-        requests = [request for _, request in admitted]
         enqueueing = self._tasks.enqueueing([entry for entry, _ in admitted])
-        # Jobs and states before the messages: a worker that pops a message must find its job.
-        if has_queue:  # the usual case: one round trip for all
-            await stream.keep(requests, enqueueing=enqueueing)
-        else:
-            await stream.keep(requests)
-            await self._messages.call(*enqueueing)
+        await keep_and_enqueue([request for _, request in admitted], enqueueing)
         return [None] * len(admitted)
 
     async def expire(self, generation_id: UUID) -> bool:

@@ -1,4 +1,4 @@
-"""The inbox of a web process: one reader of one Redis stream for all its clients."""
+"""The inbox of a web process: one reader on one server of streams for all its clients."""
 
 import asyncio
 import logging
@@ -9,7 +9,6 @@ from uuid import UUID
 from accounts import loop_clock
 from chatapi.concurrency import supervise
 from chatapi.delta_stream import (
-    INBOX_BEGINNING,
     DeltaStream,
     Frame,
     Presence,
@@ -85,7 +84,7 @@ class InboxFollower(Follower):
             if missed := await self._next_page():
                 return missed
             # A frame is in the log before it is in the inbox.
-            raise StreamLost("Redis has lost a part of the log")
+            raise StreamLost("a part of the log is lost")
         part = self._take_part()
         units = len(part) + sum(len(frame.batch) for frame in part) // DELTA_BYTES
         if not self._turns.try_take(units):
@@ -123,28 +122,28 @@ class Inbox:
 
     RETRY_S = 0.2
 
-    def __init__(self, stream: DeltaStream, name: str, *, url: str, turns: FairTurns, tick_s: float) -> None:
-        """`url` of the stream's Redis. `tick_s`: the longest silence after which a follower's `next` returns;
-        one timer serves all, because a timer for each would cost more than its delta.
+    def __init__(self, stream: DeltaStream, name: str, *, turns: FairTurns, tick_s: float) -> None:
+        """`tick_s`: the longest silence after which a follower's `next` returns; one timer serves all,
+        because a timer for each would cost more than its delta.
         """
         self.name = name
         self.tick_s = tick_s
         self.turns = turns
         self.stream = stream
-        self._url = url
         self._followers: dict[bytes, InboxFollower] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        # How long Redis has been failing to answer; 0 when it did answer last.
+        # How long the server has been failing to answer; 0 when it did answer last.
         self._failing_s = 0.0
-        self._read_up_to = INBOX_BEGINNING
-        # Redis may have lost the inbox; the loop reads it from its beginning as soon as it has noticed.
+        # Empty: the beginning.
+        self._read_up_to = b""
+        # The server may have lost the inbox; the loop reads it from its beginning as soon as it has noticed.
         self._must_start_again = False
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
 
     @property
     def is_answering(self) -> bool:
-        """Whether Redis has answered last, so that a new generation may begin there."""
+        """Whether the server has answered last, so that a new generation may begin there."""
         return bool(self._tasks) and not self._failing_s
 
     @property
@@ -162,19 +161,17 @@ class Inbox:
         self._followers.pop(follower.id.hex.encode(), None)
 
     def check(self, follower: InboxFollower) -> None:
-        """Raise `StreamLost` when Redis has been out of reach for `LOST_AFTER_S`, and the follower has waited
-        all that time.
+        """Raise `StreamLost` when the server has been out of reach for `LOST_AFTER_S`, and the follower has
+        waited all that time.
         """
-        # A younger request has reached Redis after its return, which this reader may not have noticed yet.
+        # A younger request has reached the server after its return, which this reader may not know yet.
         waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
-            raise StreamLost("Redis is out of reach")
+            raise StreamLost("the server of the stream is out of reach")
 
     async def start(self) -> None:
-        """Announce this process and begin to read; raises `StreamUnavailable` when Redis is not there."""
-        presence = self.stream.presence(
-            self._url, self.name, read_up_to=self._position, is_unknown=self._lost
-        )
+        """Announce this process and begin to read; raises `StreamUnavailable` when the server is away."""
+        presence = self.stream.presence(self.name, read_up_to=self._position, is_unknown=self._lost)
         await presence.start()
         self._presence = presence
         self._tasks = [asyncio.create_task(supervise(loop)) for loop in (self._read, self._keep_time)]
@@ -237,6 +234,6 @@ class Inbox:
             self._loop.call_soon_threadsafe(self._start_again)
 
     def _start_again(self) -> None:
-        # The clock of a Redis that has lost its data may be behind, so names may be lower now. Followers drop
-        # what they have had.
-        self._read_up_to, self._must_start_again = INBOX_BEGINNING, False
+        # The clock of a server that has lost its data may be behind, so names may be lower now. Followers
+        # drop what they have had.
+        self._read_up_to, self._must_start_again = b"", False

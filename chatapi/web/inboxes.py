@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Self
 from uuid import UUID
 
-from accounts.redis_urls import stream_urls
 from chatapi import identity
 from chatapi.delta_stream import ByServer, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
@@ -31,8 +30,7 @@ class Inboxes(ByServer[Inbox]):
     def of_streams(cls, streams: StreamServers, turns: FairTurns, *, tick_s: float) -> Self:
         """Return the inboxes of a new process on these servers."""
         name = secrets.token_hex(8)
-        urls = zip(streams, stream_urls(), strict=True)
-        return cls([Inbox(stream, name, url=url, turns=turns, tick_s=tick_s) for stream, url in urls])
+        return cls([Inbox(stream, name, turns=turns, tick_s=tick_s) for stream in streams])
 
     @property
     def open_count(self) -> int:

@@ -20,7 +20,6 @@ from chatapi.delta_stream import (
     Entry,
     Frame,
     Job,
-    Presence,
     Rest,
     Signs,
     StreamLost,
@@ -29,6 +28,7 @@ from chatapi.delta_stream import (
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisPresence, RedisStream
 from chatapi.web import inbox as module
 from chatapi.web.follower import Follower, LogFollower
 from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
@@ -44,7 +44,7 @@ END = Usage(1, 2)
 
 def test_the_package_names_each_method_and_its_callers() -> None:
     table = (delta_stream.__doc__ or "").partition("of it:\n\n")[2].partition("\n\n")[0]
-    methods = {name for name in vars(DeltaStream) if not name.startswith("_")} - {"key", "close"}
+    methods = {name for name in vars(DeltaStream) if not name.startswith("_")}
     assert set(re.findall(r"[a-z_]+(?=,|$)", table, re.MULTILINE)) == methods
 
 
@@ -62,13 +62,13 @@ async def redis(url: str) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-def stream(redis: Redis) -> DeltaStream:
-    return DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=TTL_MS)
+def stream(redis: Redis, url: str) -> RedisStream:
+    return RedisStream(redis, f"test-{uuid4().hex}:", url=url, ttl_ms=TTL_MS)
 
 
 @pytest.fixture
-async def inbox(stream: DeltaStream, url: str) -> AsyncIterator[Inbox]:
-    inbox = Inbox(stream, "web", url=url, turns=FairTurns(), tick_s=0.5)
+async def inbox(stream: DeltaStream) -> AsyncIterator[Inbox]:
+    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.5)
     await inbox.start()
     yield inbox
     await inbox.stop()
@@ -115,9 +115,10 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-def short_lived(redis: Redis) -> DeltaStream:
+@pytest.fixture
+def short_lived(redis: Redis, url: str) -> RedisStream:
     """Return a stream whose logs expire soon after their generation's end."""
-    return DeltaStream(redis, f"test-{uuid4().hex}:", ttl_ms=SHORT_MS)
+    return RedisStream(redis, f"test-{uuid4().hex}:", url=url, ttl_ms=SHORT_MS)
 
 
 async def is_gone(stream: DeltaStream, generation_id: UUID) -> bool:
@@ -126,10 +127,10 @@ async def is_gone(stream: DeltaStream, generation_id: UUID) -> bool:
 
 async def inbox_entries(stream: DeltaStream, name: str) -> int:
     """Return how many entries wait in the inbox."""
-    return len(await stream.read_inbox(name, after=delta_stream.INBOX_BEGINNING, block_ms=1))
+    return len(await stream.read_inbox(name, after=b"", block_ms=1))
 
 
-async def expires_in_ms(redis: Redis, stream: DeltaStream, kind: str, name: str) -> int:
+async def expires_in_ms(redis: Redis, stream: RedisStream, kind: str, name: str) -> int:
     """Return how long Redis keeps a key. This is the promise itself, and a day is too long to await it."""
     return int(await redis.pttl(stream.key(kind, name)))
 
@@ -421,7 +422,7 @@ async def test_the_seal_tells_when_the_log_was_lost(stream: DeltaStream) -> None
     assert (sealed.deltas, sealed.is_whole) == (texts(8, 9), False)
 
 
-async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: DeltaStream) -> None:
+async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: RedisStream) -> None:
     """Its fourth element contains the reservations of rate limits."""
     generation_id = identity.new_id()
     taken = {
@@ -438,8 +439,10 @@ async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: DeltaSt
     assert found.is_not_kept is not True
 
 
-async def test_the_job_goes_with_the_end_and_the_log_a_little_later(redis: Redis) -> None:
-    stream, generation_id = short_lived(redis), identity.new_id()
+async def test_the_job_goes_with_the_end_and_the_log_a_little_later(
+    redis: Redis, short_lived: RedisStream
+) -> None:
+    stream, generation_id = short_lived, identity.new_id()
     await stream.keep_again(generation_id, Job("web", b"{}"))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
@@ -490,7 +493,7 @@ async def test_a_read_of_an_inbox_that_took_too_long_is_repeated_with_few_entrie
     generation_id = identity.new_id()
     for seq in range(1, 9):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
-    [*_, (read_up_to, _)] = await stream.read_inbox("web", after=b"0", block_ms=1)
+    [*_, (read_up_to, _)] = await stream.read_inbox("web", after=b"", block_ms=1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await stream.read_inbox("web", after=read_up_to, block_ms=1_000)
@@ -510,7 +513,7 @@ async def counts_of_reads(stream: DeltaStream) -> list[int]:
 
 @pytest.mark.parametrize("first_seq", [1, 7])
 async def test_every_log_expires_also_that_of_a_worker_without_its_fence(
-    redis: Redis, stream: DeltaStream, first_seq: int
+    redis: Redis, stream: RedisStream, first_seq: int
 ) -> None:
     """A sealed log expires; the worker that lost its fence may still write, to a new log, which
     expires too.
@@ -531,21 +534,21 @@ async def test_a_log_that_another_version_has_written_is_as_good_as_lost(stream:
             await reading
 
 
-async def test_the_inbox_of_a_dead_process_does_not_stay(redis: Redis, stream: DeltaStream) -> None:
+async def test_the_inbox_of_a_dead_process_does_not_stay(redis: Redis, stream: RedisStream) -> None:
     await stream.publish([entry(identity.new_id(), 1, texts(1, 1), inbox="dead")])
     assert await expires_in_ms(redis, stream, "inbox", "dead") > 0
 
 
 async def test_nothing_stays_in_an_inbox_that_has_been_read(
-    stream: DeltaStream, url: str, monkeypatch: pytest.MonkeyPatch
+    stream: DeltaStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last entries of an idle process would otherwise stay as long as the process lives."""
-    monkeypatch.setattr(Presence, "RENEW_S", 0.02)
+    monkeypatch.setattr(RedisPresence, "RENEW_S", 0.02)
     generation_id, read_up_to = identity.new_id(), b""
     for seq in (1, 2, 3):
         await stream.publish([entry(generation_id, seq, texts(seq, seq))])
-    names = [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)]
-    presence = stream.presence(url, "web", read_up_to=lambda: read_up_to, is_unknown=lambda: None)
+    names = [name for name, _ in await stream.read_inbox("web", after=b"", block_ms=1)]
+    presence = stream.presence("web", read_up_to=lambda: read_up_to, is_unknown=lambda: None)
     await presence.start()
 
     async def has_entries(count: int) -> bool:
@@ -554,7 +557,7 @@ async def test_nothing_stays_in_an_inbox_that_has_been_read(
     assert await has_entries(3)
     read_up_to = names[1]
     await eventually(lambda: has_entries(1))
-    assert [name for name, _ in await stream.read_inbox("web", after=b"0", block_ms=1)] == names[2:]
+    assert [name for name, _ in await stream.read_inbox("web", after=b"", block_ms=1)] == names[2:]
     read_up_to = names[2]
     await eventually(lambda: has_entries(0))
     await stream.publish([entry(generation_id, 4, texts(4, 4))])
@@ -598,10 +601,10 @@ async def test_everything_goes_on_when_valkey_comes_back_empty(
 
 
 async def test_deltas_arrive_from_a_valkey_that_has_lost_all_and_whose_clock_is_behind(
-    redis: Redis, stream: DeltaStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    redis: Redis, stream: RedisStream, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ids of its new entries are lower than those that the inbox has read."""
-    monkeypatch.setattr(Presence, "RENEW_S", 0.05)
+    monkeypatch.setattr(RedisPresence, "RENEW_S", 0.05)
     follower = inbox.follow(identity.new_id(), 1)
     frame = entry(follower.id, 1, texts(1, 1)).frame()
     await redis.xadd(stream.key("inbox", inbox.name), {"b": frame}, id="99999999999999-0")
@@ -637,7 +640,7 @@ async def test_the_inbox_says_when_valkey_stays_away(
 
 
 async def test_a_long_log_is_read_in_pages(stream: DeltaStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chatapi.delta_stream.stream.PAGE_ENTRIES", 8)
+    monkeypatch.setattr("chatapi.redis_stream.stream.PAGE_ENTRIES", 8)
     generation_id = uuid4()
     assert await stream.last_seq(generation_id) == 0
     for seq in range(1, 41):

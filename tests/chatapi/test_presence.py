@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import Presence, Signs, StreamUnavailable
-from chatapi.delta_stream.presence import signs
+from chatapi.delta_stream import Signs, StreamUnavailable
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisPresence
+from chatapi.redis_stream.presence import signs
 from chatapi.worker.absences import PRESUMED_DEAD_S, Absences
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT, die_with_parent
@@ -22,9 +23,9 @@ NAME = "web"
 ALIVE, LATE, DEAD = Signs({NAME}, {NAME}), Signs(set(), {NAME}), Signs(set(), set())
 PROCESS = """
 import asyncio, sys
-from chatapi.delta_stream import Presence
+from chatapi.redis_stream import RedisPresence
 async def live():
-    presence = Presence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
+    presence = RedisPresence(*sys.argv[1:], read_up_to=lambda: b"", is_unknown=lambda: None)
     await presence.start()
     await asyncio.sleep(600)
 asyncio.run(live())
@@ -57,8 +58,8 @@ async def becomes(redis: Redis, wanted: Signs, timeout_s: float = 10) -> None:
             await asyncio.sleep(0.02)
 
 
-def presence_of(url: str) -> Presence:
-    return Presence(url, PREFIX, NAME, read_up_to=lambda: b"", is_unknown=lambda: None)
+def presence_of(url: str) -> RedisPresence:
+    return RedisPresence(url, PREFIX, NAME, read_up_to=lambda: b"", is_unknown=lambda: None)
 
 
 def block(seconds: float) -> None:
@@ -82,7 +83,7 @@ async def test_of_a_process_that_is_killed_redis_knows_at_once(
     await becomes(redis, ALIVE)
     process.kill()
     await becomes(redis, Signs({NAME}, set()), timeout_s=2)
-    await becomes(redis, DEAD, timeout_s=Presence.TTL_MS / 1_000 + 1)
+    await becomes(redis, DEAD, timeout_s=RedisPresence.TTL_MS / 1_000 + 1)
 
 
 async def test_nobody_is_asked_about_nobody(redis: Redis) -> None:
@@ -92,7 +93,7 @@ async def test_nobody_is_asked_about_nobody(redis: Redis) -> None:
 async def test_a_blocked_loop_does_not_keep_it_silent(redis: Redis, url: str) -> None:
     presence = presence_of(url)
     await presence.start()
-    block(Presence.TTL_MS / 1_000 + 1)
+    block(RedisPresence.TTL_MS / 1_000 + 1)
     assert await signs(redis, PREFIX, [NAME]) == ALIVE
     presence.stop()
 
@@ -112,7 +113,7 @@ async def test_a_valkey_that_has_lost_all_knows_it_again_though_the_loop_is_bloc
 async def test_a_full_valkey_that_has_forgotten_it_still_has_its_connection(
     redis: Redis, url: str, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Presence, "RENEW_S", 0.05)
+    monkeypatch.setattr(RedisPresence, "RENEW_S", 0.05)
     presence = presence_of(url)
     await presence.start()
     valkey.client.config_set("maxmemory", "1")

@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 from openai import OpenAI, PermissionDeniedError
 
-from chatapi.delta_stream import Cancellation, DeltaStream
+from chatapi.delta_stream import Cancellation
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.serving import embedded_valkey
 from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation, wait_for
@@ -23,10 +24,10 @@ def stop(installation: Installation, generation_id: str) -> None:
     """Stop the generation, as the button of the operator's pages does."""
 
     async def cancel() -> None:
-        redis = connect(embedded_valkey.url(installation.folder))
-        await DeltaStream(redis, "chatapi:", ttl_ms=60_000).cancel(
-            UUID(generation_id), Cancellation.STOPPED, ttl_ms=60_000
-        )
+        url = embedded_valkey.url(installation.folder)
+        redis = connect(url)
+        stream = RedisStream(redis, "chatapi:", url=url, ttl_ms=60_000)
+        await stream.cancel(UUID(generation_id), Cancellation.STOPPED, ttl_ms=60_000)
         await redis.aclose()
 
     asyncio.run(cancel())

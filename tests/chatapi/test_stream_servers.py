@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -13,25 +14,33 @@ from chatapi import identity
 from chatapi.delta_stream import (
     ByServer,
     Cancellation,
-    DeltaStream,
     Signs,
     StreamServers,
     StreamUnavailable,
 )
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
-from chatapi.web.inbox import Inbox
+from chatapi.redis_stream import RedisStream
 from chatapi.web.inboxes import Inboxes
 from tests.chatapi.worker.processes import Valkey
+
+
+@asynccontextmanager
+async def servers_of(*urls: str) -> AsyncIterator[StreamServers]:
+    clients: list[Redis] = [connect(url) for url in urls]
+    streams = (
+        RedisStream(redis, "test:", url=url, ttl_ms=5_000) for redis, url in zip(clients, urls, strict=True)
+    )
+    yield StreamServers([*streams])
+    for redis in clients:
+        await redis.aclose()
 
 
 @pytest.fixture
 async def streams(valkey: Valkey, tmp_path: Path) -> AsyncIterator[StreamServers]:
     """Return two servers; there is none behind the second one's address."""
-    clients: list[Redis] = [connect(f"unix://{valkey.socket}"), connect(f"unix://{tmp_path}/nobody.sock")]
-    yield StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
-    for redis in clients:
-        await redis.aclose()
+    async with servers_of(f"unix://{valkey.socket}", f"unix://{tmp_path}/nobody.sock") as streams:
+        yield streams
 
 
 def on(server: int) -> UUID:
@@ -69,46 +78,35 @@ async def test_the_servers_that_answer_suffice(streams: StreamServers) -> None:
 async def test_a_process_is_missed_only_where_it_was_seen(valkey: Valkey, tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     with Valkey(tmp_path / "second") as second:
-        clients: list[Redis] = [connect(f"unix://{each.socket}") for each in (valkey, second)]
-        streams = StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
-        valkey.client.mset({"test:web:old list": 1, "test:web:new list": 1})
-        second.client.set("test:web:new list", 1)
-        names = ["old list", "new list", "never seen"]
-        assert await streams.signs_of_life(names) == Signs({"old list", "new list"}, set())
-        valkey.stop()
-        assert await streams.signs_of_life(names) == Signs({"new list"}, set(), frozenset({"old list"}))
-        valkey.start()
-        assert await streams.signs_of_life(names) == Signs({"new list"}, set())
-        for redis in clients:
-            await redis.aclose()
+        async with servers_of(*(f"unix://{each.socket}" for each in (valkey, second))) as streams:
+            valkey.client.mset({"test:web:old list": 1, "test:web:new list": 1})
+            second.client.set("test:web:new list", 1)
+            names = ["old list", "new list", "never seen"]
+            assert await streams.signs_of_life(names) == Signs({"old list", "new list"}, set())
+            valkey.stop()
+            unknown = frozenset({"old list"})
+            assert await streams.signs_of_life(names) == Signs({"new list"}, set(), unknown)
+            valkey.start()
+            assert await streams.signs_of_life(names) == Signs({"new list"}, set())
 
 
 async def test_no_server_that_answers_is_an_error(tmp_path: Path) -> None:
-    clients = [connect(f"unix://{tmp_path}/nobody-{number}.sock") for number in range(2)]
-    streams = StreamServers([DeltaStream(redis, "test:", ttl_ms=5_000) for redis in clients])
-    with pytest.raises(StreamUnavailable):
-        await streams.connected_workers()
-    with pytest.raises(StreamUnavailable):
-        await streams.cancelled_among([on(0), on(1)])
+    async with servers_of(*(f"unix://{tmp_path}/nobody-{number}.sock" for number in range(2))) as streams:
+        with pytest.raises(StreamUnavailable):
+            await streams.connected_workers()
+        with pytest.raises(StreamUnavailable):
+            await streams.cancelled_among([on(0), on(1)])
 
 
 async def test_new_generations_are_placed_where_redis_answers(valkey: Valkey, tmp_path: Path) -> None:
-    urls = [f"unix://{tmp_path}/nobody.sock", f"unix://{valkey.socket}"]
-    clients = [connect(url) for url in urls]
-    inboxes = Inboxes(
-        [
-            Inbox(DeltaStream(redis, "test:", ttl_ms=5_000), "web", url=url, turns=FairTurns(), tick_s=0.5)
-            for redis, url in zip(clients, urls, strict=True)
-        ]
-    )
-    await inboxes.start()
-    assert {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}
-    valkey.stop()
-    async with asyncio.timeout(10):
-        while {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}:
-            await asyncio.sleep(0.01)
-    await inboxes.stop()
-    with pytest.raises(StreamUnavailable):
+    async with servers_of(f"unix://{tmp_path}/nobody.sock", f"unix://{valkey.socket}") as streams:
+        inboxes = Inboxes.of_streams(streams, FairTurns(), tick_s=0.5)
         await inboxes.start()
-    for redis in clients:
-        await redis.aclose()
+        assert {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}
+        valkey.stop()
+        async with asyncio.timeout(10):
+            while {identity.server_number(inboxes.place(identity.new_id())) for _ in range(50)} == {1}:
+                await asyncio.sleep(0.01)
+        await inboxes.stop()
+        with pytest.raises(StreamUnavailable):
+            await inboxes.start()

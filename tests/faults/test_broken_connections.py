@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 import uvloop
 
-from chatapi.delta_stream import DeltaStream, StreamUnavailable
+from chatapi.delta_stream import StreamUnavailable
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.serving import embedded_valkey
 from tests.chaos_proxy import Blackhole, ChaosProxy, DropReplyOnce, Pass, Stall, Throttle
 from tests.fake_completion import WORDS
@@ -84,7 +85,7 @@ def test_a_connection_that_is_reset_is_a_redis_that_is_away_and_nothing_else(
 ) -> None:
     async def ask_again_and_again(proxy: ChaosProxy) -> None:
         redis = connect(proxy.redis_url)
-        stream = DeltaStream(redis, "resets:", ttl_ms=1_000)
+        stream = RedisStream(redis, "resets:", url=proxy.redis_url, ttl_ms=1_000)
         answers = 0
         for _ in range(40):
             with suppress(StreamUnavailable):

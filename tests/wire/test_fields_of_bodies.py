@@ -88,7 +88,6 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 AS_THEY_ARE = ("chat.completions", "messages")
-INNER_MARKS = ("document.source.content.content.text", "document.source.content.content.image")
 # Members of objects that change nothing for an upstream, with what is under them.
 DROPPED = {
     # Kept with the response (`state`), whose items clients refer to.
@@ -97,12 +96,6 @@ DROPPED = {
     "input.web_search_call.id",
     # The response repeats it; a chat's tool has no place for what several have in common.
     "tools.namespace.description",
-    # Only the mark of the block around it is read.
-    *(
-        f"messages.user.content.{outer}{inner}.cache_control"
-        for outer in ("", "tool_result.content.")
-        for inner in (*INNER_MARKS, "search_result.content.text")
-    ),
 }
 
 

@@ -207,6 +207,27 @@ def test_marks_stay_where_they_were() -> None:
     assert b"cache_control" not in msgspec.json.encode(without)
 
 
+def test_marks_inside_documents_and_search_results_stay_where_they_were() -> None:
+    a, b, c = ({"type": "text", "text": each} for each in "abc")
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    document = {"type": "document", "source": {"type": "content", "content": [a | MARK, picture | MARK, b]}}
+    found = {"type": "search_result", "source": "s", "title": "t", "content": [a | MARK, b, c]}
+    use = {"type": "tool_use", "id": "1", "name": "get_weather", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "1"}
+    asked = [
+        {"role": "user", "content": [document, document | MARK, found]},
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result | {"content": [document, found]}]},
+    ]
+    request = parse_messages(json.dumps({"model": "m", "max_tokens": 9, "messages": asked}).encode())
+    body = json.loads(msgspec.json.encode(messages_body(request, **OPTIONS)))
+    inside = [a | MARK, picture | MARK]
+    texts = [{"type": "text", "text": "t\ns\na"} | MARK, {"type": "text", "text": "b\nc"}]
+    assert body["messages"][0]["content"] == [*inside, b, *inside, b | MARK, *texts]
+    answer = result | {"content": "a\nb\nt\ns\na\nb\nc"} | MARK
+    assert body["messages"][2]["content"] == [answer, picture | MARK]
+
+
 @pytest.mark.parametrize(
     ("openais", "members"),
     [

@@ -16,17 +16,21 @@ PICTURES = [
     {"type": "image", "source": source} | MARK
     for source in (BASE64 | {"media_type": "image/png"}, {"type": "url", "url": "https://a.example/x"})
 ]
+# A block's mark replaces that of the last one inside it, so each has one of the two.
 DOCUMENTS = [
-    {"type": "document", "source": source, "title": "t", "context": "c"} | MARK
-    for source in (
-        BASE64 | {"media_type": "application/pdf"},
-        {"type": "text", "media_type": "text/plain", "data": "d"},
-        {"type": "content", "content": "d"},
-        *({"type": "content", "content": [each]} for each in (TEXT | MARK, *PICTURES)),
+    {"type": "document", "title": "t", "context": "c", "source": source} | mark
+    for source, mark in (
+        (BASE64 | {"media_type": "application/pdf"}, MARK),
+        ({"type": "text", "media_type": "text/plain", "data": "d"}, MARK),
+        ({"type": "content", "content": "d"}, MARK),
+        *(({"type": "content", "content": [each]}, {}) for each in (TEXT | MARK, *PICTURES)),
     )
 ]
-SEARCH_RESULT = {"type": "search_result", "source": "s", "title": "t", "content": [TEXT | MARK]} | MARK
-BLOCKS = [TEXT | MARK, *PICTURES, *DOCUMENTS, SEARCH_RESULT]
+SEARCH_RESULTS = [
+    {"type": "search_result", "source": "s", "title": "t", "content": [text]} | mark
+    for text, mark in ((TEXT, MARK), (TEXT | MARK, {}))
+]
+BLOCKS = [TEXT | MARK, *PICTURES, *DOCUMENTS, *SEARCH_RESULTS]
 USE = {"type": "tool_use", "id": "u", "name": "f", "input": {}}
 THOUGHTS = [
     {"type": "thinking", "thinking": "t", "signature": "s"},

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 from pytest_django.fixtures import Settings
-from redis.exceptions import RedisError
 
 from accounts import redis_time_limit
 from chatapi import identity
@@ -47,7 +46,7 @@ def no_broker(valkey: Valkey, settings: Settings) -> None:
 
 @pytest.mark.usefixtures("no_broker")
 async def test_a_broker_that_is_away(alice: Person, services: Services, valkey: Valkey) -> None:
-    await refuse_one(alice, services, RedisError)
+    await refuse_one(alice, services, StreamUnavailable)
     await asyncio.gather(*services._background)
     assert valkey.client.keys() == []
 

@@ -11,9 +11,10 @@ from uuid import UUID
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job, StreamServers, StreamUnavailable
+from chatapi.delta_stream import Entry, Job, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.web import relay as module
 from chatapi.web import silence
 from chatapi.web.inbox import Inbox
@@ -32,7 +33,7 @@ TOLD: list[AnyDelta] = [Started(), Text("hello"), Text(" world")]
 GOOD_END: list[AnyDelta] = [Finished("stop"), Usage(1_000, 200, 400)]
 
 
-class Stream(DeltaStream):
+class Stream(RedisStream):
     """The usual one, and whether anyone has asked for a job."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -52,8 +53,8 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(silence, "SILENT_S", 0.0)
     monkeypatch.setattr(silence, "LOOK_S", 0.01)
     redis, commits = connect(f"unix://{valkey.socket}"), GroupCommit()
-    stream = Stream(redis, "test:", ttl_ms=5_000)
-    inbox = Inbox(stream, "web", url=f"unix://{valkey.socket}", turns=FairTurns(), tick_s=0.01)
+    stream = Stream(redis, "test:", url=f"unix://{valkey.socket}", ttl_ms=5_000)
+    inbox = Inbox(stream, "web", turns=FairTurns(), tick_s=0.01)
     await inbox.start()
     streams = StreamServers([stream])
     watching = Silence(commits, streams)

@@ -11,9 +11,10 @@ import pytest
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream, Entry, Job, Rest, StreamServers, StreamUnavailable
+from chatapi.delta_stream import Entry, Job, Rest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.web import relay, resumption, silence
 from chatapi.web.failures import send_failure
 from chatapi.web.follower import Follower
@@ -55,7 +56,7 @@ class Books(GroupCommit):
         return await super().read(function, *args, **kwargs)
 
 
-class Stream(DeltaStream):
+class Stream(RedisStream):
     """The logs; counts how often they were out of reach."""
 
     failures = 0
@@ -78,7 +79,7 @@ async def services(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     monkeypatch.setattr(silence, "LOOK_S", 0.05)
     monkeypatch.setattr(relay, "ASK_RIGHTS_S", 0.1)
     redis, commits = connect(f"unix://{valkey.socket}"), Books()
-    stream = Stream(redis, "test:", ttl_ms=5_000)
+    stream = Stream(redis, "test:", url=f"unix://{valkey.socket}", ttl_ms=5_000)
     watching = Silence(commits, StreamServers([stream]))
     asking = asyncio.create_task(watching.ask_books())
     turns, log_readers = FairTurns(), Counter[int]()

@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import DeltaStream
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.web import silence
 from chatapi.web.silence import MISSING_S, MISSING_UNREAD_S, Finding, MissingWorkers, Silence, Watch
 from tests.cast import Person, admit, run
@@ -177,8 +177,9 @@ def test_workers_that_never_said_that_they_are_there_are_not_missing(monkeypatch
 
 
 async def test_a_worker_is_connected_while_it_listens(valkey: Valkey) -> None:
-    redis = connect(f"unix://{valkey.socket}")
-    stream = DeltaStream(redis, "test:", ttl_ms=5_000)
+    url = f"unix://{valkey.socket}"
+    redis = connect(url)
+    stream = RedisStream(redis, "test:", url=url, ttl_ms=5_000)
     listening = asyncio.ensure_future(anext(stream.cancellations("host:1")))
     async with asyncio.timeout(10):
         while await stream.connected_workers() != {"host:1"}:

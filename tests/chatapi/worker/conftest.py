@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import DeltaStream
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests import fake_upstream
 from tests.chatapi.worker.processes import Valkey
@@ -36,6 +36,11 @@ async def redis(shared_valkey: Valkey) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-def stream(redis: Redis, settings: Any) -> DeltaStream:
+def stream(redis: Redis, shared_valkey: Valkey, settings: Any) -> RedisStream:
     """Return a stream of the test's own; its prefix, read as a pattern, matches nothing."""
-    return DeltaStream(redis, f"[test]*{uuid4().hex}:", ttl_ms=settings.STREAM_TTL_MS)
+    return RedisStream(
+        redis,
+        f"[test]*{uuid4().hex}:",
+        url=f"unix://{shared_valkey.socket}",
+        ttl_ms=settings.STREAM_TTL_MS,
+    )

@@ -11,8 +11,9 @@ from django.db.models import F
 from redis.asyncio import Redis
 
 from accounts.limits import DAY_MS
-from chatapi.delta_stream import RUN_TTL_MS, DeltaStream, Entry, Job, KeptRequest
+from chatapi.delta_stream import RUN_TTL_MS, Entry, Job, KeptRequest
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.wire import deltas
 from chatapi.wire.deltas import AnyDelta, Text, Usage
 from chatapi.worker.reaper.garbage_collection import collect_garbage, delete_settled
@@ -41,7 +42,7 @@ async def commits() -> AsyncIterator[GroupCommit]:
     await commits.close()
 
 
-async def say(stream: DeltaStream, generation_id: UUID, *end: AnyDelta) -> None:
+async def say(stream: RedisStream, generation_id: UUID, *end: AnyDelta) -> None:
     """Publish the deltas of a worker that died before the end, or with an end, and store its job."""
     await stream.keep_again(generation_id, Job("web", b"{}"))
     batch: list[AnyDelta] = [Text("said"), *end]
@@ -56,14 +57,14 @@ async def settled(commits: GroupCommit, person: Person, ms_ago: int) -> UUID:
     return generation_id
 
 
-async def kept_ms(redis: Redis, stream: DeltaStream, generation_id: UUID) -> tuple[int, int]:
+async def kept_ms(redis: Redis, stream: RedisStream, generation_id: UUID) -> tuple[int, int]:
     """Return the remaining time of the job and the log; -2: they are gone (as in PTTL)."""
     job, log = [await redis.pttl(stream.key(kind, generation_id.hex)) for kind in ("job", "log")]
     return int(job), int(log)
 
 
 async def test_the_job_goes_and_the_log_when_every_log_would(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: RedisStream, alice: Person
 ) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
     await say(stream, untold)
@@ -73,7 +74,7 @@ async def test_the_job_goes_and_the_log_when_every_log_would(
 
 
 async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: RedisStream, alice: Person
 ) -> None:
     over = await settled(commits, alice, 2 * TTL_MS)
     await stream.publish([Entry(over, 1, 5, deltas.encode([Text("said")]))])
@@ -82,7 +83,7 @@ async def test_a_log_that_a_thawed_worker_writes_anew_goes_at_once(
 
 
 async def test_an_end_that_is_published_late_gives_the_log_no_more_time(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: RedisStream, alice: Person
 ) -> None:
     """The settling process was frozen, not dead."""
     untold = await settled(commits, alice, TTL_MS - 5_000)
@@ -93,10 +94,15 @@ async def test_an_end_that_is_published_late_gives_the_log_no_more_time(
 
 
 async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person, settings: Any
+    commits: GroupCommit,
+    redis: Redis,
+    stream: RedisStream,
+    shared_valkey: Valkey,
+    alice: Person,
+    settings: Any,
 ) -> None:
     settings.STREAM_TTL_MS = DAY_MS
-    daily = DeltaStream(redis, stream.key("daily", ""), ttl_ms=DAY_MS)
+    daily = RedisStream(redis, stream.key("daily", ""), url=f"unix://{shared_valkey.socket}", ttl_ms=DAY_MS)
     untold = await settled(commits, alice, DAY_MS // 3)
     await say(daily, untold)
     for kind in ("job", "log"):
@@ -107,7 +113,7 @@ async def test_a_job_is_found_also_where_streams_are_kept_for_a_day(
 
 
 async def test_logs_of_open_just_settled_and_published_generations_stay(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: RedisStream, alice: Person
 ) -> None:
     still_open = (await commits.read(cast.admit, alice)).pk
     just_settled, shown = await settled(commits, alice, 0), await settled(commits, alice, LONG_AGO_MS)
@@ -121,7 +127,7 @@ async def test_logs_of_open_just_settled_and_published_generations_stay(
 
 
 async def test_what_others_keep_in_the_same_redis_stays(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person, valkey: Valkey
+    commits: GroupCommit, redis: Redis, stream: RedisStream, alice: Person, valkey: Valkey
 ) -> None:
     untold = await settled(commits, alice, LONG_AGO_MS)
     names = [
@@ -136,7 +142,7 @@ async def test_what_others_keep_in_the_same_redis_stays(
 
 
 async def test_all_are_found_however_many_there_are(
-    commits: GroupCommit, redis: Redis, stream: DeltaStream, alice: Person
+    commits: GroupCommit, redis: Redis, stream: RedisStream, alice: Person
 ) -> None:
     untold = [await settled(commits, alice, LONG_AGO_MS) for _ in range(3)]
     everything = (*untold[:2], *(uuid4() for _ in range(3_000)), untold[2])
@@ -154,8 +160,9 @@ async def test_it_goes_on_after_a_redis_that_was_away(
 ) -> None:
     settings.STREAM_TTL_MS = 30
     valkey = Valkey(tmp_path_factory.mktemp("late"))
-    redis = connect(f"unix://{valkey.socket}")
-    stream = DeltaStream(redis, "late:", ttl_ms=30)
+    url = f"unix://{valkey.socket}"
+    redis = connect(url)
+    stream = RedisStream(redis, "late:", url=url, ttl_ms=30)
     forgetting = asyncio.create_task(collect_garbage(commits, stream))
     try:
         async with asyncio.timeout(20):

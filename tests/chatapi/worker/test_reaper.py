@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import MAX_SEQ, DeltaStream, Entry, Job, StreamServers
+from chatapi.delta_stream import MAX_SEQ, Entry, Job, StreamServers
 from chatapi.redis_client import connect
+from chatapi.redis_stream import RedisStream
 from chatapi.wire import deltas, requests
 from chatapi.wire.deltas import AnyDelta, Failed, Started, Text, Usage
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -88,7 +89,7 @@ async def outcome(commits: Commits, generation_id: UUID) -> tuple[str, int]:
     ],
 )
 async def test_a_lost_run_is_charged_for_what_its_log_shows(
-    commits: Commits, stream: DeltaStream, lost_run: UUID, first_seq: int, text: str, charged: int
+    commits: Commits, stream: RedisStream, lost_run: UUID, first_seq: int, text: str, charged: int
 ) -> None:
     await stream.publish([Entry(lost_run, 1, first_seq, deltas.encode([Text(text)]))])
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
@@ -99,7 +100,7 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
 
 
 async def test_a_lost_run_whose_job_is_not_readable_is_closed(
-    commits: Commits, stream: DeltaStream, lost_run: UUID
+    commits: Commits, stream: RedisStream, lost_run: UUID
 ) -> None:
     await stream.keep_again(lost_run, Job("web", b'{"of": "another version"}'))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
@@ -107,7 +108,7 @@ async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
 
 
-async def lost(commits: Commits, stream: DeltaStream, person: Person, prompt: str, *said: AnyDelta) -> UUID:
+async def lost(commits: Commits, stream: RedisStream, person: Person, prompt: str, *said: AnyDelta) -> UUID:
     """Return a run of this prompt that is lost after it has said this; its model's context has 20 tokens."""
     bounds = {"max_output_tokens": 5, "prompt_tokens_bound": 20, "max_prompt_tokens": 20}
     row = await commits.read(admit, person, **bounds)
@@ -120,7 +121,7 @@ async def lost(commits: Commits, stream: DeltaStream, person: Person, prompt: st
 
 
 async def test_a_lost_run_never_costs_more_than_was_held(
-    commits: Commits, stream: DeltaStream, alice: Person
+    commits: Commits, stream: RedisStream, alice: Person
 ) -> None:
     """Our tokenizer may find more tokens in a prompt than the model's context has."""
     run_id = await lost(commits, stream, alice, " the" * 100, Text(" the of to in is that"))
@@ -131,7 +132,7 @@ async def test_a_lost_run_never_costs_more_than_was_held(
 
 
 async def test_of_a_lost_run_the_upstream_has_counted_the_prompt(
-    commits: Commits, stream: DeltaStream, alice: Person
+    commits: Commits, stream: RedisStream, alice: Person
 ) -> None:
     run_id = await lost(
         commits, stream, alice, " the", Started(prompt_usage=Usage(17, 0, 3)), Text(" the of")
@@ -153,7 +154,7 @@ ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo":
     ],
 )
 async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
-    commits: Commits, stream: DeltaStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
+    commits: Commits, stream: RedisStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
 ) -> None:
     await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
@@ -164,7 +165,7 @@ async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
 
 
 async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
-    commits: Commits, stream: DeltaStream, lost_run: UUID
+    commits: Commits, stream: RedisStream, lost_run: UUID
 ) -> None:
     """The echo can't be compared with the prompt; the last heartbeat's count, which leaves it out, is
     charged.
@@ -179,7 +180,7 @@ FROM_ANOTHER_VERSION = msgspec.msgpack.encode([[2, " the"], [99, "a kind of delt
 
 
 async def test_a_lost_run_whose_log_is_not_readable_is_closed(
-    commits: Commits, stream: DeltaStream, lost_run: UUID
+    commits: Commits, stream: RedisStream, lost_run: UUID
 ) -> None:
     """The last heartbeat's count is charged, and readers of the log get its end."""
     await stream.publish(
@@ -193,7 +194,7 @@ async def test_a_lost_run_whose_log_is_not_readable_is_closed(
 
 
 async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(
-    redis: Redis, stream: DeltaStream
+    redis: Redis, stream: RedisStream
 ) -> None:
     known, unknown = uuid4(), uuid4()
     await stream.keep_again(known, Job("web", b"{}"))
@@ -202,7 +203,7 @@ async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(
 
 
 async def test_after_a_time_without_database_the_living_may_beat_first(
-    commits: Commits, stream: DeltaStream, lost_run: UUID, settings: Any
+    commits: Commits, stream: RedisStream, lost_run: UUID, settings: Any
 ) -> None:
     settings.LEASE_MS = 400
     reaper = Reaper(commits, StreamServers([stream]))
@@ -218,7 +219,7 @@ async def test_after_a_time_without_database_the_living_may_beat_first(
 
 
 async def test_when_the_clock_has_leapt_the_living_may_beat_first(
-    commits: Commits, stream: DeltaStream, run: ledger.Claimed, monkeypatch: pytest.MonkeyPatch, settings: Any
+    commits: Commits, stream: RedisStream, run: ledger.Claimed, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     """The machine has slept, and its workers with it: none of them is dead."""
     reaper = Reaper(commits, StreamServers([stream]))
@@ -240,7 +241,7 @@ async def test_when_the_clock_has_leapt_the_living_may_beat_first(
 
 
 async def test_what_runs_out_while_it_waits_for_a_lock_may_beat_first(
-    commits: Commits, stream: DeltaStream, run: ledger.Claimed, settings: Any
+    commits: Commits, stream: RedisStream, run: ledger.Claimed, settings: Any
 ) -> None:
     settings.LEASE_MS, settings.HEARTBEAT_MS = 400, 100
     reaper = Reaper(commits, StreamServers([stream]))
@@ -262,14 +263,16 @@ async def test_one_that_waited_too_long_is_closed_even_without_redis(
     commits: Commits, alice: Person, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     generation = await commits.read(lambda: admit(alice, queue_ttl_ms=-1))
-    nowhere = connect(f"unix://{tmp_path_factory.mktemp('empty')}/valkey.sock")
-    await Reaper(commits, StreamServers([DeltaStream(nowhere, "", ttl_ms=5_000)])).reap()
+    url = f"unix://{tmp_path_factory.mktemp('empty')}/valkey.sock"
+    nowhere = connect(url)
+    stream = RedisStream(nowhere, "", url=url, ttl_ms=5_000)
+    await Reaper(commits, StreamServers([stream])).reap()
     assert await outcome(commits, generation.pk) == (Outcome.NOT_STARTED, 0)
     await nowhere.aclose()
 
 
 async def test_a_worker_that_must_end_while_it_settles_answers_its_client(
-    commits: Commits, stream: DeltaStream, lost_run: UUID, monkeypatch: pytest.MonkeyPatch
+    commits: Commits, stream: RedisStream, lost_run: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_settled, may_answer, write = asyncio.Event(), asyncio.Event(), commits.write
 

@@ -7,7 +7,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TypeVar, assert_never, cast
+from typing import TypeVar, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -82,7 +82,7 @@ def to_messages(
             case UserTurn():
                 messages += _user_messages(blocks)
             case SystemTurn():
-                texts = cast(list[TextPart], _marked_parts(blocks))  # all that its blocks can be
+                texts = _text_parts([block for _, block in blocks if isinstance(block, TextBlock)])
                 messages.append(SystemMessage(_message_content(texts, _content_param(blocks))))
             case AssistantTurn():
                 messages += _assistant_messages(blocks, to_name)
@@ -134,16 +134,20 @@ def _user_messages(blocks: Sequence[Numbered]) -> Iterator[Message]:
     has_results = False
     for _, block in blocks:
         if isinstance(block, ToolResultBlock):
-            parts = [part for each in _blocks_of(block) for part in _parts_of(each)]
+            parts = _marked_parts(_blocks_of(block))
             # OpenAI's tool messages hold only text; pictures of a result go into the user's message behind
             # it.
-            text = "\n".join(part.text for part in parts if isinstance(part, TextPart))
-            mark = _last_mark([*_blocks_of(block), block])
-            yield ToolMessage(text, block.tool_use_id, is_error=block.is_error, cache_control=mark)
+            texts = [part for part in parts if isinstance(part, TextPart)]
+            yield ToolMessage(
+                "\n".join(part.text for part in texts),
+                block.tool_use_id,
+                is_error=block.is_error,
+                cache_control=_last_mark([*texts, block]),
+            )
             rest += [part for part in parts if not isinstance(part, TextPart)]
             has_results = True
     # Results come first: OpenAI wants them right behind the calls.
-    rest += _marked_parts(blocks)
+    rest += _marked_parts(block for _, block in blocks)
     # A turn that is empty stays one: its number is a part of the client's own count of turns.
     if rest or not has_results:
         yield UserMessage(_message_content(rest, _content_param(blocks)))
@@ -185,18 +189,19 @@ def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:
     return FunctionCall(block.id, CalledFunction(to_name(block.name), arguments))
 
 
-def _last_mark(blocks: Sequence[Block]) -> CacheControl | None:
-    marks = (getattr(block, "cache_control", None) for block in reversed(blocks))
+def _last_mark(marked: Sequence[Block | UserPart]) -> CacheControl | None:
+    marks = (getattr(each, "cache_control", None) for each in reversed(marked))
     return next(filter(None, marks), None)
 
 
-def _marked_parts(blocks: Iterable[Numbered]) -> list[UserPart]:
+def _marked_parts(blocks: Iterable[Block]) -> list[UserPart]:
     """Return the content parts of the blocks; a block's mark is that of its last part."""
     found: list[UserPart] = []
-    for _, block in blocks:
+    for block in blocks:
         if parts := [*_parts_of(block)]:
             # A mark caches all before it, so a block's mark belongs behind its last part.
-            found += [*parts[:-1], replace(parts[-1], cache_control=_last_mark([block]))]
+            mark = _last_mark([parts[-1], block])
+            found += [*parts[:-1], replace(parts[-1], cache_control=mark)]
     return found
 
 
@@ -208,7 +213,7 @@ def _parts_of(block: Block) -> Iterator[UserPart]:
         case ImageBlock():
             yield block.source.part()
         case SearchResultBlock():
-            yield TextPart("\n".join([block.title, block.source, *(each.text for each in block.content)]))
+            yield from _search_result_parts(block)
         case DocumentBlock():
             yield from _document_parts(block)
         case ToolResultBlock() | ToolUseBlock() | ThinkingBlock() | RedactedThinkingBlock() | Dropped():
@@ -226,8 +231,18 @@ def _document_parts(block: DocumentBlock) -> Iterator[UserPart]:
         return
     yield from _text_parts("\n".join(filter(None, (block.title, block.context))))
     content = source.data if isinstance(source, TextDocument) else source.content
-    for inner in [TextBlock(content)] if isinstance(content, str) else content:
-        yield from _parts_of(inner)
+    yield from _marked_parts([TextBlock(content)] if isinstance(content, str) else content)
+
+
+def _search_result_parts(block: SearchResultBlock) -> Iterator[TextPart]:
+    """Yield all that a search has found as one text, which ends early only where there is a mark."""
+    lines = [block.title, block.source]
+    for text in block.content:
+        lines.append(text.text)
+        if text.cache_control is not None:
+            yield from _text_parts([TextBlock("\n".join(lines), text.cache_control)])
+            lines = []
+    yield from _text_parts("\n".join(lines))
 
 
 def _blocks_of(holder: Turn | ToolResultBlock) -> Sequence[Block]:

@@ -16,30 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.client import PubSub
 from redis.exceptions import RedisError, ResponseError
 
-from chatapi.delta_stream.errors import StreamUnavailable, in_time
+from chatapi.delta_stream import Signs, StreamUnavailable
 from chatapi.redis_client import connect_from_thread
+from chatapi.redis_stream.errors import in_time
 
 log = logging.getLogger(__name__)
 
 # How long the inbox of a dead web process lives; a living process renews it.
 INBOX_TTL_MS = 60_000
-
-
-class Signs(NamedTuple):
-    """The signs of life of some web processes, by their names."""
-
-    heard: set[str]
-    """Those whose key is there."""
-    connected: set[str]
-    unknown: frozenset[str] = frozenset()
-    """Those about which no server that knows them has answered."""
 
 
 async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:
@@ -54,11 +44,8 @@ async def signs(redis: AsyncRedis, prefix: str, names: Sequence[str]) -> Signs:
     return Signs(heard, {name for name, (_, count) in zip(names, listeners, strict=True) if count})
 
 
-class Presence:
-    """The signs of life of this web process, from a thread that a blocked event loop does not stop.
-
-    The thread also trims what has been read from the process's inbox, and renews the inbox.
-    """
+class RedisPresence:
+    """A `Presence`, whose thread also renews the inbox."""
 
     RENEW_S = 1.0
     TTL_MS = 3_000
@@ -75,12 +62,7 @@ class Presence:
         read_up_to: Callable[[], bytes],
         is_unknown: Callable[[], None],
     ) -> None:
-        """`read_up_to` returns the name of the inbox's entry that was read last. The thread calls
-        `is_unknown` when Redis did not know this process.
-
-        Redis may then have lost the inbox, too: `read_up_to` must return nothing until the reader has begun
-        again.
-        """
+        """`read_up_to` and `is_unknown`: see `DeltaStream.presence`."""
         self._url = url
         self._web, self._inbox, self._alive = (f"{prefix}{kind}:{name}" for kind in ("web", "inbox", "alive"))
         self._read_up_to = read_up_to
@@ -89,12 +71,10 @@ class Presence:
         self._begun: Future[None] = Future()
 
     async def start(self) -> None:
-        """Return when Redis knows this process; raises `StreamUnavailable` when Redis is not there."""
         threading.Thread(target=self._run, name="presence", daemon=True).start()
         await asyncio.wrap_future(self._begun)
 
     def stop(self) -> None:
-        """Renew nothing more, and disconnect."""
         self._stopping.set()
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""The generations of one Redis: one method for each thing that a process does with a stream."""
+"""The generations of one Redis, whose keys the package's docstring lists."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -9,24 +9,26 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from chatapi.delta_stream import presence, scripts
-from chatapi.delta_stream.entries import (
+from chatapi.delta_stream import (
+    RUN_TTL_MS,
     Batch,
+    Cancellation,
     Entry,
     Frame,
+    Job,
+    KeptRequest,
     LogEntry,
     Rest,
     Sealed,
-    batches_of,
-    deltas_behind,
-    frames_of,
-    last_seq_of,
+    Signs,
+    StreamLost,
+    StreamUnavailable,
 )
-from chatapi.delta_stream.errors import StreamLost, StreamUnavailable, in_time, redis_errors
-from chatapi.delta_stream.jobs import Cancellation, Job, KeptRequest
-from chatapi.delta_stream.presence import Presence, Signs
-from chatapi.delta_stream.scripts import RUN_TTL_MS
+from chatapi.delta_stream.entries import batches_of, deltas_behind, frames_of, last_seq_of
 from chatapi.redis_client import Command, DedicatedConnection
+from chatapi.redis_stream import scripts
+from chatapi.redis_stream.errors import in_time, redis_errors
+from chatapi.redis_stream.presence import RedisPresence, signs
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +39,6 @@ PAGE_ENTRIES = 256
 # catch up.
 INBOX_ENTRIES, MOST_INBOX_ENTRIES = 8, 32
 INBOX_BYTES = 64 << 10
-# The position before the first entry of an inbox.
-INBOX_BEGINNING = b"0"
 
 # How many generations are cancelled with one write, which takes a millisecond.
 CANCELLED_AT_ONCE = 64
@@ -47,16 +47,16 @@ CANCELLED_AT_ONCE = 64
 STORING_MS = 2_000
 
 
-class DeltaStream:
-    """One server of streams; `StreamServers` has them all.
+class RedisStream:
+    """A `DeltaStream`, whose methods are described there."""
 
-    Each method raises `StreamUnavailable` if it can't reach Redis.
-    """
-
-    def __init__(self, redis: Redis, prefix: str, *, ttl_ms: int) -> None:
-        """`ttl_ms`: how long a log outlives its generation's end, for clients that resume."""
+    def __init__(self, redis: Redis, prefix: str, *, url: str, ttl_ms: int) -> None:
+        """`url` of the same Redis, for the thread of `presence`. `ttl_ms`: how long a log outlives its
+        generation's end, for clients that resume.
+        """
         self._redis = redis
         self._prefix = prefix
+        self.url = url
         self._ttl_ms = ttl_ms
         # A connection each: a read that waits must not hold up what is published.
         connections = [DedicatedConnection(redis) for _ in range(4)]
@@ -77,16 +77,13 @@ class DeltaStream:
 
     # ---- the request
 
-    async def keep(self, requests: Sequence[KeptRequest], *, enqueueing: Command | None = None) -> None:
-        """Keep the requests. `enqueueing`: the command of a queue on the same server, which is sent behind
-        them in the same round trip.
-        """
-        commands = [command for each in requests for command in self._commands_of(each)]
+    async def keep(self, requests: Sequence[KeptRequest], *commands: Command) -> None:
+        """Keep the requests, then execute commands of a queue on the same server, in one round trip."""
+        keeping = [command for each in requests for command in self._commands_of(each)]
         with redis_errors():
-            await self._keeping.calls(commands if enqueueing is None else [*commands, enqueueing])
+            await self._keeping.calls([*keeping, *commands])
 
     async def keep_again(self, generation_id: UUID, job: Job) -> bool:
-        """Keep the job if Redis has none; return whether it had none."""
         (command,) = self._commands_of(KeptRequest(generation_id, job))
         async with in_time():
             kept = await cast(Any, self._redis).execute_command(*command, "NX")
@@ -101,7 +98,6 @@ class DeltaStream:
             yield "ZADD", f"{self._prefix}unstored", 0, id_hex
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
-        """Return each generation's job (None: Redis has lost it) and its cancellation, if any."""
         keys = [self.key(kind, generation_id.hex) for kind in ("job", "cancelled") for generation_id in ids]
         with redis_errors():
             found = await self._asking.call("MGET", *keys)
@@ -121,12 +117,10 @@ class DeltaStream:
     # ---- what later requests refer to
 
     async def state(self, generation_id: UUID) -> bytes | None:
-        """Return the generation's state, if there is one."""
         async with in_time():
             return cast(bytes | None, await self._redis.get(self.key("state", generation_id.hex)))
 
     async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
-        """Delete the generation's state, and its log if it has ended; it is not to be stored any more."""
         kinds = ("state", "log") if has_ended else ("state",)
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             pipe.zrem(f"{self._prefix}unstored", generation_id.hex)
@@ -136,20 +130,17 @@ class DeltaStream:
     # ---- responses that are to be stored in the database
 
     async def responses_to_store(self, limit: int) -> list[UUID]:
-        """Return responses that are to be stored, and leave them to this caller for `STORING_MS`."""
         async with in_time():
             found = await self._redis.eval(scripts.TO_STORE, 1, f"{self._prefix}unstored", limit, STORING_MS)
         return [UUID(id_hex.decode()) for id_hex in found]
 
     async def forget_to_store(self, generation_id: UUID) -> bool:
-        """Take the response off that list; return whether it was there: a deletion takes it off, too."""
         async with in_time():
             return bool(await self._redis.zrem(f"{self._prefix}unstored", generation_id.hex))
 
     # ---- deltas
 
     async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
-        """Write all entries in one round trip; return the generations that a newer fence refused."""
         frames: dict[str, list[bytes]] = {}
         for entry in entries:
             frames.setdefault(entry.inbox, []).append(entry.frame())
@@ -165,13 +156,12 @@ class DeltaStream:
         return {UUID(id_hex.decode()) for id_hex in refused}
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
-        """Return names and frames of the inbox's entries behind `after`; wait for the first."""
         key = self.key("inbox", name)
         # Few the next time, unless this read finds small ones: one that took too long must not be repeated.
         count, self._inbox_entries = self._inbox_entries, INBOX_ENTRIES
         with redis_errors():
             found = await self._reading.call(
-                "XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after
+                "XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after or b"0"
             )
         entries: list[tuple[bytes, tuple[bytes, bytes]]] = next(iter(found.values())) if found else []
         if entries:
@@ -180,17 +170,14 @@ class DeltaStream:
         return [(entry_name, frames_of(frames)) for entry_name, (_, frames) in entries]
 
     def presence(
-        self, url: str, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
-    ) -> Presence:
-        """Return the signs of life of the process that reads this inbox; see `Presence`."""
-        return Presence(url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
+        self, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
+    ) -> RedisPresence:
+        return RedisPresence(self.url, self._prefix, name, read_up_to=read_up_to, is_unknown=is_unknown)
 
     async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
-        """Return the signs of life of the processes that read these inboxes."""
-        return await presence.signs(self._redis, self._prefix, inboxes)
+        return await signs(self._redis, self._prefix, inboxes)
 
     async def seal(self, generation_id: UUID, fence: int) -> Sealed:
-        """Close the log for every older fence; return what it holds, which clients may have seen."""
         key = self.key("log", generation_id.hex)
         async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             # A seal that is repeated is refused by its name, and harmless.
@@ -208,9 +195,6 @@ class DeltaStream:
         return Sealed(found, is_whole=bool(held) and held[0].first_seq == 1)
 
     async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
-        """Return the deltas that the log holds after `after_seq`; raises `StreamLost` when some of
-        them are lost, or the log ends before `after_seq`.
-        """
         batches: list[Batch] = []
         # Backwards, because a reader usually lacks only the last ones.
         async for page in self._pages(generation_id, is_backwards=True):
@@ -218,25 +202,18 @@ class DeltaStream:
             if batches and batches[0].first_seq <= after_seq + 1:
                 break
         if (batches[-1].last_seq if batches else 0) < after_seq:
-            raise StreamLost("Redis has lost a part of the log")
+            raise StreamLost("a part of the log is lost")
         return deltas_behind(after_seq, batches)
 
     async def tail(
         self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = PAGE_ENTRIES
     ) -> tuple[bytes, Rest]:
-        """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
-        deltas up to `seq`.
-
-        Returns the name of the last entry read and the new deltas. Raises `StreamLost` when some are
-        lost.
-        """
         key, start = self.key("log", generation_id.hex), b"(" + after if after else b"-"
         async with in_time():
             entries = cast(list[LogEntry], await self._redis.xrange(key, start, "+", most_entries))
         return (entries[-1][0] if entries else after), deltas_behind(seq, batches_of(entries))
 
     async def last_seq(self, generation_id: UUID) -> int:
-        """Return the number of the last delta in the log; 0 when there is none."""
         async for page in self._pages(generation_id, is_backwards=True):
             if last_seq := last_seq_of(page[::-1]):
                 return last_seq
@@ -256,11 +233,9 @@ class DeltaStream:
             start = b"(" + page[-1][0] if len(page) == PAGE_ENTRIES else b""
 
     async def has_job(self, generation_id: UUID) -> bool:
-        """Return whether the terminal delta is still to be published: the same script deletes the job."""
         return await self._has("job", generation_id)
 
     async def has_log(self, generation_id: UUID) -> bool:
-        """Return whether any part of the log is still kept."""
         return await self._has("log", generation_id)
 
     async def _has(self, kind: str, generation_id: UUID) -> bool:
@@ -270,7 +245,6 @@ class DeltaStream:
     # ---- garbage collection
 
     async def lasting(self) -> AsyncIterator[set[UUID]]:
-        """Yield, page by page, the generations whose terminal delta was not published, or not yet."""
         cursor = None
         while cursor != b"0":
             async with in_time():
@@ -280,7 +254,6 @@ class DeltaStream:
             yield {UUID(id_hex.decode()) for id_hex in found}
 
     async def forget(self, after_ms: Mapping[UUID, int]) -> None:
-        """Delete the jobs of these generations, and their logs after that time unless they expire sooner."""
         async with in_time(), self._redis.pipeline(transaction=False) as pipe:
             for generation_id, log_ms in after_ms.items():
                 pipe.unlink(self.key("job", generation_id.hex))
@@ -291,11 +264,9 @@ class DeltaStream:
     # ---- cancellation
 
     async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
-        """Tell the worker that runs the generation, or will, to stop it."""
         await self.cancel_all([(generation_id, why)], ttl_ms=ttl_ms)
 
     async def cancel_all(self, cancellations: Sequence[tuple[UUID, Cancellation]], *, ttl_ms: int) -> None:
-        """Tell the workers that run these generations, or will, to stop them."""
         for start in range(0, len(cancellations), CANCELLED_AT_ONCE):
             async with in_time(), self._redis.pipeline(transaction=False) as pipe:
                 for generation_id, why in cancellations[start : start + CANCELLED_AT_ONCE]:
@@ -306,7 +277,6 @@ class DeltaStream:
                 await pipe.execute()
 
     async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
-        """Return those that are cancelled, for workers that the channel's message did not reach."""
         async with in_time():
             found = await self._redis.mget(
                 [self.key("cancelled", generation_id.hex) for generation_id in ids]
@@ -318,9 +288,7 @@ class DeltaStream:
         }
 
     async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
-        """Yield generations as they are cancelled, until the connection is lost."""
-        # The connection shows that this worker lives (`connected_workers`), because the kernel closes it when
-        # the process dies.
+        # The connection shows that this worker lives, because the kernel closes it when the process dies.
         with redis_errors():
             async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
                 await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
@@ -328,7 +296,6 @@ class DeltaStream:
                     yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
 
     async def connected_workers(self) -> set[str]:
-        """Return the names of all workers that listen for cancellations."""
         prefix = f"{self._prefix}worker:"
         async with in_time():
             channels = cast(list[bytes], await self._redis.pubsub_channels(f"{prefix}*"))

@@ -2,10 +2,8 @@
 
 import hashlib
 
-from chatapi.delta_stream.presence import INBOX_TTL_MS
-
-# How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
-RUN_TTL_MS = 26 * 3_600_000
+from chatapi.delta_stream import RUN_TTL_MS
+from chatapi.redis_stream.presence import INBOX_TTL_MS
 
 # ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
 # for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.

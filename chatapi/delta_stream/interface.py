@@ -1,0 +1,165 @@
+"""What a transport of delta streams does: all that its readers and writers know of it."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from chatapi.delta_stream.entries import Entry, Frame, Rest, Sealed
+from chatapi.delta_stream.jobs import Cancellation, Job, KeptRequest
+
+
+class Signs(NamedTuple):
+    """The signs of life of some web processes, by their names."""
+
+    heard: set[str]
+    """Those that have shown within the last seconds that they live."""
+    connected: set[str]
+    unknown: frozenset[str] = frozenset()
+    """Those about which no server that knows them has answered."""
+
+
+class Presence(Protocol):
+    """The signs of life of this web process on one server, from a thread that a blocked event loop does not
+    stop.
+
+    The thread also removes what has been read from the process's inbox.
+    """
+
+    async def start(self) -> None:
+        """Return when the server knows this process; raises `StreamUnavailable` when it is not there."""
+
+    def stop(self) -> None:
+        """Show nothing more, and disconnect."""
+
+
+class DeltaStream(Protocol):
+    """The generations of one server; `StreamServers` has all servers.
+
+    Each method raises `StreamUnavailable` if it can't reach the server.
+    """
+
+    async def is_answering(self) -> bool: ...
+
+    # ---- the request
+
+    async def keep(self, requests: Sequence[KeptRequest]) -> None:
+        """Keep the requests until their terminal deltas."""
+
+    async def keep_again(self, generation_id: UUID, job: Job) -> bool:
+        """Keep the job if there is none; return whether there was none."""
+        ...
+
+    async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:
+        """Return each generation's job (None: it is lost) and its cancellation, if any."""
+        ...
+
+    # ---- what later requests refer to
+
+    async def state(self, generation_id: UUID) -> bytes | None:
+        """Return the generation's state, if there is one."""
+        ...
+
+    async def delete(self, generation_id: UUID, *, has_ended: bool) -> None:
+        """Delete the generation's state, and its log if it has ended; it is not to be stored any more."""
+
+    # ---- responses that are to be stored in the database
+
+    async def responses_to_store(self, limit: int) -> list[UUID]:
+        """Return responses that are to be stored, and leave them to this caller for a moment."""
+        ...
+
+    async def forget_to_store(self, generation_id: UUID) -> bool:
+        """Take the response off that list; return whether it was there: a deletion takes it off, too."""
+        ...
+
+    # ---- deltas
+
+    async def publish(self, entries: Sequence[Entry]) -> set[UUID]:
+        """Write all entries in one round trip; return the generations that a newer fence refused."""
+        ...
+
+    async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
+        """Return names and frames of the inbox's entries behind `after` (empty: of all); wait for the
+        first.
+        """
+        ...
+
+    def presence(
+        self, name: str, *, read_up_to: Callable[[], bytes], is_unknown: Callable[[], None]
+    ) -> Presence:
+        """Return the signs of life of the process that reads this inbox.
+
+        `read_up_to` returns the name of the inbox's entry that was read last. The thread calls `is_unknown`
+        when the server did not know this process. It may then have lost the inbox, too: `read_up_to` must
+        return nothing until the reader has begun again.
+        """
+        ...
+
+    async def signs_of_life(self, inboxes: Sequence[str]) -> Signs:
+        """Return the signs of life of the processes that read these inboxes."""
+        ...
+
+    async def seal(self, generation_id: UUID, fence: int) -> Sealed:
+        """Close the log for every older fence; return what it holds, which clients may have seen."""
+        ...
+
+    async def replay(self, generation_id: UUID, after_seq: int = 0) -> Rest:
+        """Return the deltas that the log holds after `after_seq`; raises `StreamLost` when some of
+        them are lost, or the log ends before `after_seq`.
+        """
+        ...
+
+    async def tail(
+        self, generation_id: UUID, after: bytes, seq: int, *, most_entries: int = ...
+    ) -> tuple[bytes, Rest]:
+        """Read the log behind the entry named `after` (empty: from its start) for a reader that has the
+        deltas up to `seq`.
+
+        Returns the name of the last entry read and the new deltas. Raises `StreamLost` when some are
+        lost.
+        """
+        ...
+
+    async def last_seq(self, generation_id: UUID) -> int:
+        """Return the number of the last delta in the log; 0 when there is none."""
+        ...
+
+    async def has_job(self, generation_id: UUID) -> bool:
+        """Return whether the terminal delta is still to be published: the same step deletes the job."""
+        ...
+
+    async def has_log(self, generation_id: UUID) -> bool:
+        """Return whether any part of the log is still kept."""
+        ...
+
+    # ---- garbage collection
+
+    def lasting(self) -> AsyncIterator[set[UUID]]:
+        """Yield, page by page, the generations whose terminal delta was not published, or not yet."""
+        ...
+
+    async def forget(self, after_ms: Mapping[UUID, int]) -> None:
+        """Delete the jobs of these generations, and their logs after that time unless they expire sooner."""
+
+    # ---- cancellation
+
+    async def cancel(self, generation_id: UUID, why: Cancellation, *, ttl_ms: int) -> None:
+        """Tell the worker that runs the generation, or will, to stop it."""
+
+    async def cancel_all(self, cancellations: Sequence[tuple[UUID, Cancellation]], *, ttl_ms: int) -> None:
+        """Tell the workers that run these generations, or will, to stop them."""
+
+    async def cancelled_among(self, ids: Sequence[UUID]) -> dict[UUID, Cancellation]:
+        """Return those that are cancelled, for workers that no message has reached."""
+        ...
+
+    def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
+        """Yield generations as they are cancelled, until the connection is lost.
+
+        The connection shows that this worker lives (`connected_workers`).
+        """
+        ...
+
+    async def connected_workers(self) -> set[str]:
+        """Return the names of all workers that listen for cancellations."""
+        ...
