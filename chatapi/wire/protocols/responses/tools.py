@@ -91,6 +91,11 @@ class FlatFunctionChoice(_Tagged, frozen=True, tag="function"):
     name: ToolName
     namespace: ToolName | None = None
 
+    @property
+    def as_chat(self) -> chat.FunctionChoice:
+        """The choice as chat completions have it."""
+        return chat.FunctionChoice(chat.Named(flat_name(self.namespace, self.name)))
+
 
 class FlatCustomChoice(_Tagged, frozen=True, tag="custom"):
     """This custom tool must be called."""
@@ -98,19 +103,25 @@ class FlatCustomChoice(_Tagged, frozen=True, tag="custom"):
     name: ToolName
     namespace: ToolName | None = None
 
+    @property
+    def as_chat(self) -> chat.CustomChoice:
+        """The choice as chat completions have it."""
+        return chat.CustomChoice(chat.Named(flat_name(self.namespace, self.name)))
+
+
+ToolByName = FlatFunctionChoice | FlatCustomChoice
+
 
 class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     """Only these tools may be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[
-        list[FlatFunctionChoice | FlatCustomChoice], Meta(min_length=1, max_length=caps.MAX_TOOLS)
-    ]
+    tools: Annotated[list[ToolByName], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 
 
 # How Cursor and others write the choices that are words.
 _WORDS: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
-ToolChoice = Literal["none", "auto", "required"] | FlatFunctionChoice | FlatCustomChoice | FlatAllowedTools
+ToolChoice = Literal["none", "auto", "required"] | ToolByName | FlatAllowedTools
 
 
 def plain_choice(choice: object) -> object:
@@ -181,14 +192,12 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
     """Return the choice as chat completions have it. Raises `InvalidRequest` for a tool that is not there."""
     if isinstance(choice, str):
         return choice
-    names = {_named(tool) for tool in tools}
-    if isinstance(choice, FlatAllowedTools):
-        for index, each in enumerate(choice.tools):
-            _check(each, names, f"tool_choice.tools[{index}].name")
-        allowed = [msgspec.to_builtins(_chosen(each)) for each in choice.tools]
-        return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, allowed))
-    _check(choice, names, "tool_choice.name")
-    return _chosen(choice)
+    known = {tool.choice for tool in tools}
+    if not isinstance(choice, FlatAllowedTools):
+        return _chosen(choice, known, "tool_choice.name")
+    named = enumerate(choice.tools)
+    allowed = [_chosen(each, known, f"tool_choice.tools[{index}].name") for index, each in named]
+    return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, msgspec.to_builtins(allowed)))
 
 
 def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
@@ -212,22 +221,8 @@ def _custom(
     return chat.CustomTool(chat.CustomDefinition(name, description, format_))
 
 
-def _named(tool: chat.Tool) -> tuple[str, str]:
-    """Return the tool's kind and name."""
-    if isinstance(tool, chat.FunctionTool):
-        return "function", tool.function.name
-    return "custom", tool.custom.name
-
-
-def _check(choice: FlatFunctionChoice | FlatCustomChoice, names: set[tuple[str, str]], param: str) -> None:
-    kind = "function" if isinstance(choice, FlatFunctionChoice) else "custom"
-    name = flat_name(choice.namespace, choice.name)
-    if (kind, name) not in names:
-        raise InvalidRequest(f"Invalid value for '{param}': there is no tool '{name}'.", param)
-
-
-def _chosen(choice: FlatFunctionChoice | FlatCustomChoice) -> chat.FunctionChoice | chat.CustomChoice:
-    named = chat.Named(flat_name(choice.namespace, choice.name))
-    if isinstance(choice, FlatFunctionChoice):
-        return chat.FunctionChoice(named)
-    return chat.CustomChoice(named)
+def _chosen(choice: ToolByName, known: set[chat.ToolByName], param: str) -> chat.ToolByName:
+    chosen = choice.as_chat
+    if chosen not in known:
+        raise InvalidRequest(f"Invalid value for '{param}': there is no tool '{chosen.name}'.", param)
+    return chosen
