@@ -95,8 +95,6 @@ DROPPED = {
     *(f"input.{kind}.id" for kind in ID_PREFIXES),
     # The whole item is left out, and named in `x-chatapi-ignored`.
     "input.web_search_call.id",
-    # The response repeats it; a chat's tool has no place for what several have in common.
-    "tools.namespace.description",
     # Only the mark of the block around it is read.
     *(
         f"messages.user.content.{outer}{inner}.cache_control"

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from chatapi.wire import caps
 from chatapi.wire import parameters as chat
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, Violation
 from chatapi.wire.parameters import Description, ToolName
 
 # Between a namespace and a tool's name, where an upstream sees both as one name.
@@ -62,6 +63,21 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
     name: ToolName
     tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
     description: Description | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.described_tools[0].description or "") > caps.MAX_DESCRIPTION_CHARS:
+            allowed = f"with that of the first tool it may have {caps.MAX_DESCRIPTION_CHARS} characters"
+            raise Violation("description", allowed)
+
+    @property
+    def described_tools(self) -> list[FlatFunction | FlatCustomTool]:
+        """The tools. The first one's description says what all are about: a copy in each would be charged."""
+        if not self.description:
+            return self.tools
+        first, *others = self.tools
+        about = f"All tools whose names begin with '{self.name}{SEPARATOR}': {self.description}"
+        description = f"{about}\n\n{first.description}" if first.description else about
+        return [replace(first, description=description), *others]
 
 
 class WebSearch(_Tagged, frozen=True, tag="web_search"):
@@ -205,7 +221,7 @@ def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, st
     for index, tool in enumerate(tools):
         match tool:
             case Namespace():
-                for inner_index, inner in enumerate(tool.tools):
+                for inner_index, inner in enumerate(tool.described_tools):
                     yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
             case FlatFunction() | FlatCustomTool():
                 yield tool, tool.name, f"tools[{index}].name"
