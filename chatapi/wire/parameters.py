@@ -100,6 +100,11 @@ class FunctionTool(_Tagged, frozen=True, tag="function"):
 
     function: FunctionDefinition
 
+    @property
+    def choice(self) -> "FunctionChoice":
+        """The choice of this tool."""
+        return FunctionChoice(Named(self.function.name))
+
 
 class GrammarDefinition(_Plain, frozen=True):
     """A grammar."""
@@ -130,6 +135,11 @@ class CustomTool(_Tagged, frozen=True, tag="custom"):
     """A tool that takes text."""
 
     custom: CustomDefinition
+
+    @property
+    def choice(self) -> "CustomChoice":
+        """The choice of this tool."""
+        return CustomChoice(Named(self.custom.name))
 
     @property
     def as_function(self) -> FunctionTool:
@@ -185,11 +195,24 @@ class FunctionChoice(_Tagged, frozen=True, tag="function"):
 
     function: Named
 
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.function.name
+
 
 class CustomChoice(_Tagged, frozen=True, tag="custom"):
     """This custom tool must be called."""
 
     custom: Named
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.custom.name
+
+
+ToolByName = FunctionChoice | CustomChoice
 
 
 class AllowedTools(_Plain, frozen=True):
@@ -206,7 +229,7 @@ class AllowedToolsChoice(_Tagged, frozen=True, tag="allowed_tools"):
 
 
 FunctionCallChoice = Literal["none", "auto"] | Named
-ToolChoice = Literal["none", "auto", "required"] | FunctionChoice | CustomChoice | AllowedToolsChoice
+ToolChoice = Literal["none", "auto", "required"] | ToolByName | AllowedToolsChoice
 Tools = Annotated[list[Tool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 Functions = Annotated[list[FunctionDefinition], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 

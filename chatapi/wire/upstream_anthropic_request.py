@@ -56,6 +56,11 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "n": lambda count: (count or 1) > 1,
 }
 check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
+# The same for the members of an assistant's message.
+_WRITTEN_MEMBERS: Final = frozenset({"content", "refusal", "tool_calls", "thoughts", "cache_control"})
+_LEFT_OUT_MEMBERS: Final = frozenset({"name", "reasoning_content"})
+_REFUSED_MEMBERS: Final = ("function_call", "audio")
+check_fields(AssistantMessage, _WRITTEN_MEMBERS, _LEFT_OUT_MEMBERS, _REFUSED_MEMBERS)
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")
@@ -154,12 +159,15 @@ def _message_blocks(message: Message, marks: bool) -> Iterator[dict[str, Any]]:
 
 def _assistant_blocks(message: AssistantMessage, marks: bool) -> Iterator[dict[str, Any]]:
     """Yield the blocks of a turn; thoughts that Anthropic has not signed would be refused."""
+    if any(getattr(message, name) for name in _REFUSED_MEMBERS):
+        raise unsupported("messages")
     for thought in message.thoughts or ():
         if thought.data:
             yield {"type": "redacted_thinking", "data": thought.data}
         elif thought.signature:
             yield {"type": "thinking", "thinking": thought.thinking, "signature": thought.signature}
     yield from _content_blocks(message.content or "", marks)
+    yield from _content_blocks(message.refusal or "", marks)
     for call in message.tool_calls or ():
         yield _call(call)
 

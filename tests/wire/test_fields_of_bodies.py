@@ -94,8 +94,6 @@ DROPPED = {
     *(f"input.{kind}.id" for kind in ID_PREFIXES),
     # The whole item is left out, and named in `x-chatapi-ignored`.
     "input.web_search_call.id",
-    # The response repeats it; a chat's tool has no place for what several have in common.
-    "tools.namespace.description",
 }
 
 

@@ -24,6 +24,7 @@ CHAT_FUNCTION = {
     "type": "function",
     "function": {"name": "f", "parameters": {"type": "object"}, "strict": True},
 }
+SPACE = {"type": "namespace", "name": "town", "description": "Of Paris."}
 
 
 def request(protocol: str, **members: Any) -> GenerationRequest:
@@ -295,6 +296,19 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == "town__f"
 
 
+@pytest.mark.parametrize("first", [FUNCTION, {"type": "custom", "name": "f"}])
+@pytest.mark.parametrize(("own", "rest"), [({}, ""), ({"description": "Plots."}, "\n\nPlots.")])
+def test_the_first_tool_of_a_namespace_says_what_all_are_about(
+    first: dict[str, Any], own: dict[str, str], rest: str
+) -> None:
+    space = SPACE | {"tools": [first | own, FUNCTION | {"name": "g"}]}
+    offered, second = sent("responses", "custom_tools", input="hi", tools=[space])["tools"]
+    about = "All tools whose names begin with 'town__': Of Paris."
+    assert offered[first["type"]]["description"] == about + rest
+    # Each copy of it would be charged.
+    assert second["function"] == CHAT_FUNCTION["function"] | {"name": "town__g"}
+
+
 def test_a_search_that_agents_always_offer_is_left_out_and_named() -> None:
     offered = [FUNCTION, {"type": "web_search", "external_web_access": False}]
     assert request("responses", input="hi", tools=offered).ignored == ("tools[1]",)
@@ -456,6 +470,10 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
         (
             {"tools": [{"type": "namespace", "name": "n" * 60, "tools": [FUNCTION | {"name": "f" * 9}]}]},
             "tools[0].tools[0].name",
+        ),
+        (
+            {"tools": [SPACE | {"description": "d" * caps.MAX_DESCRIPTION_CHARS, "tools": [FUNCTION]}]},
+            "tools[0].description",
         ),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name"),
         ({"tools": [FUNCTION, FUNCTION | {"type": "custom"}]}, "tools[1].name"),

@@ -268,6 +268,14 @@ def test_a_parameter_is_anthropics(openais: dict[str, Any], members: dict[str, A
     }
 
 
+@pytest.mark.parametrize(("said", "texts"), [({}, ["No."]), ({"content": "a"}, ["a", "No."])])
+def test_an_earlier_refusal_is_text(said: dict[str, str], texts: list[str]) -> None:
+    (turn,) = messages_body(chat(messages=[{"role": "assistant", "refusal": "No."} | said]), **OPTIONS)[
+        "messages"
+    ]
+    assert [block["text"] for block in turn["content"]] == texts
+
+
 def test_a_thinking_budget_is_not_sent_twice() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2_000}
     asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
@@ -285,6 +293,10 @@ def test_a_thinking_budget_is_not_sent_twice() -> None:
         (
             chat(messages=[{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}]),
             "messages",
+        ),
+        *(
+            (chat(messages=[{"role": "assistant", "content": "a"} | member]), "messages")
+            for member in ({"function_call": {"name": "f", "arguments": "{}"}}, {"audio": {"id": "a"}})
         ),
     ],
 )

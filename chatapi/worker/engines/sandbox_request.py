@@ -176,6 +176,6 @@ def _chosen(offered: list[ToolToCall], choice: object) -> tuple[list[ToolToCall]
             names = [member.get("name") for member in members if isinstance(member, dict)]
             chosen = [tool for tool in offered if tool.name in names]
             return chosen or offered, allowed.mode == "required"
-        case FunctionChoice(function=named) | CustomChoice(custom=named) | (Named() as named):
-            return [tool for tool in offered if tool.name == named.name], True
+        case FunctionChoice() | CustomChoice() | Named():
+            return [tool for tool in offered if tool.name == choice.name], True
     return offered, choice == "required"

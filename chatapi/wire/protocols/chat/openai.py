@@ -6,7 +6,7 @@ failure in mid-stream is an error frame and `[DONE]`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, assert_never, get_args
 
 import msgspec
 
@@ -24,6 +24,7 @@ from chatapi.wire.deltas import (
     Text,
     TokenLogprob,
     ToolCall,
+    ToolKind,
     Usage,
     Vector,
 )
@@ -308,13 +309,24 @@ def whole_calls(choice: Choice) -> dict[str, Any]:
     calls = [call for _, call in sorted(choice.tool_calls.items())]
     # The deprecated `functions` allow one call, outside the list of tool calls.
     if calls and calls[0].kind == "function_call":
-        return {"function_call": {"name": calls[0].name, "arguments": calls[0].arguments}}
+        return {"function_call": _payload(calls[0].kind, calls[0].name, calls[0].arguments)}
     return {"tool_calls": [_whole_tool_call(call) for call in calls]} if calls else {}
 
 
 def _whole_tool_call(call: CollectedToolCall) -> dict[str, Any]:
-    payload = {"name": call.name, "arguments" if call.kind == "function" else "input": call.arguments}
-    return {"id": call.id, "type": call.kind, call.kind: payload}
+    return {"id": call.id, "type": call.kind, call.kind: _payload(call.kind, call.name, call.arguments)}
+
+
+def _payload(kind: ToolKind, name: str | None, text: str) -> dict[str, str]:
+    """Return what is called, and with which text; only the first piece of a call has the name."""
+    named = {} if name is None else {"name": name}
+    match kind:
+        case "function" | "function_call":
+            return named | {"arguments": text}
+        case "custom":
+            return named | {"input": text}
+        case _:
+            assert_never(kind)
 
 
 def _whole_audio(audio: CollectedAudio) -> dict[str, Any]:
@@ -328,8 +340,7 @@ def _whole_audio(audio: CollectedAudio) -> dict[str, Any]:
 
 def _called(delta: ToolCall) -> dict[str, Any]:
     """Return the members of a chunk's delta that hold a piece of a call."""
-    payload = {} if delta.name is None else {"name": delta.name}
-    payload["input" if delta.kind == "custom" else "arguments"] = delta.arguments
+    payload = _payload(delta.kind, delta.name, delta.arguments)
     if delta.kind == "function_call":
         return {"function_call": payload}
     # Only the first piece of a call has them; SDKs would append a repeated id.

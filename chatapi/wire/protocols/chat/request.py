@@ -1,5 +1,6 @@
 """The body of `POST /v1/chat/completions` (OpenAI's API reference, "Create chat completion")."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -9,7 +10,7 @@ from chatapi.wire import caps, parameters, request_body
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import Violation
 from chatapi.wire.messages import Message
-from chatapi.wire.parameters import CustomChoice, CustomTool, FunctionChoice, FunctionTool, Named
+from chatapi.wire.parameters import Named, ToolByName
 from chatapi.wire.prompts import Messages
 
 NAME: Final = "chat.completions"
@@ -93,18 +94,14 @@ class ChatRequest(SharedParameters, frozen=True, tag="chat", kw_only=True):
         if self.tool_choice not in (None, "none", "auto"):
             self._check_tool_choice()
         if isinstance(self.function_call, Named):
-            functions = {function.name for function in self.functions or ()}
-            _check_name("function_call", self.function_call.name, functions)
+            functions = {Named(function.name) for function in self.functions or ()}
+            _check_known("function_call", self.function_call, functions)
 
     def _check_tool_choice(self) -> None:
         if self.tools is None:
             raise Violation("tool_choice", "it is only allowed when tools are specified")
-        if isinstance(self.tool_choice, FunctionChoice):
-            functions = {tool.function.name for tool in self.tools if isinstance(tool, FunctionTool)}
-            _check_name("tool_choice", self.tool_choice.function.name, functions)
-        if isinstance(self.tool_choice, CustomChoice):
-            customs = {tool.custom.name for tool in self.tools if isinstance(tool, CustomTool)}
-            _check_name("tool_choice", self.tool_choice.custom.name, customs)
+        if isinstance(self.tool_choice, ToolByName):
+            _check_known("tool_choice", self.tool_choice, {tool.choice for tool in self.tools})
 
     def generation_request(self, *, is_ticket: bool = False) -> GenerationRequest:
         """Return what this body asks for."""
@@ -120,6 +117,6 @@ def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = Fa
     return sent.generation_request(is_ticket=is_ticket)
 
 
-def _check_name(param: str, name: str, names: set[str]) -> None:
-    if name not in names:
-        raise Violation(param, f"there is no tool '{name}'")
+def _check_known(param: str, choice: ToolByName | Named, known: Collection[object]) -> None:
+    if choice not in known:
+        raise Violation(param, f"there is no tool '{choice.name}'")

@@ -121,6 +121,12 @@ class FunctionCallItem(_Item, frozen=True, tag="function_call", kw_only=True):
     arguments: str
     namespace: ToolName | None = None
 
+    @property
+    def as_chat(self) -> FunctionCall:
+        """The call as chat completions have it."""
+        called = CalledFunction(flat_name(self.namespace, self.name), self.arguments)
+        return FunctionCall(self.call_id, called)
+
 
 class FunctionCallOutput(_Item, frozen=True, tag="function_call_output", kw_only=True):
     """What a function answered."""
@@ -138,6 +144,12 @@ class CustomToolCall(_Item, frozen=True, tag="custom_tool_call", kw_only=True):
     name: CalledName
     input: str
     namespace: ToolName | None = None
+
+    @property
+    def as_chat(self) -> CustomCall:
+        """The call as chat completions have it."""
+        called = CalledCustomTool(flat_name(self.namespace, self.name), self.input)
+        return CustomCall(self.call_id, called)
 
 
 class CustomToolCallOutput(_Item, frozen=True, tag="custom_tool_call_output", kw_only=True):
@@ -252,7 +264,10 @@ class Conversation:
             case MessageItem(role="assistant"):
                 self._add_answer(item, path)
             case FunctionCallItem() | CustomToolCall():
-                self._add_call(item, path)
+                self._call_ids.add(item.call_id)
+                if len(self._turn.calls) == caps.MAX_TOOL_CALLS:
+                    raise _invalid(path, f"expected at most {caps.MAX_TOOL_CALLS} calls in a row")
+                self._turn.calls.append(item.as_chat)
             case ReasoningItem():
                 self._turn.reasoning += [item.text] if item.text else []
             case FunctionCallOutput() | CustomToolCallOutput():
@@ -296,21 +311,10 @@ class Conversation:
         if texts or not item.content:
             self._turn.texts.append("".join(texts))
 
-    def _add_call(self, item: Call, path: str) -> None:
-        self._call_ids.add(item.call_id)
-        if len(self._turn.calls) == caps.MAX_TOOL_CALLS:
-            raise _invalid(path, f"expected at most {caps.MAX_TOOL_CALLS} calls in a row")
-        name = flat_name(item.namespace, item.name)
-        if isinstance(item, FunctionCallItem):
-            called = CalledFunction(name, item.arguments)
-            self._turn.calls.append(FunctionCall(item.call_id, called))
-        else:
-            self._turn.calls.append(CustomCall(item.call_id, CalledCustomTool(name, item.input)))
-
     def _add_output(self, item: Output, path: str) -> None:
         if item.call_id not in self._call_ids:
-            kind = "function call" if isinstance(item, FunctionCallOutput) else "custom tool call"
-            message = f"No tool call found for {kind} output with call_id {item.call_id}."
+            kind = str(item.__struct_config__.tag).replace("_", " ")
+            message = f"No tool call found for {kind} with call_id {item.call_id}."
             raise InvalidRequest(message, f"{path}.call_id")
         if isinstance(item.output, str):
             self.messages.append(ToolMessage(item.output, item.call_id))

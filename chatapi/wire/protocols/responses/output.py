@@ -4,12 +4,13 @@ An item is kept whole until its end, because its last events repeat all of it.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 
-from chatapi.wire.deltas import TokenLogprob, ToolCall
+from chatapi.wire.deltas import TokenLogprob, ToolCall, ToolKind
 from chatapi.wire.json_guard import as_object
+from chatapi.wire.protocols.responses.items import Call, CustomToolCall, FunctionCallItem
 
 # An event's type, and its members but for `type` and `sequence_number`.
 Event = tuple[str, dict[str, Any]]
@@ -42,6 +43,35 @@ _FORMS: Final[dict[PartKind, _Form]] = {
         "response.reasoning_summary_text", "response.reasoning_summary_part", "summary_index", "text"
     ),
 }
+
+
+class CallForm(NamedTuple):
+    """How a kind of call is an item of the output."""
+
+    item: type[Call]
+    """The item that clients send back, which has the same type, and the prefix of its ids."""
+    events: str
+    member: str
+    """The member that holds the whole text."""
+    is_json: bool
+    """Whether the text is a JSON object, and whole with it; free text has no such end."""
+    repeats_name: bool
+    """Whether the event that ends the text has the tool's name, too."""
+
+
+_FUNCTION: Final = CallForm(
+    FunctionCallItem, "response.function_call_arguments", "arguments", is_json=True, repeats_name=True
+)
+CALL_FORMS: Final[dict[ToolKind, CallForm]] = {
+    "function": _FUNCTION,
+    "custom": CallForm(
+        CustomToolCall, "response.custom_tool_call_input", "input", is_json=False, repeats_name=False
+    ),
+    # An upstream may answer so, though no request of this protocol has the deprecated `functions`.
+    "function_call": _FUNCTION,
+}
+assert CALL_FORMS.keys() == {*get_args(ToolKind)}, "a kind of call has no form"
+assert {form.item for form in CALL_FORMS.values()} == {*get_args(Call)}, "an item is the call of no kind"
 
 
 class _Text:
@@ -185,7 +215,7 @@ class Spoken(OutputItem):
 
 
 class OutputCall(OutputItem):
-    """A call of a function or of a custom tool."""
+    """A call of a tool."""
 
     def __init__(
         self, id: str, index: int, call_id: str, first: ToolCall, namespace: tuple[str, str] | None
@@ -194,13 +224,10 @@ class OutputCall(OutputItem):
         super().__init__(id, index)
         self.call_index = first.call_index
         self._call_id = call_id
-        self._is_custom = first.kind == "custom"
+        self._form = CALL_FORMS[first.kind]
         self._name = namespace[1] if namespace else first.name or ""
         self._namespace = namespace[0] if namespace else None
         self._text = _Text()
-        self._events = (
-            "response.custom_tool_call_input" if self._is_custom else "response.function_call_arguments"
-        )
 
     @property
     def arguments(self) -> str:
@@ -208,24 +235,21 @@ class OutputCall(OutputItem):
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing can follow: the arguments are a JSON object. Free text has no such end."""
-        return not self._is_custom and as_object(self.arguments) is not None
+        """Whether nothing can follow."""
+        return self._form.is_json and as_object(self.arguments) is not None
 
     def body(self, *, is_event: bool = False) -> dict[str, Any]:
-        body = {"id": self.id, "type": "custom_tool_call" if self._is_custom else "function_call"}
-        body |= {"status": self.status, "call_id": self._call_id, "name": self._name}
-        body |= {"input" if self._is_custom else "arguments": self.arguments}
+        body = {"id": self.id, "type": self._form.item.__struct_config__.tag, "status": self.status}
+        body |= {"call_id": self._call_id, "name": self._name, self._form.member: self.arguments}
         return body if self._namespace is None else body | {"namespace": self._namespace}
 
     def add(self, arguments: str) -> Event:
         self._text.add(arguments)
-        return f"{self._events}.delta", self.place | {"delta": arguments}
+        return f"{self._form.events}.delta", self.place | {"delta": arguments}
 
     def contents_end(self) -> Iterator[Event]:
-        if self._is_custom:
-            yield f"{self._events}.done", self.place | {"input": self.arguments}
-        else:
-            yield f"{self._events}.done", self.place | {"name": self._name, "arguments": self.arguments}
+        name = {"name": self._name} if self._form.repeats_name else {}
+        yield f"{self._form.events}.done", self.place | name | {self._form.member: self.arguments}
 
 
 def _logprob(of: TokenLogprob) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from chatapi.wire import caps, parameters, request_body
-from chatapi.wire.generation_request import GenerationRequest
+from chatapi.wire.generation_request import GenerationRequest, check_fields
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences, Violation
 from chatapi.wire.messages import Id, SystemMessage
 from chatapi.wire.prompts import Messages
@@ -312,6 +312,14 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             if name in sent and len(_to_json(sent[name])) > caps.MAX_ECHO_BYTES:
                 sent[name] = DEFAULTS[name]
         return _to_json(DEFAULTS | sent).decode()
+
+
+# `Response.object` tells what became of the first three; the others are no members of a response here.
+_NOT_REPEATED: Final = frozenset(
+    {"model", "store", "service_tier", "input", "models", "stream", "stream_options", "include", "moderation"}
+    | {"prompt_cache_options", "prompt_cache_retention", "resolved", "extras", "ignored", *_UNSUPPORTED}
+)
+check_fields(ResponsesRequest, DEFAULTS, _NOT_REPEATED)
 
 
 def parse(body: bytes, default_model: str | None = None, *, is_ticket: bool = False) -> GenerationRequest:

@@ -28,7 +28,15 @@ from chatapi.wire.deltas import (
 )
 from chatapi.wire.protocols.protocol import Answer
 from chatapi.wire.protocols.responses.items import ID_PREFIXES
-from chatapi.wire.protocols.responses.output import Event, OutputCall, OutputItem, PartKind, Spoken, Status
+from chatapi.wire.protocols.responses.output import (
+    CALL_FORMS,
+    Event,
+    OutputCall,
+    OutputItem,
+    PartKind,
+    Spoken,
+    Status,
+)
 
 ID_PREFIX: Final = "resp_"
 # The members of a response object that repeat the request, as they are if nothing was sent.
@@ -275,8 +283,8 @@ class Response:
             call_id = self._item_id("call")
         self._call_ids.add(call_id)
         namespace = self._context.get("namespaces", {}).get(first.name)
-        item_type = "custom_tool_call" if first.kind == "custom" else "function_call"
-        return OutputCall(self._item_id(ID_PREFIXES[item_type]), index, call_id, first, namespace)
+        id_prefix = CALL_FORMS[first.kind].item.id_prefix
+        return OutputCall(self._item_id(id_prefix), index, call_id, first, namespace)
 
     # ---- items and parts
 

@@ -5,10 +5,11 @@ from typing import Annotated, Any, Final, Literal, assert_never
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from chatapi.wire import caps
 from chatapi.wire import parameters as chat
-from chatapi.wire.invalid_request import InvalidRequest
+from chatapi.wire.invalid_request import InvalidRequest, Violation
 from chatapi.wire.parameters import Description, ToolName
 
 # Between a namespace and a tool's name, where an upstream sees both as one name.
@@ -63,6 +64,21 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
     tools: Annotated[list[FlatFunction | FlatCustomTool], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
     description: Description | None = None
 
+    def __post_init__(self) -> None:
+        if len(self.described_tools[0].description or "") > caps.MAX_DESCRIPTION_CHARS:
+            allowed = f"with that of the first tool it may have {caps.MAX_DESCRIPTION_CHARS} characters"
+            raise Violation("description", allowed)
+
+    @property
+    def described_tools(self) -> list[FlatFunction | FlatCustomTool]:
+        """The tools. The first one's description says what all are about: a copy in each would be charged."""
+        if not self.description:
+            return self.tools
+        first, *others = self.tools
+        about = f"All tools whose names begin with '{self.name}{SEPARATOR}': {self.description}"
+        description = f"{about}\n\n{first.description}" if first.description else about
+        return [replace(first, description=description), *others]
+
 
 class WebSearch(_Tagged, frozen=True, tag="web_search"):
     """OpenAI's own search. Coding agents offer it in every request, so it is left out instead of refused."""
@@ -91,6 +107,11 @@ class FlatFunctionChoice(_Tagged, frozen=True, tag="function"):
     name: ToolName
     namespace: ToolName | None = None
 
+    @property
+    def as_chat(self) -> chat.FunctionChoice:
+        """The choice as chat completions have it."""
+        return chat.FunctionChoice(chat.Named(flat_name(self.namespace, self.name)))
+
 
 class FlatCustomChoice(_Tagged, frozen=True, tag="custom"):
     """This custom tool must be called."""
@@ -98,19 +119,25 @@ class FlatCustomChoice(_Tagged, frozen=True, tag="custom"):
     name: ToolName
     namespace: ToolName | None = None
 
+    @property
+    def as_chat(self) -> chat.CustomChoice:
+        """The choice as chat completions have it."""
+        return chat.CustomChoice(chat.Named(flat_name(self.namespace, self.name)))
+
+
+ToolByName = FlatFunctionChoice | FlatCustomChoice
+
 
 class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     """Only these tools may be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[
-        list[FlatFunctionChoice | FlatCustomChoice], Meta(min_length=1, max_length=caps.MAX_TOOLS)
-    ]
+    tools: Annotated[list[ToolByName], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 
 
 # How Cursor and others write the choices that are words.
 _WORDS: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
-ToolChoice = Literal["none", "auto", "required"] | FlatFunctionChoice | FlatCustomChoice | FlatAllowedTools
+ToolChoice = Literal["none", "auto", "required"] | ToolByName | FlatAllowedTools
 
 
 def plain_choice(choice: object) -> object:
@@ -181,14 +208,12 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
     """Return the choice as chat completions have it. Raises `InvalidRequest` for a tool that is not there."""
     if isinstance(choice, str):
         return choice
-    names = {_named(tool) for tool in tools}
-    if isinstance(choice, FlatAllowedTools):
-        for index, each in enumerate(choice.tools):
-            _check(each, names, f"tool_choice.tools[{index}].name")
-        allowed = [msgspec.to_builtins(_chosen(each)) for each in choice.tools]
-        return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, allowed))
-    _check(choice, names, "tool_choice.name")
-    return _chosen(choice)
+    known = {tool.choice for tool in tools}
+    if not isinstance(choice, FlatAllowedTools):
+        return _chosen(choice, known, "tool_choice.name")
+    named = enumerate(choice.tools)
+    allowed = [_chosen(each, known, f"tool_choice.tools[{index}].name") for index, each in named]
+    return chat.AllowedToolsChoice(chat.AllowedTools(choice.mode, msgspec.to_builtins(allowed)))
 
 
 def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
@@ -196,7 +221,7 @@ def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, st
     for index, tool in enumerate(tools):
         match tool:
             case Namespace():
-                for inner_index, inner in enumerate(tool.tools):
+                for inner_index, inner in enumerate(tool.described_tools):
                     yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
             case FlatFunction() | FlatCustomTool():
                 yield tool, tool.name, f"tools[{index}].name"
@@ -212,22 +237,8 @@ def _custom(
     return chat.CustomTool(chat.CustomDefinition(name, description, format_))
 
 
-def _named(tool: chat.Tool) -> tuple[str, str]:
-    """Return the tool's kind and name."""
-    if isinstance(tool, chat.FunctionTool):
-        return "function", tool.function.name
-    return "custom", tool.custom.name
-
-
-def _check(choice: FlatFunctionChoice | FlatCustomChoice, names: set[tuple[str, str]], param: str) -> None:
-    kind = "function" if isinstance(choice, FlatFunctionChoice) else "custom"
-    name = flat_name(choice.namespace, choice.name)
-    if (kind, name) not in names:
-        raise InvalidRequest(f"Invalid value for '{param}': there is no tool '{name}'.", param)
-
-
-def _chosen(choice: FlatFunctionChoice | FlatCustomChoice) -> chat.FunctionChoice | chat.CustomChoice:
-    named = chat.Named(flat_name(choice.namespace, choice.name))
-    if isinstance(choice, FlatFunctionChoice):
-        return chat.FunctionChoice(named)
-    return chat.CustomChoice(named)
+def _chosen(choice: ToolByName, known: set[chat.ToolByName], param: str) -> chat.ToolByName:
+    chosen = choice.as_chat
+    if chosen not in known:
+        raise InvalidRequest(f"Invalid value for '{param}': there is no tool '{chosen.name}'.", param)
+    return chosen
