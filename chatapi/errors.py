@@ -21,6 +21,7 @@ from accounts.limits import duration
 from chatapi.wire.deltas import Failed
 from chatapi.wire.dialects import DIALECTS, UnknownDialect
 from chatapi.wire.invalid_request import InvalidRequest
+from usage.budget_words import words
 from usage.errors import AlreadyAdmitted, BudgetExceeded, DatabaseUnavailable, NotPriced
 from usage.pricing import to_usd
 
@@ -208,21 +209,12 @@ def unsupported_content_coding(coding: str) -> APIError:
     return APIError(Failed(message, INVALID, "unsupported_media_type", "Content-Encoding", 415))
 
 
-_HOLDERS = {
-    "organization": "Your organization's",
-    "project": "Your project's",
-    "key": "Your API key's",
-    "end_user": "The end user's",
-}
-
-
 def _budget_exceeded(error: BudgetExceeded) -> Failed:
     if error.is_credit:
         money, lacks = "Your organization's prepaid credit", "does not cover"
     else:
-        # Here and where budgets have other words, all of a key is unpacked: another part must be said, too.
-        scope, _, period, _ = error.budget
-        money = f"{_HOLDERS[scope]} budget" + ("" if period == "ever" else f" of this {period}")
+        said = words(error.budget)
+        money = f"{said.holder} budget" + (f" of {said.current}" if error.budget.resets_on else "")
         lacks = "has no room for"
     if error.is_in_flight:
         # 429 instead of 402: SDKs retry it, and there may be room when the others have ended.

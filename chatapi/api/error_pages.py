@@ -6,6 +6,7 @@ import sys
 from functools import cache
 
 from django.conf import settings
+from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
 
@@ -32,7 +33,8 @@ log = logging.getLogger(__name__)
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer 400, for example to a host that is not allowed or a form that is too large."""
     failure = Failed("The server can't accept this request.", INVALID, "bad_request", status=400)
-    return _answer(request, APIError(failure))
+    # The text of a `BadRequest` is for the person; those of other errors may repeat what was sent.
+    return _answer(request, APIError(failure), str(exception) if type(exception) is BadRequest else "")
 
 
 def permission_denied(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -75,13 +77,12 @@ def server_error(request: HttpRequest) -> HttpResponse:
     return _answer(request, errors.internal_error())
 
 
-def _answer(request: HttpRequest, error: APIError) -> HttpResponse:
+def _answer(request: HttpRequest, error: APIError, said: str = "") -> HttpResponse:
     if is_client_route(request.path_info) or request.content_type == "application/json":
         return envelope(request, error)
     status = error.failure.status
     title, sentence = _PAGES[status]
     template = "console/error.html" if is_console_page(request.path_info) else "chatapi/error.html"
     # Without the request: a context processor may need the part of it that failed.
-    return HttpResponse(
-        render_to_string(template, {"status": status, "title": title, "sentence": sentence}), status=status
-    )
+    context = {"status": status, "title": title, "sentence": said or sentence}
+    return HttpResponse(render_to_string(template, context), status=status)

@@ -9,9 +9,9 @@ from accounts import access
 from accounts.models import APIKey, Project
 from accounts.pages.admin_mixins import ConstrainedForm
 from chatapi.console.tenancy import Console
+from usage.budget_words import EACH_PERIOD
 from usage.models import BudgetLimit, Scope
 from usage.models.budget_keys import LimitKey
-from usage.pages.budget_lines import PERIODS
 from usage.pages.filters import is_id
 from usage.pages.forms import SOFT, USDField, check_is_new, check_some_limit
 
@@ -77,7 +77,7 @@ class OwnerForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at ru
 class BudgetForm(OwnerForm, ConstrainedForm):
     """A new limit of spending."""
 
-    period = forms.ChoiceField(choices=list(PERIODS.items()))
+    period = forms.ChoiceField(choices=list(EACH_PERIOD.items()))
     limit_nanodollars = _limit_field()
     soft_limit_nanodollars = _soft_limit_field()
 

@@ -13,6 +13,7 @@ from chatapi.console.budget_forms import AmountsForm, BudgetForm, key_of
 from chatapi.console.tenancy import MAX_CHOICES, Console, page, render
 from usage.insights.limit_list import LimitUse, limit_use, limits_page, unlimited, uses
 from usage.models import BudgetLimit, Period, Scope
+from usage.models.budget_keys import LimitKey
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
 from usage.pages.filters import is_id
 
@@ -56,7 +57,7 @@ def _unlimited(console: Console) -> list[LimitUse]:
     found.sort(key=lambda each: each[2])
     if not console.project and unlimited(Scope.ORGANIZATION, [organization.pk]):
         found.insert(0, (Scope.ORGANIZATION, organization.pk, organization.name))
-    free = [BudgetLimit(scope=scope, scope_id=row_id, period=Period.MONTH) for scope, row_id, _ in found]
+    free = [BudgetLimit.new(LimitKey(scope, row_id, Period.MONTH)) for scope, row_id, _ in found]
     for row, (_, _, name) in zip(free, found, strict=True):
         # The name that `owner_name` would otherwise read, one by one.
         row.__dict__["subject_name"] = name

@@ -11,8 +11,9 @@ from accounts.models import APIKey, KeyScope, Project, RateLimit
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console
 from chatapi.wire.dialects import DIALECTS
+from usage.budget_words import EACH_PERIOD
 from usage.models import BudgetLimit, Scope
-from usage.pages.budget_lines import PERIODS
+from usage.models.budget_keys import LimitKey
 from usage.pages.forms import USDField
 
 # Only admin keys can use these, which the admin makes.
@@ -79,7 +80,7 @@ class NewKeyForm(KeyForm):
     requests_per_minute = forms.IntegerField(min_value=0, max_value=2**31 - 1, required=False)
     tokens_per_minute = forms.IntegerField(min_value=0, max_value=2**53, required=False)
     budget = USDField(label="Budget in USD", widget=forms.TextInput, required=False)
-    period = forms.ChoiceField(label="Budget is for", choices=list(PERIODS.items()), required=False)
+    period = forms.ChoiceField(label="Budget is for", choices=list(EACH_PERIOD.items()), required=False)
 
     class Meta(KeyForm.Meta):
         fields = ["project", *KeyForm.Meta.fields]
@@ -117,10 +118,6 @@ class NewKeyForm(KeyForm):
             secret = keys.issue(self.instance)
             numbers = {name: data.get(name) for name in self.limits}
             RateLimit(api_key=self.instance, **numbers).save_or_delete()
-            BudgetLimit(
-                scope=Scope.API_KEY,
-                scope_id=self.instance.pk,
-                period=data.get("period") or next(iter(PERIODS)),
-                limit_nanodollars=data.get("budget"),
-            ).save_or_delete()
+            key = LimitKey(Scope.API_KEY, self.instance.pk, data.get("period") or next(iter(EACH_PERIOD)))
+            BudgetLimit.new(key, limit_nanodollars=data.get("budget")).save_or_delete()
         return secret

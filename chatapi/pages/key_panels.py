@@ -13,6 +13,7 @@ from accounts.access import Person
 from accounts.models import APIKey, RateLimit
 from usage.books import spending
 from usage.books.spending import Spending
+from usage.budget_words import BudgetWords, words
 from usage.insights.keys import DAYS, key_activity
 from usage.models import Scope
 from usage.pages.gauges import Fullness, draw_sparkline, fullness
@@ -38,6 +39,10 @@ class BudgetRow:
     owner: str
     spending: Spending
     url: str
+
+    @property
+    def words(self) -> BudgetWords:
+        return words(self.spending.key)
 
     @property
     def full(self) -> Fullness | None:

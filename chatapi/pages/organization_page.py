@@ -22,8 +22,7 @@ from usage.formatting import money
 from usage.insights import Filters, Range
 from usage.insights.limit_list import LimitUse, uses, with_subject
 from usage.models import Budget, BudgetLimit, Credit, Period, Scope, Statement
-from usage.models.budget_keys import EVER, LimitKey
-from usage.models.budgets import CREDIT_BUDGET
+from usage.models.budget_keys import LimitKey
 from usage.pages.budget_lines import Line
 from usage.pages.links import page_url
 from usage.pages.overview_chart import Bucket
@@ -92,7 +91,7 @@ def _read(request: HttpRequest, organization_id: int) -> Any:
     """Return the row with its credit, its number of members and the database's time; raises `Http404`."""
     if not request.user.has_perm(_PERMISSION):
         raise PermissionDenied
-    ever = Budget.objects.filter(**CREDIT_BUDGET, scope_id=OuterRef("pk"), period_start=EVER)
+    ever = Budget.of_credit().filter(scope_id=OuterRef("pk"))
     credit = Credit.objects.filter(organization=OuterRef("pk"))
     members = Member.objects.filter(organization=OuterRef("pk")).order_by().values("organization")
     rows = access.where_may(request.user, _PERMISSION, Organization.objects.all())
@@ -141,7 +140,7 @@ def _limits(row: Any, projects: Sequence[Project]) -> list[LimitUse]:
     """
     owners = [(Scope.ORGANIZATION, row.pk, row.name)]
     owners += [(Scope.PROJECT, each.pk, str(each)) for each in projects]
-    months = [BudgetLimit(scope=scope, scope_id=pk, period=Period.MONTH) for scope, pk, _ in owners]
+    months = [BudgetLimit.new(LimitKey(scope, pk, Period.MONTH)) for scope, pk, _ in owners]
     for each, (_, _, name) in zip(months, owners, strict=True):
         # The name that `owner_name` would otherwise read, one by one.
         each.__dict__["subject_name"] = name
@@ -174,10 +173,8 @@ def _project_lines(
 
 def _keys(row: Any) -> "QuerySet[Any]":
     """Return the keys that spent most this month, and then the newest, with what they spent."""
-    month = Period.MONTH.start(local_day(row.now, row.time_zone))
-    own = Budget.objects.filter(
-        scope=Scope.API_KEY, scope_id=OuterRef("pk"), period=Period.MONTH, period_start=month
-    )
+    of_keys = Budget.of_owners(Scope.API_KEY, Period.MONTH, local_day(row.now, row.time_zone))
+    own = of_keys.filter(scope_id=OuterRef("pk"))
     spent = Coalesce(Subquery(own.values("posted_nanodollars")), 0)
     rows = APIKey.objects.filter(project__organization=row.pk).select_related("project__organization")
     return rows.annotate(spent_nanodollars=spent).order_by("-spent_nanodollars", "-id")[:_KEYS]

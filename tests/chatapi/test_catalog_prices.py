@@ -7,6 +7,7 @@ import pytest
 from django.contrib.admin import site
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import BadRequest
+from django.db.models.signals import pre_save
 from django.test import Client, RequestFactory
 from django.utils import timezone
 
@@ -201,6 +202,27 @@ def test_the_same_price_that_another_person_saved_meanwhile_is_not_saved_again(
     with pytest.raises(BadRequest, match="conflicts with a change"):
         site.get_model_admin(Price).save_model(rf.post("/"), same, form=None, change=False)
     assert Price.objects.count() == 1
+
+
+def test_the_slower_of_two_people_who_save_a_price_for_one_moment_is_told_so(
+    root: Client, small: ServedModel
+) -> None:
+    form = {"model": "small", "effective_from_0": "2027-01-01", "effective_from_1": "00:00:00"}
+
+    def be_faster(instance: Price, **kwargs: object) -> None:
+        Price.objects.bulk_create(
+            [Price(model="small", effective_from=instance.effective_from, **FREE.columns())]
+        )
+
+    pre_save.connect(be_faster, sender=Price)
+    try:
+        answer = root.post("/admin/usage/price/add/", form | dict.fromkeys(_NAMES, "1"))
+    finally:
+        pre_save.disconnect(be_faster, sender=Price)
+    assert answer.status_code == 400
+    shown = answer.content.decode()
+    assert "This conflicts with a change that was saved just now, so it was not saved." in shown
+    assert not Price.objects.filter(output_per_mtok_nanodollars=10**9).exists()
 
 
 def test_the_timeline_needs_the_permission_and_a_model(root: Client, small: ServedModel) -> None:

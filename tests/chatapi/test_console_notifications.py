@@ -87,6 +87,7 @@ def test_what_was_sent_and_what_was_not_is_beside_each_event(alice: Person) -> N
 
 def test_amounts_are_rounded_and_periods_have_names(alice: Person) -> None:
     data = {
+        "scope": "project", "scope_id": "1",
         "name": "Acme / backend", "period": "month", "period_start": "2026-11-01", "threshold": "80",
         "spent_usd": "8.74741828", "limit_usd": "9.184789194", "is_soft": False,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from usage.database.clock import database_now, local_day
 from usage.database.time_limit import time_limit
 from usage.insights.sources import Filters
 from usage.models import Budget, BudgetLimit, Period, Scope
-from usage.models.budget_keys import BudgetKey, LimitKey
+from usage.models.budget_keys import OUTER_LIMIT, BudgetKey
 from usage.models.budgets import OWNERS
 
 Rows = TypeVar("Rows", bound=models.Model)
@@ -123,7 +123,7 @@ def fullest(rows: "QuerySet[BudgetLimit]", skip: int, size: int) -> list[LimitUs
     current = Q()
     for period in Period:
         current |= Q(period=period, period_start__in={period.start(day) for day in days})
-    own = Budget.objects.filter(current, **{name: OuterRef(name) for name in LimitKey._fields}).order_by()
+    own = Budget.rows(OUTER_LIMIT).filter(current).order_by()
     used = own.values("scope_id").annotate(most=Max(F("posted_nanodollars") + F("pending_nanodollars")))
     ceiling = Coalesce("limit_nanodollars", "soft_limit_nanodollars")
     share = Coalesce(Subquery(used.values("most")), 0) * 1.0 / F("ceiling")

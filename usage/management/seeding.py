@@ -304,7 +304,7 @@ def _fill_budgets(plan: Plan) -> None:
     )
     posted = sum_checks.by_budget(spent, "amount_nanodollars")
     rows = [
-        Budget(id=each, posted_nanodollars=amount, **BudgetKey.parse(each)._asdict())
+        Budget.new(BudgetKey.parse(each), id=each, posted_nanodollars=amount)
         for each, amount in sorted(posted.items())
         if amount
     ]
@@ -319,7 +319,7 @@ def _limit(months: Sequence[Budget]) -> None:
         key = LimitKey.of(row)
         most[key] = max(most.get(key, 0), row.posted_nanodollars)
     BudgetLimit.objects.bulk_create(
-        BudgetLimit(**key._asdict(), limit_nanodollars=amount * (21 + at % 20) // 20)
+        BudgetLimit.new(key, limit_nanodollars=amount * (21 + at % 20) // 20)
         for at, (key, amount) in enumerate(most.items())
     )
 

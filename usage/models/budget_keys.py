@@ -6,6 +6,7 @@ for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budge
 
 from datetime import date, timedelta
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple, Self
 
@@ -103,6 +104,8 @@ class BudgetKey(NamedTuple):
         return cls(scope, int(scope_id), period, date.fromisoformat(start))
 
 
+# In a subquery: the limit, or the budgets of the limit, of each row of the outer query.
+OUTER_LIMIT = LimitKey._make(map(models.OuterRef, LimitKey._fields))
 _limit_columns = attrgetter(*LimitKey._fields)
 _budget_columns = attrgetter(*BudgetKey._fields)
 
@@ -123,15 +126,18 @@ class BudgetOwners(NamedTuple):
 
     def budget_ids(self, day: date) -> tuple[str, ...]:
         """Return the nine budgets in which a request of that day counts, or twelve with its end user's."""
-        own = (
-            *_of(Scope.ORGANIZATION, self.organization_id, day),
-            *_of(Scope.PROJECT, self.project_id, day),
-            *_of(Scope.API_KEY, self.api_key_id, day),
-        )
-        return own if self.end_user_id is None else own + _of(Scope.END_USER, self.end_user_id, day)
+        owners = zip(_SCOPES.values(), self, strict=True)
+        return tuple(chain(*(_of(scope, pk, day) for scope, pk in owners if pk is not None)))
 
 
 _owner_columns = attrgetter(*BudgetOwners._fields)
+_SCOPES = {
+    "organization_id": Scope.ORGANIZATION,
+    "project_id": Scope.PROJECT,
+    "api_key_id": Scope.API_KEY,
+    "end_user_id": Scope.END_USER,
+}
+assert tuple(_SCOPES) == BudgetOwners._fields, "each owner has its budgets"
 
 
 # Each admission and each settlement asks for the same ids; building them costs more than a look-up.

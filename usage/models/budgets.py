@@ -1,6 +1,7 @@
 """Prepaid credit, budget limits, and the amounts that each budget has spent and holds."""
 
-from typing import NamedTuple
+from datetime import date
+from typing import Any, NamedTuple, Self
 
 from django.db import models
 from django.db.models import Q
@@ -51,16 +52,34 @@ class Credit(models.Model):
         return str(BudgetKey.at(Scope.ORGANIZATION, self.organization_id, Period.EVER, EVER))
 
 
-class BudgetLimit(models.Model):
+class _Keyed(models.Model):
+    """The columns that a limit and its budgets have in common, and the way to the rows of a key."""
+
+    scope = models.CharField(max_length=12, choices=Scope.choices)
+    scope_id = models.BigIntegerField()
+    period = models.CharField(max_length=5, choices=Period.choices)
+
+    class Meta:
+        abstract = True
+
+    @classmethod
+    def rows(cls, key: LimitKey | BudgetKey) -> "models.QuerySet[Self]":
+        """Return the row with this key; the budgets of a limit's key are those of each of its periods."""
+        return cls._default_manager.filter(**key._asdict())
+
+    @classmethod
+    def new(cls, key: LimitKey | BudgetKey, **columns: Any) -> Self:
+        """Return a row with this key that is not saved yet."""
+        return cls(**key._asdict(), **columns)
+
+
+class BudgetLimit(_Keyed):
     """The most that an organization, project, key or end user may spend in each day, each month or ever.
 
     For an end user, its own limit of a period comes before that of its project for each end user, and this
     before the organization's. A soft limit refuses nothing: the budget that reaches it records when.
     """
 
-    scope = models.CharField(max_length=12, choices=Scope.choices)
-    scope_id = models.BigIntegerField()
-    period = models.CharField(max_length=5, choices=Period.choices)
     limit_nanodollars = models.BigIntegerField(null=True, blank=True)
     soft_limit_nanodollars = models.BigIntegerField(null=True, blank=True)
 
@@ -131,7 +150,7 @@ def owner_of(scope: str, scope_id: int) -> Owner | None:
     return None if row is None else Owner(row[0], " / ".join(row[1:]))
 
 
-class Budget(models.Model):
+class Budget(_Keyed):
     """The amounts that one organization, project, key or end user has spent (`posted`) and holds (`pending`)
     in one period.
 
@@ -140,9 +159,6 @@ class Budget(models.Model):
 
     # Text, so that an admission knows the ids of its budgets without reading any row.
     id = models.CharField(primary_key=True, max_length=255)
-    scope = models.CharField(max_length=12, choices=Scope.choices)
-    scope_id = models.BigIntegerField()
-    period = models.CharField(max_length=5, choices=Period.choices)
     period_start = models.DateField()
     posted_nanodollars = models.BigIntegerField(default=0)
     pending_nanodollars = models.BigIntegerField(default=0)
@@ -166,6 +182,18 @@ class Budget(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @classmethod
+    def of_owners(cls, scope: Scope, period: Period, day: date) -> "models.QuerySet[Budget]":
+        """Return the budgets that all owners of this kind have on that day."""
+        key = BudgetKey.at(scope, 0, period, day)._asdict()
+        del key["scope_id"]
+        return cls.objects.filter(**key)
+
+    @classmethod
+    def of_credit(cls) -> "models.QuerySet[Budget]":
+        """Return the budgets whose spending the credit of their organization pays."""
+        return cls.of_owners(Scope.ORGANIZATION, Period.EVER, EVER)
 
     @property
     def key(self) -> BudgetKey:

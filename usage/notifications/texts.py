@@ -6,8 +6,10 @@ from decimal import Decimal
 from typing import Any
 
 from usage.books.outbox import SOFT_LIMIT
+from usage.budget_words import words
 from usage.formatting import money
 from usage.models import Event, EventKind
+from usage.models.budget_keys import EVER, BudgetKey
 from usage.pricing import NANODOLLARS
 
 Data = Mapping[str, Any]
@@ -47,20 +49,15 @@ MEANINGS: Mapping[str, str] = {
 
 def _budget(data: Data) -> str:
     amounts = f"{_amount(data['spent_usd'])} of {_amount(data['limit_usd'])}"
-    spent = f"{data['name']} has spent {amounts} {_period(data)}"
+    start = date.fromisoformat(data["period_start"] or str(EVER))
+    key = BudgetKey(data["scope"], int(data["scope_id"]), data["period"], start)
+    spent = f"{data['name']} has spent {amounts} {words(key).dates}"
     if data["threshold"] == SOFT_LIMIT:
         return f"{spent}, and has reached its warning."
     share = f"{data['threshold']} % of its {'warning' if data['is_soft'] else 'limit'}"
     # Events of older releases do not have what was reached with them.
     warned = ", and has reached its warning" if SOFT_LIMIT in data.get("reached", ()) else ""
     return f"{spent}: {share}{warned}."
-
-
-def _period(data: Data) -> str:
-    if data["period"] == "ever":
-        return "in total"
-    start = date.fromisoformat(data["period_start"])
-    return f"on {start.day} {start:%B %Y}" if data["period"] == "day" else f"in {start:%B %Y}"
 
 
 def _amount(usd: str) -> str:

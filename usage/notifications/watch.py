@@ -18,6 +18,7 @@ from usage.database.clock import local_day
 from usage.database.sql import db_value, fetch_all
 from usage.database.time_limit import time_limit
 from usage.models import FAILED, Budget, Event, EventKind, HourlyUsage, LedgerCheck, Period, Scope
+from usage.models.budget_keys import OUTER_LIMIT
 from usage.notifications import missed
 from usage.pricing import NANODOLLARS, to_usd
 
@@ -126,10 +127,7 @@ def unusual_spend(now: datetime) -> Iterator[NewEvent]:
 
 def _unusual(day: date) -> Any:
     """Return the organizations' budgets of this day with unusual spend that have no event."""
-    before = Budget.objects.filter(
-        scope=OuterRef("scope"),
-        scope_id=OuterRef("scope_id"),
-        period=Period.DAY,
+    before = Budget.rows(OUTER_LIMIT).filter(
         period_start__range=(day - timedelta(days=DAYS_BEFORE), day - timedelta(days=1)),
         posted_nanodollars__gt=0,
     )
@@ -139,12 +137,8 @@ def _unusual(day: date) -> Any:
         subject=Concat(Value("organization/"), Cast(OuterRef("scope_id"), CharField())),
         period=str(day),
     )
-    rows = Budget.objects.filter(
-        ~Exists(known),
-        scope=Scope.ORGANIZATION,
-        period=Period.DAY,
-        period_start=day,
-        posted_nanodollars__gte=UNUSUAL_USD * NANODOLLARS,
+    rows = Budget.of_owners(Scope.ORGANIZATION, Period.DAY, day).filter(
+        ~Exists(known), posted_nanodollars__gte=UNUSUAL_USD * NANODOLLARS
     )
     nth = LEAST_DAYS_WITH_SPEND
     rows = rows.annotate(usual=Subquery(amounts[1:2]), nth=Subquery(amounts[nth - 1 : nth]))

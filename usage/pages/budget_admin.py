@@ -21,8 +21,7 @@ from usage.errors import NotBooked
 from usage.formatting import moment
 from usage.insights.limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
-from usage.models.budget_keys import LimitKey
-from usage.models.budgets import CREDIT_BUDGET
+from usage.models.budget_keys import OUTER_LIMIT
 from usage.pages import exports
 from usage.pages.columns import amounts, time_column
 from usage.pages.exports import ExportedList, Record
@@ -147,8 +146,7 @@ class BudgetAdmin(ExportedList, TenantAdmin, ReadOnlyAdmin, ListAdmin):
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
-        same = BudgetLimit.objects.filter(**{name: OuterRef(name) for name in LimitKey._fields})
-        limit = Subquery(same.values("limit_nanodollars"))
+        limit = Subquery(BudgetLimit.rows(OUTER_LIMIT).values("limit_nanodollars"))
         rows: QuerySet[Budget] = with_subject(super().get_queryset(request)).annotate(limit_nanodollars=limit)
         return rows
 
@@ -233,7 +231,7 @@ class CreditAdmin(TenantAdmin, ListAdmin):
         return changelist
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Credit]:
-        ever = Budget.objects.filter(**CREDIT_BUDGET, scope_id=OuterRef("organization_id"))
+        ever = Budget.of_credit().filter(scope_id=OuterRef("organization_id"))
         names = {"spent_nanodollars": "posted_nanodollars", "held_nanodollars": "pending_nanodollars"}
         amounts = {name: Subquery(ever.values(column)) for name, column in names.items()}
         rows: QuerySet[Credit] = super().get_queryset(request).annotate(**amounts)

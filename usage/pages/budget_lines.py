@@ -9,27 +9,18 @@ from django.utils import timezone
 
 from accounts.models import Organization
 from usage import insights
+from usage.budget_words import BudgetWords, words
 from usage.database.clock import hour_of
 from usage.insights import GroupBy, Range
 from usage.insights.limit_list import LimitUse, filters_of
-from usage.models import Period, Scope
+from usage.models import Scope
 from usage.pages.filters import parameters_of
 from usage.pages.gauges import Fullness, bar_parts, fullness
 from usage.pages.overview_cards import Spender
 from usage.rollups import closed_days
 
-PERIODS = {Period.MONTH: "each month", Period.DAY: "each day", Period.EVER: "in total"}
 # The keys, models or projects that a budget's page lists.
 _SPENDERS = 10
-_NOW = {Period.DAY: "today", Period.MONTH: "this month", Period.EVER: "in total"}
-_KINDS = {
-    Scope.ORGANIZATION: "organization",
-    Scope.ORGANIZATION_END_USERS: "each end user of the organization",
-    Scope.PROJECT: "project",
-    Scope.PROJECT_END_USERS: "each end user of the project",
-    Scope.API_KEY: "key",
-    Scope.END_USER: "end user",
-}
 # What is asked for about the budgets of each kind.
 _SPENT_BY: dict[str, tuple[GroupBy, ...]] = {
     Scope.ORGANIZATION: ("project", "key", "model"),
@@ -47,9 +38,7 @@ class Line:
 
     use: LimitUse
     name: str
-    kind: str
-    period: str
-    now: str
+    words: BudgetWords
     resets: str
     full: Fullness | None
     posted: str
@@ -59,16 +48,13 @@ class Line:
     def of(cls, use: LimitUse, above: str = "") -> "Line":
         """Return the line; `above` is the beginning of the name that the page has said already."""
         limit, most = use.limit, use.limit.limit_nanodollars
-        scope, _, period = limit.key
         posted, held = bar_parts(use.posted_nanodollars, use.pending_nanodollars, most)
         used = use.posted_nanodollars + use.pending_nanodollars
         resets_on = use.key.resets_on
         return cls(
             use,
             limit.owner_name.removeprefix(above),
-            _KINDS[Scope(scope)],
-            PERIODS[Period(period)],
-            _NOW[Period(period)],
+            words(use.key),
             f"{resets_on:%Y-%m-%d} 00:00" if resets_on else "never",
             None if most is None or use.is_of_each_end_user else fullness(used, most),
             posted,

@@ -115,7 +115,7 @@ def check_some_limit(data: dict[str, Any]) -> None:
 
 def check_is_new(key: LimitKey) -> None:
     """Raise `ValidationError` if the owner has a limit for this period."""
-    if BudgetLimit.objects.filter(**key._asdict()).exists():
+    if BudgetLimit.rows(key).exists():
         raise ValidationError("There is a limit for this period already: change that one.")
 
 

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from accounts import access
 from accounts.models import APIKey
 from usage import insights
+from usage.budget_words import BudgetWords, words
 from usage.insights import BudgetUse, Health, Point
 from usage.insights.limit_list import filters_of
 from usage.insights.range import DAY, HOUR
@@ -134,6 +135,10 @@ class Meter:
         period = {"start": key.period_start, "end": last_day, "time_zone": time_zone} if last_day else {}
         filters = filters_of(key)
         return page_url("requests", {**parameters_of(filters), **period}) if filters else ""
+
+    @property
+    def words(self) -> BudgetWords:
+        return words(self.use.key)
 
     @classmethod
     def of(cls, use: BudgetUse) -> "Meter":

@@ -14,7 +14,6 @@ from accounts import access
 from accounts.audit import recorder
 from accounts.models import Organization
 from accounts.pages.admin_site import admin_page
-from usage.formatting import time_span
 from usage.models import Statement
 from usage.pages.filters import OrganizationFilterForm, first_mistake, is_id, text_field
 from usage.pages.links import page_url
@@ -120,10 +119,11 @@ def read_period(organization: Organization, period: str) -> Reading:
 def context_of(found: Reading, file_urls: dict[str, str]) -> dict[str, Any]:
     """Return what `usage/statement_body.html` shows, with the URLs of the files by format."""
     made = found.document
+    head = sections.head(made)
     return {
-        "title": f"Statement for {made.month.title}",
+        "title": head.title,
         "statement": made,
-        "period": time_span(made.period_start, made.period_end),
+        "head": head,
         "row": found.row,
         "is_sealed": found.row is not None and found.row.pk <= reading.last_sealed_id(),
         "summary": sections.summary(made),

@@ -58,8 +58,8 @@ def _rows(made: StatementDocument) -> Iterator[_Row]:
             "requests": note.corrections,
         } | _owed(note.amount.nanodollars)
     for moved in made.credit:
-        owed = -moved.amount.nanodollars if moved.kind == "grant" else moved.amount.nanodollars
-        yield {"row": "credit", "date": moved.date.isoformat(), "kind": moved.kind} | _owed(owed)
+        of_day = {"row": "credit", "date": moved.date.isoformat(), "kind": moved.kind}
+        yield of_day | _owed(moved.owed_nanodollars)
     yield _balance("closing_balance", made.totals.closing_balance.nanodollars)
 
 

@@ -17,7 +17,6 @@ from reportlab.pdfbase.pdfmetrics import stringWidth
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Flowable, Paragraph, SimpleDocTemplate, Spacer, Table, TableStyle
 
-from usage.formatting import time_span
 from usage.statements import sections
 from usage.statements.document import StatementDocument
 from usage.statements.sections import Section
@@ -61,11 +60,12 @@ def as_pdf(made: StatementDocument, digest: str) -> bytes:
 
 
 def _content(made: StatementDocument) -> Iterator[Flowable]:
-    yield Paragraph(f"Statement for {made.month.title}", _TITLE)
+    head = sections.head(made)
+    yield Paragraph(head.title, _TITLE)
     yield Paragraph(f"<b>{made.organization}</b>", _TEXT)
-    yield Paragraph(f"{time_span(made.period_start, made.period_end)}, in US dollars", _TEXT)
-    if made.is_preview:
-        yield Paragraph(f"Preview, as of {made.until:%Y-%m-%d %H:%M} UTC. The month is not closed.", _PREVIEW)
+    yield Paragraph(head.period, _TEXT)
+    if head.preview:
+        yield Paragraph(f"{head.preview} The month is not closed.", _PREVIEW)
     yield Spacer(1, 8)
     yield _summary(made)
     for section in sections.sections(made):

@@ -6,7 +6,7 @@ Amounts of charges are positive if the organization owes them. Balances are cred
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -76,10 +76,30 @@ class CreditMovement(Struct, frozen=True, kw_only=True):
     bookings: int
     amount: Money
 
+    @property
+    def owed_nanodollars(self) -> int:
+        """Return the amount with the sign of the ledger: what the organization owes more."""
+        return CREDIT[self.kind].owed_sign * self.amount.nanodollars
 
+
+class CreditKind(NamedTuple):
+    """What a kind of credit is on a statement."""
+
+    owed_sign: Literal[-1, 1]
+    """The sign of its entries in the ledger; amounts of a statement have none."""
+    word: str
+    total: str
+    """The member of `StatementTotals` that it adds to."""
+
+
+# By the kind of the movement, of the item and of the ledger's entry, which have the same names.
+CREDIT: Mapping[str, CreditKind] = {
+    "grant": CreditKind(-1, "Granted", "granted"),
+    "refund": CreditKind(1, "Refunded", "refunded"),
+}
 # Content that names another kind could be stored, and never be read again.
 assert {*get_args(CreditNote.__annotations__["reason"])} == {*CORRECTING}
-assert {*get_args(CreditMovement.__annotations__["kind"])} == {*CREDITING}
+assert {*get_args(CreditMovement.__annotations__["kind"])} == {*CREDITING} == {*CREDIT}
 
 
 class DiscountPeriod(Struct, frozen=True, kw_only=True):
@@ -105,6 +125,9 @@ class StatementTotals(Struct, frozen=True, kw_only=True):
     granted: Money
     refunded: Money
     closing_balance: Money
+
+
+assert {each.total for each in CREDIT.values()} <= {*StatementTotals.__struct_fields__}
 
 
 class StatementDocument(Struct, frozen=True, kw_only=True):
@@ -252,7 +275,7 @@ def _movements(day: date, items: Items) -> Iterable[CreditMovement]:
                 date=day,
                 kind=kind.value,  # type: ignore[arg-type]  # one of the two
                 bookings=sum(sums.entries for sums in found),
-                amount=Money.of(abs(owed)),
+                amount=Money.of(CREDIT[kind].owed_sign * owed),
             )
 
 
@@ -261,11 +284,13 @@ def _totals(items: Items, facts: Facts) -> StatementTotals:
     for item, sums in items.items():
         by_kind[item.kind] = by_kind[item.kind].plus(sums)
     corrected = sum(by_kind[kind].amount_nanodollars for kind in CORRECTING)
-    granted = -by_kind[ItemKind.GRANT].amount_nanodollars
-    refunded = by_kind[ItemKind.REFUND].amount_nanodollars
     tokens = [sums for kind, sums in by_kind.items() if kind not in (*CORRECTING, *CREDITING)]
     listed = sum(sums.list_nanodollars for sums in tokens)
     used = sum(sums.amount_nanodollars for sums in tokens)
+    credited = dict.fromkeys((each.total for each in CREDIT.values()), 0)
+    for kind, each in CREDIT.items():
+        credited[each.total] += each.owed_sign * by_kind[kind].amount_nanodollars
+    owed = sum(sums.amount_nanodollars for sums in by_kind.values())
     amounts = {
         "opening_balance": facts.opening_nanodollars,
         "list_amount": listed,
@@ -273,9 +298,8 @@ def _totals(items: Items, facts: Facts) -> StatementTotals:
         "usage": used,
         "corrections": corrected,
         "charged": used + corrected,
-        "granted": granted,
-        "refunded": refunded,
-        "closing_balance": facts.opening_nanodollars - used - corrected + granted - refunded,
+        **credited,
+        "closing_balance": facts.opening_nanodollars - owed,
     }
     return StatementTotals(
         requests=facts.requests, **{name: Money.of(value) for name, value in amounts.items()}

@@ -23,8 +23,6 @@ from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
 from usage.rollups.closing import busy_hours, first_open_day
 
-_CREDIT = {Kind.GRANT.value: ItemKind.GRANT, Kind.REFUND.value: ItemKind.REFUND}
-
 
 class Item(NamedTuple):
     """What ledger entries have in common that belong to one line."""
@@ -168,16 +166,25 @@ def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
 
 def _alone(entry: _Entry) -> tuple[Item, Sums]:
     """Return the item of a correction, of credit, or of a charge whose request was exported and dropped."""
-    month = None
-    if entry.kind == Kind.CORRECTION:
-        kind = ItemKind.RERATING if entry.is_rerating else ItemKind.CORRECTION
-        month = entry.corrects__created_at and entry.corrects__created_at.date().replace(day=1)
-    else:
-        kind = _CREDIT.get(entry.kind, ItemKind.ALL_TOKENS)
-    item = Item(entry.organization_id, entry.project_id, entry.model, kind.value, month)
+    month = entry.corrects__created_at and entry.corrects__created_at.date().replace(day=1)
+    kind = _kind_alone(entry).value
+    item = Item(entry.organization_id, entry.project_id, entry.model, kind, month)
     tokens = entry.prompt_tokens + entry.completion_tokens
     count = int(entry.kind != Kind.OVERAGE)
     return item, Sums(count, tokens, entry.amount_nanodollars, entry.amount_nanodollars)
+
+
+def _kind_alone(entry: _Entry) -> ItemKind:
+    """Return the kind of the entry's item; raises `ValueError` for a kind that only a newer release knows."""
+    match Kind(entry.kind):
+        case Kind.CHARGE | Kind.OVERAGE:
+            return ItemKind.ALL_TOKENS
+        case Kind.CORRECTION:
+            return ItemKind.RERATING if entry.is_rerating else ItemKind.CORRECTION
+        case Kind.GRANT:
+            return ItemKind.GRANT
+        case Kind.REFUND:
+            return ItemKind.REFUND
 
 
 def _lines(entry: _Entry, tokens: Tokens, price: Price, listed: Price) -> Iterator[tuple[Item, Sums]]:

@@ -5,19 +5,41 @@ All amounts have the same number of decimals, so that they are exact and can be 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 
+from usage.formatting import time_span
 from usage.models import ItemKind
 from usage.pricing import NANODOLLARS
-from usage.statements.document import CreditNote, StatementDocument, StatementLine
+from usage.statements.document import CREDIT, CreditNote, StatementDocument, StatementLine
 from usage.statements.month import Month
 
 # Lines and credit notes that a page or a PDF shows; the other files have all of them.
 MAX_ROWS = 500
 _REASONS = {"correction": "Correction", "rerating": "Re-rating"}
 _DECIMALS = (2, 4, 6, 9)
+# The members of the totals with credit, and the signs of its entries in the ledger.
+_CREDIT_TOTALS = {each.total: each.owed_sign for each in CREDIT.values()}
 _Written = Callable[[int], str]
 Rows = Sequence[Sequence[str]]
+
+
+# Where people find each member of a statement: above the summary, in it, in a section, or in files only.
+_PLACES = {
+    "head": {"status", "organization", "period_start", "period_end", "until", "currency"},
+    "summary": {"totals"},
+    "sections": {"lines", "credit_notes", "credit", "discounts"},
+    "files": {"id", "object", "organization_id", "newest_seal"},
+}
+assert sorted(chain(*_PLACES.values())) == sorted(StatementDocument.__struct_fields__), "each has one place"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The lines above the summary; `preview` is empty if the month is closed."""
+
+    title: str
+    period: str
+    preview: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,14 @@ _CREDIT = (Column("Date (UTC)", 40), Column("Credit", 40), _number("Bookings", 2
 _DISCOUNTS = (Column("Requests admitted from (UTC)", 60), _number("Discount on all prices", 40))
 
 
+def head(made: StatementDocument) -> Head:
+    return Head(
+        f"Statement for {made.month.title}",
+        f"{time_span(made.period_start, made.period_end)}, in US dollars",
+        f"Preview, as of {made.until:%Y-%m-%d %H:%M} UTC." if made.is_preview else "",
+    )
+
+
 def summary(made: StatementDocument) -> list[Sum]:
     """Return the way from the opening to the closing balance."""
     totals, written = made.totals, _amounts(made)
@@ -86,10 +116,11 @@ def summary(made: StatementDocument) -> list[Sum]:
         Sum("Usage", written(totals.usage.nanodollars)),
         Sum("Credit notes", written(totals.corrections.nanodollars)),
         Sum("Less: charged", written(totals.charged.nanodollars), is_total=True),
-        Sum("Plus: credit granted", written(totals.granted.nanodollars)),
     ]
-    if totals.refunded.nanodollars:
-        sums.append(Sum("Less: credit refunded", written(totals.refunded.nanodollars)))
+    for name, owed_sign in _CREDIT_TOTALS.items():
+        amount = getattr(totals, name).nanodollars
+        if amount or name == "granted":
+            sums.append(Sum(f"{'Plus' if owed_sign < 0 else 'Less'}: credit {name}", written(amount)))
     name = "Balance so far" if made.is_preview else "Closing balance"
     return [*sums, Sum(name, written(totals.closing_balance.nanodollars), is_total=True)]
 
@@ -101,7 +132,7 @@ def sections(made: StatementDocument) -> list[Section]:
     credit = [
         [
             f"{moved.date:%d %B %Y}".lstrip("0"),
-            "Granted" if moved.kind == "grant" else "Refunded",
+            CREDIT[moved.kind].word,
             f"{moved.bookings:,}",
             written(moved.amount.nanodollars),
         ]
@@ -174,7 +205,8 @@ def _note(note: CreditNote, made: StatementDocument, written: _Written) -> list[
 def _amounts(made: StatementDocument) -> _Written:
     """Return the function that writes amounts, with as few decimals as all of them need."""
     totals = made.totals
-    sums = (totals.opening_balance, totals.list_amount, totals.granted, totals.refunded)
+    credit = (getattr(totals, name) for name in _CREDIT_TOTALS)
+    sums = (totals.opening_balance, totals.list_amount, *credit)
     lines, notes = (line.amount for line in made.lines), (note.amount for note in made.credit_notes)
     fractions = [f"{_fraction(each.nanodollars):09d}".rstrip("0") for each in (*sums, *lines, *notes)]
     longest = max(map(len, fractions))

@@ -19,7 +19,6 @@ from usage.models import (
     DailyItem,
     DailyUsage,
     ItemizedDay,
-    Kind,
     LedgerEntry,
     Statement,
 )
@@ -46,7 +45,7 @@ def items_are_the_ledger(since: datetime | None) -> Iterator[Difference]:
     expected = _sums(usage, keys, tokens=Sum(tokens), amount=Sum("amount_nanodollars"))
     found = _sums(spent, keys, tokens=Sum("tokens"), amount=Sum("amount_nanodollars"))
     yield from _unequal("usage", expected, found)
-    entries = LedgerEntry.objects.filter(kind__in=[Kind.GRANT, Kind.REFUND]).order_by()
+    entries = LedgerEntry.objects.filter(kind__in=CREDITING).order_by()
     if since:
         entries = entries.filter(created_at__gte=closed_days.midnight(since.date()))
     known = set(days.values_list("day", flat=True))
@@ -146,7 +145,7 @@ def _of_document(made: StatementDocument) -> dict[str, int]:
     return {
         "usage": sum(line.amount.nanodollars for line in made.lines),
         "corrections": sum(note.amount.nanodollars for note in made.credit_notes),
-        "credit": sum(each.amount.nanodollars * (-1 if each.kind == "grant" else 1) for each in made.credit),
+        "credit": sum(each.owed_nanodollars for each in made.credit),
     }
 
 

@@ -173,8 +173,8 @@ def over_limit() -> Iterator[str]:
     This is no mistake: a limit was lowered, a charge was raised, or an upstream exceeded its cap.
     """
     for limit in BudgetLimit.objects.filter(limit_nanodollars__isnull=False):
-        same = Budget.objects.filter(**limit.key._asdict())
-        for budget in same.filter(posted_nanodollars__gt=limit.limit_nanodollars).order_by("id"):
+        over = Budget.rows(limit.key).filter(posted_nanodollars__gt=limit.limit_nanodollars)
+        for budget in over.order_by("id"):
             spent = f"{budget.id} has spent {budget.posted_nanodollars} n$"
             yield f"{spent}, its limit is {limit.limit_nanodollars} n$"
 

@@ -112,8 +112,8 @@ class ProjectSpendLimit(ManagementRoute):
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
         project, sent = self.project(request, project_id), self.body(request)
-        columns = _monthly(Scope.PROJECT, project.pk)._asdict()
-        row = BudgetLimit.objects.filter(**columns).first() or BudgetLimit(**columns)
+        key = _monthly(Scope.PROJECT, project.pk)
+        row = BudgetLimit.rows(key).first() or BudgetLimit.new(key)
         row.limit_nanodollars = sent.threshold_amount * NANODOLLARS_PER_CENT
         row.save_or_delete()
         return respond(self._shown(project, row))
@@ -197,8 +197,7 @@ def _monthly(scope: Scope, scope_id: int) -> LimitKey:
 
 
 def _budget_limit(scope: Scope, scope_id: int) -> BudgetLimit:
-    rows = BudgetLimit.objects.filter(**_monthly(scope, scope_id)._asdict())
-    row = rows.filter(limit_nanodollars__isnull=False).first()
+    row = BudgetLimit.rows(_monthly(scope, scope_id)).filter(limit_nanodollars__isnull=False).first()
     if row is None:
         raise errors.object_not_found("spend limit", f"{scope.value}_id")
     return row
@@ -209,7 +208,7 @@ def _limit_members(row: BudgetLimit, owner: Organization) -> dict[str, Any]:
     most = row.limit_nanodollars or 0
     day = local_day(database_now(), owner.time_zone)
     key = BudgetKey.at(Scope(row.scope), row.scope_id, Period.MONTH, day)
-    budget = Budget.objects.filter(pk=str(key)).first()
+    budget = Budget.rows(key).first()
     used = budget.posted_nanodollars + budget.pending_nanodollars if budget else 0
     return {
         "threshold_amount": most // NANODOLLARS_PER_CENT,

@@ -13,6 +13,7 @@ from accounts.models import APIKey, KeyScope, Organization, Project, RateLimit, 
 from chatapi.models import ServedModel
 from usage.management import arguments
 from usage.models import BudgetLimit, Period, Scope
+from usage.models.budget_keys import LimitKey
 
 PERIODS = {"day": Period.DAY, "month": Period.MONTH, "total": Period.EVER}
 
@@ -117,7 +118,7 @@ def _save_limits(row: APIKey, options: dict[str, Any]) -> None:
     """Save the key's rate limits and budget, if there are any. Raises `CommandError`."""
     numbers = {column: options[column] for column in RateLimit.NUMBERS}
     period, amount = PERIODS.get(options["per"], ""), options["budget_usd"]
-    budget = BudgetLimit(scope=Scope.API_KEY, scope_id=row.pk, period=period, limit_nanodollars=amount)
+    budget = BudgetLimit.new(LimitKey(Scope.API_KEY, row.pk, period), limit_nanodollars=amount)
     try:
         RateLimit(api_key=row, **numbers).save_or_delete()
         budget.save_or_delete()

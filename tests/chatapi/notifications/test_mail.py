@@ -197,6 +197,8 @@ def test_an_operator_chooses_the_kinds_of_the_service(settings: Settings, alice:
 SENTENCES: dict[EventKind, tuple[dict[str, Any], str]] = {
     EventKind.BUDGET: (
         {
+            "scope": "key",
+            "scope_id": "1",
             "name": "Acme / default / chatbot",
             "period": "month",
             "period_start": "2026-11-01",
