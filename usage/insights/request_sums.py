@@ -1,6 +1,7 @@
-"""Sums by error code or metadata, which no rollup has: those of the newest requests of a range.
+"""Sums by error code, metadata or end user: those of the newest requests of a range.
 
-They are what the requests were charged when they finished, without later corrections.
+No rollup has errors and metadata, and that of end users has neither failures nor keys nor hours. The sums are
+what the requests were charged when they finished, without later corrections.
 """
 
 from collections import Counter
@@ -35,6 +36,9 @@ _VALUE = {
 
 def are_needed(group_by: GroupBy | None, filters: Filters) -> bool:
     """Return whether a report needs columns that only requests have."""
+    is_by_end_user = group_by == "end_user" or filters.end_user is not None
+    if is_by_end_user and filters.is_by_request:
+        return True
     return group_by in ("error", "metadata") or bool(filters.error or filters.metadata)
 
 
@@ -56,6 +60,8 @@ def _grouped(
             return rows.exclude(error_code=""), "error_code"
         case "metadata":
             return rows.annotate(metadata_value=_value(filters.metadata_key or "")), "metadata_value"
+        case "end_user":
+            return rows.annotate(end_user_name=Coalesce("end_user", Value(""))), "end_user_name"
         case "organization" | "project":
             return rows, f"{group_by}_id"
         case "key":
