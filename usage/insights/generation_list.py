@@ -135,6 +135,7 @@ def _asked(over: Range, filters: Filters) -> RequestFilters:
     """Return the filters of the requests that were admitted in the range."""
     return RequestFilters(
         **filters.by_column(),
+        is_stored_name=filters.is_stored_name,
         home_id=filters.home_id,
         is_void=filters.is_void,
         error=filters.error,

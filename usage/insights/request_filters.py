@@ -104,10 +104,12 @@ def has_pair(table: str) -> str:
 
 def with_stored_name(filters: Filtering) -> Filtering:
     """Return the filters with the end user's digest if the organization has no rows with the name itself."""
-    if not filters.end_user or filters.organization_id is None:
+    organization_id, name = filters.organization_id or filters.home_id, filters.end_user
+    if not name or organization_id is None or filters.is_stored_name:
         return filters
-    own = Generation.objects.filter(organization_id=filters.organization_id, end_user=filters.end_user)
-    return filters if own.exists() else replace(filters, end_user=end_users.digest(filters.end_user))
+    own = Generation.objects.filter(organization_id=organization_id, end_user=name)
+    stored = name if own.exists() else end_users.digest(name)
+    return replace(filters, end_user=stored, is_stored_name=True)
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from usage.database.clock import TruncUTC
 from usage.insights.generation_list import NewestRequests, newest_settled
 from usage.insights.range import Range
 from usage.insights.sources import Filters, GroupBy, Source
-from usage.models import Generation
+from usage.models import Dimension, Generation
 from usage.models.generations import FAILED
 from usage.rollups import closed_days
 
@@ -62,13 +62,7 @@ def _grouped(
             return rows.annotate(metadata_value=_value(filters.metadata_key or "")), "metadata_value"
         case "end_user":
             return rows.annotate(end_user_name=Coalesce("end_user", Value(""))), "end_user_name"
-        case "organization" | "project":
-            return rows, f"{group_by}_id"
-        case "key":
-            return rows, "api_key_id"
-        case None:
-            return rows, "outcome"
-    return rows, group_by
+    return rows, closed_days.COLUMNS[Dimension(group_by or Dimension.OUTCOME)]
 
 
 def _value(key: str) -> Combinable:

@@ -31,7 +31,7 @@ _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
 # Fields that are no columns of rollups.
-_NO_COLUMNS = ("error", "metadata", "metadata_key", "is_by_request", "home_id", "is_void")
+_NO_COLUMNS = ("error", "metadata", "metadata_key", "is_by_request", "is_stored_name", "home_id", "is_void")
 
 # SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
 _MAX_PARTS = 400
@@ -62,6 +62,8 @@ class Filters:
     """The key by whose values a report is grouped."""
     is_by_request: bool = False
     """Whether end users are those of the newest requests, of any project, with what failed."""
+    is_stored_name: bool = False
+    """Whether it is known that rows have the end user's name as it is: nothing need look it up then."""
     home_id: int | None = None
     """The organization of the project, if it is known: lists of requests need not look it up then."""
     is_void: bool = False

@@ -49,10 +49,8 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     if filters.metadata is not None:
         tests, tested = [*tests, has_pair("sample")], [*tested, *filters.metadata]
     if filters.end_user is not None and "end_user" not in indexed:
-        tests, tested = (
-            [*tests, "end_user IN (%s, %s)"],
-            [*tested, filters.end_user, end_users.digest(filters.end_user)],
-        )
+        names = (filters.end_user, end_users.digest(filters.end_user))
+        tests, tested = [*tests, "end_user IN (%s, %s)"], [*tested, *names]
     each, together = (SEARCHED, ALL_SEARCHED) if tests else (SAMPLE, ALL_SAMPLED)
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
@@ -86,7 +84,7 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
 
 
 def _indexed(filters: Filters) -> dict[str, Any]:
-    """Return the columns by whose index the requests are read: the key, or the organization and the end user."""
+    """Return the columns by whose index requests are read: the key, or the organization and the end user."""
     if filters.api_key_id is not None:
         return {"api_key_id": filters.api_key_id}
     own = {"organization_id": filters.organization_id}

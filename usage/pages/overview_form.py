@@ -118,7 +118,7 @@ class OverviewForm(UsageFilterForm):
 
     def _choose_counting_project(self, data: dict[str, Any]) -> None:
         """Choose a project that counts its end users, unless one is chosen; refuse too many to add up."""
-        projects = self._projects(data.get("organization"))
+        projects = self._counting_projects(data.get("organization"))
         chosen = {"pk": data["project"]} if data.get("project") else {}
         found = projects.filter(**chosen).first()
         if found is None:
@@ -147,10 +147,8 @@ class OverviewForm(UsageFilterForm):
             return name.removeprefix(f"{self.pages.organization} / ")
         return f"{name} ({self.model_kinds[name]})" if group == "model" and name in self.model_kinds else name
 
-    def _projects(self, organization_id: int | None) -> "QuerySet[Project]":
-        """Return the projects whose end users the page can show."""
-        rows = Project.objects.select_related("organization")
-        rows = rows.filter(counts_end_users=True) if self.has_days_of_end_users else rows
+    def _counting_projects(self, organization_id: int | None) -> "QuerySet[Project]":
+        rows = Project.objects.filter(counts_end_users=True).select_related("organization")
         rows = rows.filter(organization=organization_id) if organization_id else rows
         return access.seen_by(self.person, rows.order_by("organization__name", "name"))
 
@@ -189,11 +187,16 @@ class OverviewForm(UsageFilterForm):
         key = self.shown_key if self.group_by == "metadata" else None
         return replace(self._ungrouped_filters, metadata_key=key)
 
-    @property
+    @cached_property
     def _ungrouped_filters(self) -> Filters:
         """Return the filters without the key of metadata, which is one of those that they leave."""
         end_user = self.cleaned_data.get("end_user") or None
-        return replace(super().filters, end_user=end_user, is_by_request=self.finds_end_users_in_requests)
+        is_by_request = self.finds_end_users_in_requests
+        filters = replace(super().filters, end_user=end_user, is_by_request=is_by_request)
+        if not is_by_request:
+            return filters
+        known = insights.with_stored_name(self.with_known_owners(filters))
+        return replace(filters, end_user=known.end_user, is_stored_name=known.is_stored_name)
 
     @cached_property
     def metadata_keys(self) -> Sequence[str]:
@@ -275,14 +278,15 @@ class OverviewForm(UsageFilterForm):
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
         self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
-        shown = {"project", "end_user"} if self.is_by_end_user else set()
+        shown = {"end_user"} if self.is_by_end_user else set()
+        shown |= {"project"} if self.has_days_of_end_users else set()
         for name, field in self.fields.items():
             if name in dates:
                 field.widget = forms.TextInput({"type": "date", "required": True})
             elif name not in shown:
                 field.widget = forms.HiddenInput()
-        if self.is_by_end_user:
-            projects = self._projects(self.cleaned_data["organization"])
+        if self.has_days_of_end_users:
+            projects = self._counting_projects(self.cleaned_data["organization"])
             project: Any = self.fields["project"]
             self.data["project"] = project.offer(projects, self.cleaned_data["project"])
         options = [(row.pk, str(row)) for row in self.own_organizations]
