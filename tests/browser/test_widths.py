@@ -127,7 +127,7 @@ def test_long_names_of_end_users_fit_a_phone(page: Page, installation: Installat
     for path in (f"console/{home}/usage?days=1", *overviews):
         for query in ("group=end_user", f"group=model&end_user={LONG_END_USER}"):
             page.goto(f"{installation.url}/{path}&{query}")
-            expect(page.get_by_text(LONG_END_USER[:40]).first).to_be_visible()
+            expect(page.get_by_role("link", name=LONG_END_USER[:40]).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, (path, query)
 
 

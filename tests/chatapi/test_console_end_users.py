@@ -45,7 +45,11 @@ def groups(page: Any) -> list[tuple[str, int, int]]:
 def requests_of_people(person: Person) -> None:
     """Run requests: two of ann, one of which failed, one of bob, and one without an end user."""
     run(person, end_user="ann", first_token_ms=100)
-    ending = {"outcome": Outcome.FAILED, "error_code": "upstream_error", "first_token_ms": 900}
+    ending: dict[str, Any] = {
+        "outcome": Outcome.FAILED,
+        "error_code": "upstream_error",
+        "first_token_ms": 900,
+    }
     row = run(person, end_user="ann", **ending)
     Generation.objects.filter(pk=row.pk).update(metadata={"team": "red"})
     run(person, end_user="bob", first_token_ms=300)
@@ -228,5 +232,5 @@ def test_end_users_of_others_are_not_found(alice: Person, charlie: Person) -> No
             asked = f"{page}?group=end_user&error=upstream_error&{query}"
             assert client.get(url(charlie, asked)).status_code == 404, asked
             assert client.get(url(alice, asked)).status_code == 404, asked
-    page = client.get(url(charlie, "usage?days=1&end_user=ann"))
-    assert number(page, "Requests") == "0"
+    own = client.get(url(charlie, "usage?days=1&end_user=ann"))
+    assert number(own, "Requests") == "0"
