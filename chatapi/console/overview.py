@@ -53,6 +53,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "chips": chips,
+        "usage_url": form.link("usage", form.query),
         "view_url": request.build_absolute_uri(),
     }
     return render(request, console, "overview.html", context)
@@ -75,8 +76,8 @@ def _cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
             change(now.total_tokens, before.total_tokens),
         ),
     ]
-    if form.is_by_end_user:
-        return usage  # which of an end user's requests failed is not counted
+    if form.has_days_of_end_users:
+        return usage  # they don't know which requests failed
     failed = Card(
         "Failed",
         share(now.failed_requests, now.requests),

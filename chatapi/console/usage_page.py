@@ -30,7 +30,12 @@ from usage.rollups import closed_days
 
 # So that the page stays below 150 kB with a chart of groups beside the others.
 MAX_GROUPED_COLUMNS = 36
-_SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", has_end_users=False)
+_SUMS_PAGE = SumsPage("usage", usual_group="", usual_measure="requests", is_about_failures=True)
+
+# The filters that are typed.
+_HINTS = {
+    "key": "name", "model": "name", "end_user": "full name", "error": "code", "metadata": "key=value",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +116,7 @@ def usage_file(request: HttpRequest, console: Console, file_format: str) -> Http
 
 
 def _form(request: HttpRequest, console: Console) -> OverviewForm:
-    form = scoped(partial(OverviewForm, sums_page=_SUMS_PAGE), request, console)
-    if form.is_valid() and form.is_by_end_user:
-        form.add_error(None, "Usage over time does not have end users. Overview does.")
-    return form
+    return scoped(partial(OverviewForm, sums_page=_SUMS_PAGE), request, console)
 
 
 def _offer_filters(form: OverviewForm, console: Console) -> None:
@@ -122,7 +124,7 @@ def _offer_filters(form: OverviewForm, console: Console) -> None:
     form.offer_choices()
     options = [("", "all projects"), *((str(row.pk), row.name) for row in console.projects)]
     form.fields["project"].widget = forms.Select(choices=options)
-    for name, hint in {"key": "name", "model": "name", "error": "code", "metadata": "key=value"}.items():
+    for name, hint in _HINTS.items():
         form.fields[name].widget = forms.TextInput(NO_HELP | {"placeholder": hint})
     if (key := form.row("key")) is not None:
         form.data = {**form.data, "key": str(key)}
@@ -160,7 +162,8 @@ def _narrowed_url(form: OverviewForm, group_id: str) -> str:
     """Return the URL of this page about one group; empty if it can't be narrowed to it."""
     rest = {"group": "", "measure": "", "metadata_key": ""}
     if form.group_by != "metadata":
-        return form.link(form.page, form.query | rest | {form.group_by: group_id})
+        narrowed = form.query | rest | {form.group_by: group_id}
+        return form.link(form.page, narrowed) if group_id else ""
     pair = form.pair_of(group_id)
     return form.link(form.page, form.query | rest | {"metadata": pair}) if pair else ""
 

@@ -34,7 +34,7 @@ ADMIN_VIEWS = {
 }
 CONSOLE_VIEWS = {
     "overview": ("group=key", "start=2020-01-01&end=2020-01-02"),
-    "usage": ("group=error", "start=2020-01-01&end=2020-01-02"),
+    "usage": ("group=error", "group=end_user", "start=2020-01-01&end=2020-01-02"),
     "live": ("key={key}",),
     "new_budget": ("key={key}",),
     "requests": ("sort=cost", "outcome=failed"),

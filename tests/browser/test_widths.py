@@ -110,6 +110,27 @@ def test_no_list_loses_a_column(page: Page, installation: Installation, running:
     assert {path: cells for path, cells in lost.items() if cells} == {}
 
 
+LONG_END_USER = "customer-" + "7f3a9c" * 19
+HOME = "from accounts.models import Organization; print(Organization.objects.get(name__endswith=' KG').pk)"
+
+
+def test_long_names_of_end_users_fit_a_phone(page: Page, installation: Installation, client: OpenAI) -> None:
+    client.chat.completions.create(
+        model=LONG_MODEL, messages=[{"role": "user", "content": "hello"}], user=LONG_END_USER
+    )
+    home = installation.manage("shell", "--no-imports", "-c", HOME).stdout.strip()
+    page.set_viewport_size({"width": 390, "height": 844})
+    overviews = (
+        f"console/{home}/overview?outcome=completed",
+        f"admin/?organization={home}&outcome=completed",
+    )
+    for path in (f"console/{home}/usage?days=1", *overviews):
+        for query in ("group=end_user", f"group=model&end_user={LONG_END_USER}"):
+            page.goto(f"{installation.url}/{path}&{query}")
+            expect(page.get_by_role("link", name=LONG_END_USER[:40]).first).to_be_visible()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, (path, query)
+
+
 SHORT_KEY = """
 from accounts.keys import create_key, get_or_create_project
 create_key(get_or_create_project("Donaudampfschifffahrtsgesellschaft", "Kundenservice"), name="key 199")

@@ -73,7 +73,7 @@ def test_it_is_filtered_by_project_key_and_model(alice: Person, bob: Person) -> 
     ):  # fmt: skip
         page = client.get(url(alice, f"usage?{query}"))
         assert (number(page, "Requests"), number(page, "Time to")) == ("1", first), query
-    for wrong in ("group=end_user", "days=x", "key=nobody", "start=2026-13-01"):
+    for wrong in ("group=x", "days=x", "key=nobody", "start=2026-13-01"):
         assert client.get(url(alice, f"usage?{wrong}")).status_code == 400, wrong
 
 
@@ -325,11 +325,3 @@ def test_pages_follow_the_organizations_time_zone(alice: Person) -> None:
     assert rows(alice, "start=2026-11-20&end=2026-11-20") == []
     assert rows(alice, "start=2026-11-20&end=2026-11-20&time_zone=UTC") == [str(row)]
     assert client.get(url(alice, "overview")).context["form"].over.start.tzinfo.key == "Asia/Tokyo"
-
-
-def test_usage_of_end_users_is_a_grouping_of_the_overview(alice: Person) -> None:
-    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
-    run(alice, end_user="customer-1")
-    client, query = client_of(alice.user), f"overview?project={alice.project.pk}"
-    assert "End user</a>" in client.get(url(alice, query)).content.decode()
-    assert "customer-1" in text(client.get(url(alice, f"{query}&group=end_user")))

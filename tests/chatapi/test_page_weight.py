@@ -49,7 +49,7 @@ GROUPED = (
     ),
     *(
         f"days=30&group={group}{narrowed}"
-        for group in ("error", "metadata")
+        for group in ("error", "metadata", "end_user")
         for narrowed in (
             "",
             "&project={project}",
@@ -59,7 +59,10 @@ GROUPED = (
             "&outcome=failed",
             "&error=error_1",
             "&metadata={pair}",
+            "&end_user={end_user}&organization={organization}",
+            "&end_user={end_user}&key={key}",
             "&project={project}&error=error_1&metadata={pair}",
+            "&project={project}&error=error_1&metadata={pair}&end_user={end_user}",
         )
     ),
 )
@@ -145,10 +148,11 @@ def fill(acme: Organization, alice: Person) -> None:
 
 
 def repeat(failed: Generation, hours: Sequence[datetime]) -> None:
-    """Copy the request into these hours, with several teams and errors."""
+    """Copy the request into these hours, with several teams, end users and errors."""
     values = {field.attname: getattr(failed, field.attname) for field in Generation._meta.concrete_fields}
     for hour, number in product(hours, range(10)):
         own = {"error_code": f"error_{number}", "metadata": {"team": team_of(number)}}
+        own |= {"end_user": person_of(number)}
         times = {"admitted_at": hour, "settled_at": hour}
         Generation.objects.bulk_create([Generation(**values | times | own | {"id": identity.new_id()})])
 
@@ -184,6 +188,7 @@ def owners_of(alice: Person) -> dict[str, object]:
         "project": alice.project.pk,
         "key": alice.api_key.pk,
         "pair": pair,
+        "end_user": urlencode({"": person_of(1)})[1:],
         "another": another.organization_id,
         "another_project": another.pk,
     }
@@ -192,6 +197,11 @@ def owners_of(alice: Person) -> dict[str, object]:
 def team_of(number: int) -> str:
     """Return a value of metadata that is as long as values can be."""
     return f"team {number} ".ljust(512, "x")
+
+
+def person_of(number: int) -> str:
+    """Return a name of an end user that is as long as names can be."""
+    return f"person {number} ".ljust(128, "x")
 
 
 @pytest.mark.usefixtures("charlie")

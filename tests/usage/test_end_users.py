@@ -7,6 +7,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils.http import urlencode
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import end_users
@@ -156,15 +157,29 @@ def test_end_users_of_hashed_names_are_found_by_name(alice: Person) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "problem"),
+    ("query", "title", "expected"),
     [
-        ({"group": "end_user", "outcome": "completed"}, "not counted by key, outcome, error and metadata"),
-        ({"group": "key", "end_user": "ann"}, "not counted by key, outcome, error and metadata"),
+        (
+            {"group": "end_user", "outcome": "completed"},
+            "Top end users",
+            [("ann", 2), ("none", 1), ("bob", 1)],
+        ),
+        ({"group": "end_user", "key": "alice"}, "Top end users", [("ann", 2), ("none", 1), ("bob", 1)]),
+        ({"group": "key", "end_user": "ann"}, "Top keys", [("alice", 2)]),
+        ({"group": "outcome", "end_user": "ann"}, "Top outcomes", [("completed", 2)]),
     ],
 )
-def test_what_is_not_counted_is_refused(counted: Client, query: dict[str, str], problem: str) -> None:
+def test_what_the_rollup_lacks_is_counted_from_requests(
+    counted: Client, query: dict[str, str], title: str, expected: list[tuple[str, int]]
+) -> None:
     page = counted.get(reverse("admin:index"), query)
-    assert (page.status_code, problem in page.text) == (400, True)
+    ((shown_title, lines),) = page.context["spenders"]
+    found = [(line.label.split(" (")[0].lower(), line.totals.requests) for line in lines]
+    assert (shown_title, found) == (title, expected)
+    assert "Error rate" in [card.title for card in page.context["cards"]]
+    assert len(counted.get(lines[0].url).context["page"].rows) == expected[0][1]
+    exported = downloaded(counted, f"{reverse('admin:index')}overview.csv?{urlencode(query)}")
+    assert "failed_requests" in exported
 
 
 def test_other_tenants_end_users_are_unknown(counted: Client, alice: Person, charlie: Person) -> None:

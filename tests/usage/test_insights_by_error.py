@@ -35,8 +35,8 @@ def week() -> Range:
     return Range.last(7, database_now())
 
 
-def failed(person: Person, code: str) -> Generation:
-    return run(person, outcome=Outcome.FAILED, error_code=code)
+def failed(person: Person, code: str, **named: Any) -> Generation:
+    return run(person, outcome=Outcome.FAILED, error_code=code, **named)
 
 
 def test_errors_are_counted_by_their_code(alice: Person, charlie: Person) -> None:
@@ -157,7 +157,12 @@ def test_others_metadata_is_never_seen(of_teams: Callable[..., Generation], char
         assert "plan" not in page.text
 
 
-def test_end_users_have_no_errors(root: Client, alice: Person) -> None:
-    Project.objects.update(counts_end_users=True)
+def test_errors_of_end_users_are_those_of_one_owner(root: Client, alice: Person) -> None:
+    failed(alice, "upstream_error", end_user="someone")
     run(alice, end_user="someone")
-    assert "not counted by" in shown(root.get("/admin/?group=end_user&error=x"), 400)
+    refused = shown(root.get("/admin/?group=end_user&error=upstream_error"), 400)
+    assert "End user: Choose the organization, project or key" in refused
+    page = root.get(f"/admin/?group=end_user&error=upstream_error&project={alice.project.pk}")
+    ((title, (line,)),) = page.context["spenders"]
+    assert (title, line.label, line.totals.requests) == ("Top end users", "someone", 1)
+    assert len(root.get(line.url).context["page"].rows) == 1

@@ -12,7 +12,7 @@ from usage.insights.generation_list import SEARCHED, NewestRequests, Page, newes
 from usage.insights.open_generations import RunningGeneration, running
 from usage.insights.overview_sums import OverviewSums, overview_sums
 from usage.insights.range import Bucket, Range, parse_range
-from usage.insights.request_filters import RequestFilters
+from usage.insights.request_filters import RequestFilters, with_stored_name
 from usage.insights.request_sums import metadata_keys
 from usage.insights.service_health import Health, health
 from usage.insights.sources import Filters, GroupBy
@@ -37,5 +37,5 @@ __all__ = [
     "RequestFilters", "Row", "RunningGeneration", "SumsSpec", "Totals", "budgets_near_limit", "by_amount",
     "can_rank", "counters", "health", "metadata_keys", "newest_settled",
     "overview_sums", "parse_range", "requests_page", "running", "series", "series_and_whole", "series_beside",
-    "top", "tops", "totals",
+    "top", "tops", "totals", "with_stored_name",
 ]  # fmt: skip

@@ -16,12 +16,16 @@ from django.db import DEFAULT_DB_ALIAS
 from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import Combinable, RawSQL
 
-from accounts import end_users
 from accounts.models import APIKey, Project
 from usage.database.replica import report
 from usage.database.time_limit import time_limit
 from usage.insights.range import Range
-from usage.insights.request_filters import SEARCHED_COLUMNS, RequestFilters, matching
+from usage.insights.request_filters import (
+    SEARCHED_COLUMNS,
+    RequestFilters,
+    matching,
+    with_stored_name,
+)
 from usage.insights.sources import Filters
 from usage.models import Generation
 
@@ -131,6 +135,7 @@ def _asked(over: Range, filters: Filters) -> RequestFilters:
     """Return the filters of the requests that were admitted in the range."""
     return RequestFilters(
         **filters.by_column(),
+        is_stored_name=filters.is_stored_name,
         home_id=filters.home_id,
         is_void=filters.is_void,
         error=filters.error,
@@ -323,17 +328,9 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         return replace(filters, organization_id=None, project_id=None) if is_possible else None
     if filters.project_id is not None and organization_id is None:
         home_id = filters.home_id or _home_of(filters.project_id)
-        return None if home_id is None else _with_stored_name(replace(filters, organization_id=home_id))
-    return _with_stored_name(filters)
+        return None if home_id is None else with_stored_name(replace(filters, organization_id=home_id))
+    return with_stored_name(filters)
 
 
 def _home_of(project_id: int) -> int | None:
     return Project.objects.filter(pk=project_id).values_list("organization_id", flat=True).first()
-
-
-def _with_stored_name(filters: RequestFilters) -> RequestFilters:
-    """Return the filters with the end user's digest if the organization has no rows with the name itself."""
-    if not filters.end_user or filters.organization_id is None:
-        return filters
-    own = Generation.objects.filter(organization_id=filters.organization_id, end_user=filters.end_user)
-    return filters if own.exists() else replace(filters, end_user=end_users.digest(filters.end_user))

@@ -35,11 +35,12 @@ class OverviewSums:
 def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool) -> OverviewSums:
     """Return the sums of the chart's range and filters, by its group and by those of `tops`."""
     over, filters = chart.over, chart.filters
-    whole: GroupBy | None = None if filters.end_user is not None else "outcome"
+    # The rollup of end users has neither outcomes nor times.
+    whole: GroupBy | None = None if filters.has_days_of_end_user else "outcome"
     groups = list(dict.fromkeys([whole, *tops, chart.group_by]))
     ranges = [over, over.before] if can_compare else [over]
-    samples = [] if filters.end_user is not None else weighed(ranges, filters)
-    is_in_books = filters.end_user is None and not request_sums.are_needed(None, filters)
+    samples = [] if filters.has_days_of_end_user else weighed(ranges, filters)
+    is_in_books = not filters.has_days_of_end_user and not request_sums.are_needed(None, filters)
     specs = [
         *(SumsSpec(over, group_by, filters, chart.newest) for group_by in groups),
         *(SumsSpec(each, None, filters) for each in (*ranges[1:], *samples)),
@@ -51,7 +52,7 @@ def overview_sums(chart: SumsSpec, tops: Sequence[GroupBy], *, can_compare: bool
     ranked = {group_by: [key for key, _ in by_amount(by_group[group_by])] for group_by in groups if group_by}
     labels = labels_of({group_by: keys[: max(_NAMED, MAX_GROUPS)] for group_by, keys in ranked.items()})
     speeds: list[Percentiles | None] = [None, None]
-    if filters.end_user is None:
+    if not filters.has_days_of_end_user:
         of_samples = zip(samples, rest[len(ranges) - 1 :], strict=False)
         requests = {each: sums.requests for each, sums in of_samples}
         speeds[: len(ranges)] = percentiles(ranges, filters, requests)

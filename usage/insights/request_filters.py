@@ -1,8 +1,8 @@
 """What a list of requests may be filtered by: by an index, or by looking at rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from django.db import connection
@@ -18,6 +18,7 @@ from usage.models.generations import ANY_ERROR, FAILED
 # longer is not found.
 _OPEN_AT_MOST = timedelta(hours=6)
 
+Filtering = TypeVar("Filtering", bound=Filters)
 Sort = Literal["newest", "cost", "duration"]
 
 
@@ -99,6 +100,16 @@ _HAS_PAIR = {
 def has_pair(table: str) -> str:
     """Return the condition that a row of the table has a key and a value in its metadata."""
     return _HAS_PAIR[connection.vendor].format(table)
+
+
+def with_stored_name(filters: Filtering) -> Filtering:
+    """Return the filters with the end user's digest if the organization has no rows with the name itself."""
+    organization_id, name = filters.organization_id or filters.home_id, filters.end_user
+    if not name or organization_id is None or filters.is_stored_name:
+        return filters
+    own = Generation.objects.filter(organization_id=organization_id, end_user=name)
+    stored = name if own.exists() else end_users.digest(name)
+    return replace(filters, end_user=stored, is_stored_name=True)
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:

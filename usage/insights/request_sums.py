@@ -1,6 +1,7 @@
-"""Sums by error code or metadata, which no rollup has: those of the newest requests of a range.
+"""Sums by error code, metadata or end user: those of the newest requests of a range.
 
-They are what the requests were charged when they finished, without later corrections.
+No rollup has errors and metadata, and that of end users has neither failures nor keys nor hours. The sums are
+what the requests were charged when they finished, without later corrections.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from usage.database.clock import TruncUTC
 from usage.insights.generation_list import NewestRequests, newest_settled
 from usage.insights.range import Range
 from usage.insights.sources import Filters, GroupBy, Source
-from usage.models import Generation
+from usage.models import Dimension, Generation
 from usage.models.generations import FAILED
 from usage.rollups import closed_days
 
@@ -35,6 +36,9 @@ _VALUE = {
 
 def are_needed(group_by: GroupBy | None, filters: Filters) -> bool:
     """Return whether a report needs columns that only requests have."""
+    is_by_end_user = group_by == "end_user" or filters.end_user is not None
+    if is_by_end_user and filters.is_by_request:
+        return True
     return group_by in ("error", "metadata") or bool(filters.error or filters.metadata)
 
 
@@ -56,13 +60,9 @@ def _grouped(
             return rows.exclude(error_code=""), "error_code"
         case "metadata":
             return rows.annotate(metadata_value=_value(filters.metadata_key or "")), "metadata_value"
-        case "organization" | "project":
-            return rows, f"{group_by}_id"
-        case "key":
-            return rows, "api_key_id"
-        case None:
-            return rows, "outcome"
-    return rows, group_by
+        case "end_user":
+            return rows.annotate(end_user_name=Coalesce("end_user", Value(""))), "end_user_name"
+    return rows, closed_days.COLUMNS[Dimension(group_by or Dimension.OUTCOME)]
 
 
 def _value(key: str) -> Combinable:

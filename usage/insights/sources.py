@@ -31,7 +31,7 @@ _SUMS = {f"sum_{name}": Sum(name, default=0) for name in closed_days.SUMS}
 _FAILED = Sum("requests", filter=Q(outcome__in=FAILED), default=0)
 
 # Fields that are no columns of rollups.
-_NO_COLUMNS = ("error", "metadata", "metadata_key", "home_id", "is_void")
+_NO_COLUMNS = ("error", "metadata", "metadata_key", "is_by_request", "is_stored_name", "home_id", "is_void")
 
 # SQLite's SQLITE_MAX_COMPOUND_SELECT is 500.
 _MAX_PARTS = 400
@@ -43,8 +43,9 @@ Rows = TypeVar("Rows", bound=Model)
 class Filters:
     """Restricts a report to the requests that match every field that is not None.
 
-    An end user needs the project. Reports by end user, or about one, have no keys and outcomes. No rollup has
-    errors and metadata: reports by them, or about one, are those of the newest requests.
+    No rollup has errors and metadata: reports by them, or about one, are those of the newest requests. So are
+    reports by end user, or about one, if `is_by_request`. Others are those of the rollup, which needs the
+    project and has no keys and outcomes.
     """
 
     organization_id: int | None = None
@@ -59,10 +60,19 @@ class Filters:
     """A key and the value that it has."""
     metadata_key: str | None = None
     """The key by whose values a report is grouped."""
+    is_by_request: bool = False
+    """Whether end users are those of the newest requests, of any project, with what failed."""
+    is_stored_name: bool = False
+    """Whether it is known that rows have the end user's name as it is: nothing need look it up then."""
     home_id: int | None = None
     """The organization of the project, if it is known: lists of requests need not look it up then."""
     is_void: bool = False
     """Whether it is known that the owners are not of each other, so that no request matches."""
+
+    @property
+    def has_days_of_end_user(self) -> bool:
+        """Return whether the report is about an end user, and is the rollup's."""
+        return self.end_user is not None and not self.is_by_request
 
     def narrow(self, rows: QuerySet[Rows]) -> QuerySet[Rows]:
         """Return the rows that match; their model must have these columns."""

@@ -7,11 +7,12 @@ so it costs the same however many requests there are.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from accounts import end_users
 from usage.database.replica import report
 from usage.database.sql import db_value, fetch_all
-from usage.insights.request_filters import has_pair
+from usage.insights.request_filters import has_pair, with_stored_name
 from usage.insights.sources import Filters
 
 Number = TypeVar("Number", int, float)
@@ -36,8 +37,7 @@ class Speed:
 @report
 def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list[Speed]:
     """Return the speeds between each start and end; the filters have an organization or a key."""
-    column = "api_key_id" if filters.api_key_id is not None else "organization_id"
-    owner = filters.api_key_id if filters.api_key_id is not None else filters.organization_id
+    indexed = _indexed(filters)
     rest = {
         "project_id": filters.project_id,
         "model": filters.model,
@@ -48,19 +48,23 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
     tests, tested = [f"{name} = %s" for name in narrowed], list(narrowed.values())
     if filters.metadata is not None:
         tests, tested = [*tests, has_pair("sample")], [*tested, *filters.metadata]
+    if filters.end_user is not None and "end_user" not in indexed:
+        names = (filters.end_user, end_users.digest(filters.end_user))
+        tests, tested = [*tests, "end_user IN (%s, %s)"], [*tested, *names]
     each, together = (SEARCHED, ALL_SEARCHED) if tests else (SAMPLE, ALL_SAMPLED)
     # The two bounds are in the inner query: what it reads is limited, also if the outer one leaves much out.
     part = f"""SELECT * FROM (
             SELECT %s AS at, first_token_ms, last_token_ms, completion_tokens, project_id, model, outcome,
-                error_code, metadata
-            FROM usage_generation WHERE {column} = %s AND admitted_at >= %s AND admitted_at < %s
+                error_code, metadata, end_user
+            FROM usage_generation WHERE {" AND ".join(f"{column} = %s" for column in indexed)}
+                AND admitted_at >= %s AND admitted_at < %s
             ORDER BY admitted_at DESC LIMIT {min(each, together // len(edges))}) AS part{{}}"""  # noqa: S608
     statement = " UNION ALL ".join(part.format(at) for at in range(len(edges)))
     conditions = " AND ".join(["first_token_ms IS NOT NULL", *tests])
     parameters = [
         db_value(value)
         for at, (start, end) in enumerate(edges)
-        for value in (at, owner, start.astimezone(UTC), end.astimezone(UTC))
+        for value in (at, *indexed.values(), start.astimezone(UTC), end.astimezone(UTC))
     ]
     rows = fetch_all(
         f"""SELECT at, first_token_ms, last_token_ms, completion_tokens FROM ({statement}) AS sample
@@ -77,6 +81,14 @@ def speeds(edges: Sequence[tuple[datetime, datetime]], filters: Filters) -> list
         Speed(percentile(own, 50), percentile(own, 95), percentile(own_rates, 50))
         for own, own_rates in zip(first, rates, strict=True)
     ]
+
+
+def _indexed(filters: Filters) -> dict[str, Any]:
+    """Return the columns by whose index requests are read: the key, or the organization and the end user."""
+    if filters.api_key_id is not None:
+        return {"api_key_id": filters.api_key_id}
+    own = {"organization_id": filters.organization_id}
+    return own if filters.end_user is None else own | {"end_user": with_stored_name(filters).end_user}
 
 
 def percentile(values: Sequence[Number], percent: int) -> Number | None:

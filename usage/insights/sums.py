@@ -191,7 +191,7 @@ def points_of(spec: SumsSpec, ranked: Sequence[Any], labels: Labels) -> list[Poi
     groups = _groups_of(spec, ranked, labels)
     named = [key for key, _, _ in groups]
     (sums,) = _sums_by_bucket([spec], named)
-    if spec.group_by == "end_user" and None in named:
+    if spec.group_by == "end_user" and None in named and not spec.filters.is_by_request:
         sums = _with_rest(sums, spec, named)
     return _points(spec, groups, sums)
 

@@ -118,8 +118,10 @@ def sums(request: HttpRequest, form: OverviewForm, file_format: str) -> HttpResp
     ]
     groups = f"-by-{form.group_by}" if form.is_grouped else ""
     name = f"usage{groups}" + _dates(form.over.start, form.over.end)
-    # Usage of end users does not say which requests failed.
-    columns = [column for column in _OVERVIEW if column != "failed_requests" or not form.is_by_end_user]
+    # The rollup of end users does not say which requests failed.
+    columns = [
+        column for column in _OVERVIEW if column != "failed_requests" or not form.has_days_of_end_users
+    ]
     return respond(request, Table(name, columns, [rows], len(rows)), file_format)
 
 

@@ -53,7 +53,7 @@ class Spender:
 def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
     """Return spend, requests, tokens and, unless they are one end user's, errors and speed."""
     url, now, before = form.rows_url(), sums.now, sums.before
-    is_about_end_user = form.filters.end_user is not None
+    has_little = form.filters.has_days_of_end_user
     over = money(sums.overage.nanodollars)
     beyond = Line("Over the reserved amount", over, form.entries_url(Kind.OVERAGE), not sums.overage.count)
     spend = Card(
@@ -62,7 +62,7 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         usd(now.amount_nanodollars),
         url,
         change(now.amount_nanodollars, before.amount_nanodollars),
-        lines=[] if is_about_end_user or form.is_of_requests else [beyond],
+        lines=[] if has_little or form.is_of_requests else [beyond],
     )
     requests = change(now.requests, before.requests)
     tokens = Card(
@@ -80,7 +80,7 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         ],
     )
     usage = [spend, Card("Requests", count(now.requests), f"{now.requests:,}", url, requests), tokens]
-    return usage if is_about_end_user else [*usage, _errors(form, sums), _speed(form, sums)]
+    return usage if has_little else [*usage, _errors(form, sums), _speed(form, sums)]
 
 
 def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
@@ -90,15 +90,15 @@ def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
         tables = [("Errors", "error")]
     elif form.group_by == "metadata":
         tables = [(f"By {form.shown_key}", "metadata")]
-    elif form.is_of_requests:
-        tables = [(f"Top {form.group_by}s", form.group_by)]
+    elif form.is_of_requests or form.has_partial_groups:
+        tables = [(f"Top {words(form.group_by)}s", form.group_by)]
     elif form.filters.end_user is None:
         is_about_one = form.filters.organization_id is not None
         owners: tuple[str, GroupBy] = (
             ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
         )
         tables = [owners, ("Top keys", "key"), *tables]
-        if form.has_end_users:
+        if form.counts_end_users:
             tables[0] = ("Top end users", "end_user")
     return tables
 

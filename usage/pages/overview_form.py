@@ -66,11 +66,12 @@ class SumsPage:
     usual_group: str = "model"
     """Empty: no groups."""
     usual_measure: str = "spend"
-    has_end_users: bool = True
+    is_about_failures: bool = False
+    """Whether it shows failures and hours, which the rollup of end users does not have."""
 
 
 OVERVIEW = SumsPage()
-# What no rollup has beside the end user.
+# What the rollup of end users does not have.
 _NOT_BY_END_USER = ("key", "outcome", "error", "metadata")
 
 
@@ -109,16 +110,14 @@ class OverviewForm(UsageFilterForm):
         data["measure"] = data.get("measure") or (
             "requests" if data["group"] == "error" else self.sums_page.usual_measure
         )
-        if self.is_by_end_user:
-            self._check_end_users(data)
+        if self.has_days_of_end_users:
+            self._choose_counting_project(data)
+        elif self.is_by_end_user and access.is_operator(self.person) and not self.is_about_one_owner:
+            self.add_error("end_user", "Choose the organization, project or key of the end users, too.")
         return data
 
-    def _check_end_users(self, data: dict[str, Any]) -> None:
-        """Choose a project that counts its end users, unless one is chosen; refuse what they don't have."""
-        if data["group"] in _NOT_BY_END_USER or any(map(data.get, _NOT_BY_END_USER)):
-            self.add_error(
-                "end_user", "Usage of end users is not counted by key, outcome, error and metadata."
-            )
+    def _choose_counting_project(self, data: dict[str, Any]) -> None:
+        """Choose a project that counts its end users, unless one is chosen; refuse too many to add up."""
         projects = self._counting_projects(data.get("organization"))
         chosen = {"pk": data["project"]} if data.get("project") else {}
         found = projects.filter(**chosen).first()
@@ -158,9 +157,21 @@ class OverviewForm(UsageFilterForm):
         """Return whether the page shows the end users of a project, or one of them."""
         return bool(self.cleaned_data.get("end_user")) or self.cleaned_data.get("group") == "end_user"
 
+    @property
+    def finds_end_users_in_requests(self) -> bool:
+        """Return whether end users are those of the newest requests: the rollup knows too little."""
+        data = self.cleaned_data
+        is_beyond = data.get("group") in _NOT_BY_END_USER or any(map(data.get, _NOT_BY_END_USER))
+        return self.sums_page.is_about_failures or is_beyond
+
+    @property
+    def has_days_of_end_users(self) -> bool:
+        """Return whether the page shows the days that the rollup of end users has."""
+        return self.is_by_end_user and not self.finds_end_users_in_requests
+
     @cached_property
-    def has_end_users(self) -> bool:
-        """Return whether the page can show the end users of the project that it is about."""
+    def counts_end_users(self) -> bool:
+        """Return whether the rollup has the end users of the project that the page is about."""
         data = self.cleaned_data
         if data["project"] is None or any(data[name] for name in _NOT_BY_END_USER):
             return False
@@ -173,12 +184,19 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def filters(self) -> Filters:
-        data = self.cleaned_data
-        return replace(
-            super().filters,
-            end_user=data.get("end_user") or None,
-            metadata_key=self.shown_key if self.group_by == "metadata" else None,
-        )
+        key = self.shown_key if self.group_by == "metadata" else None
+        return replace(self._ungrouped_filters, metadata_key=key)
+
+    @cached_property
+    def _ungrouped_filters(self) -> Filters:
+        """Return the filters without the key of metadata, which is one of those that they leave."""
+        end_user = self.cleaned_data.get("end_user") or None
+        is_by_request = self.finds_end_users_in_requests
+        filters = replace(super().filters, end_user=end_user, is_by_request=is_by_request)
+        if not is_by_request:
+            return filters
+        known = insights.with_stored_name(self.with_known_owners(filters))
+        return replace(filters, end_user=known.end_user, is_stored_name=known.is_stored_name)
 
     @cached_property
     def metadata_keys(self) -> Sequence[str]:
@@ -189,7 +207,7 @@ class OverviewForm(UsageFilterForm):
     @cached_property
     def newest(self) -> NewestRequests:
         """Return the newest requests, for what the rollups don't know."""
-        return insights.newest_settled(self.over, self.with_known_owners(super().filters))
+        return insights.newest_settled(self.over, self.with_known_owners(self._ungrouped_filters))
 
     @property
     def shown_key(self) -> str:
@@ -209,12 +227,13 @@ class OverviewForm(UsageFilterForm):
     @property
     def has_partial_groups(self) -> bool:
         """Return whether the groups don't add up to all requests, because no rollup has them."""
-        return self.group_by in ("error", "metadata")
+        is_by_request = self.group_by == "end_user" and self.finds_end_users_in_requests
+        return is_by_request or self.group_by in ("error", "metadata")
 
     @property
     def is_about_one_owner(self) -> bool:
         """Return whether the page is narrowed to an organization, a project or a key."""
-        return any(self.cleaned_data[name] is not None for name in ("organization", "project", "key"))
+        return any(self.cleaned_data.get(name) is not None for name in ("organization", "project", "key"))
 
     @property
     def is_of_requests(self) -> bool:
@@ -234,7 +253,7 @@ class OverviewForm(UsageFilterForm):
 
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
-        if self.is_by_end_user:
+        if self.has_days_of_end_users:
             return insights.parse_range({**query, "bucket": "day", "time_zone": "UTC"}, now)
         usual = insights.parse_range({**query, "bucket": ""}, now)
         # A link with hours may get a longer range from another link of the page; days are the better answer
@@ -259,13 +278,14 @@ class OverviewForm(UsageFilterForm):
         dates = {"start": f"{self.over.start:%Y-%m-%d}", "end": f"{last_day:%Y-%m-%d}"}
         rest = {name: value for name, value in self.query.items() if name != "days"}
         self.data = rest | {name: self.cleaned_data[name] for name in ("group", "measure")} | dates
-        shown = {"project", "end_user"} if self.is_by_end_user else set()
+        shown = {"end_user"} if self.is_by_end_user else set()
+        shown |= {"project"} if self.has_days_of_end_users else set()
         for name, field in self.fields.items():
             if name in dates:
                 field.widget = forms.TextInput({"type": "date", "required": True})
             elif name not in shown:
                 field.widget = forms.HiddenInput()
-        if self.is_by_end_user:
+        if self.has_days_of_end_users:
             projects = self._counting_projects(self.cleaned_data["organization"])
             project: Any = self.fields["project"]
             self.data["project"] = project.offer(projects, self.cleaned_data["project"])
@@ -289,7 +309,8 @@ class OverviewForm(UsageFilterForm):
 
     def offers_group(self, group: GroupBy) -> bool:
         if group == "end_user":
-            return self.sums_page.has_end_users and (self.is_by_end_user or self.has_end_users)
+            is_found = self.finds_end_users_in_requests and self.is_about_one_owner
+            return is_found or self.is_by_end_user or self.counts_end_users
         if group == "metadata" and self.pages.organization:
             projects = self.pages.projects()
             own = [row for row in projects if row.pk == self.cleaned_data["project"]] or projects
@@ -302,7 +323,7 @@ class OverviewForm(UsageFilterForm):
 
     def bucket_links(self) -> list[Choice]:
         """Return links to hours and days as columns; none where there would be too many hours."""
-        has_hours = self.over.fits("hour") and not self.is_by_end_user
+        has_hours = self.over.fits("hour") and not self.has_days_of_end_users
         names: tuple[Bucket, ...] = get_args(Bucket) if has_hours else ()
         return [
             self._choice(f"{name}s".capitalize(), name == self.over.bucket, bucket=name) for name in names
@@ -321,7 +342,7 @@ class OverviewForm(UsageFilterForm):
     def group_url(self, group: GroupBy, group_id: str) -> str:
         """Return the URL of the requests of one group; empty if their list can't be narrowed to it."""
         if group != "metadata":
-            return self.rows_url(**{group: group_id})
+            return self.rows_url(**{group: group_id}) if group_id else ""
         pair = self.pair_of(group_id)
         return self.rows_url(metadata=pair) if pair else ""
 
