@@ -48,7 +48,7 @@ class LowCreditForm(forms.Form):
     """The balance below which credit is low."""
 
     low_credit = USDField(
-        label="Low below, in USD",
+        label="Warn below (USD)",
         widget=forms.TextInput,
         required=False,
         help_text="Empty: a tenth of the last grant. 0: never.",
@@ -161,5 +161,5 @@ def set_low_credit(request: HttpRequest, console: Console) -> HttpResponse:
         credit.set_low(console.organization, form.cleaned_data["low_credit"])
         messages.success(request, "Saved. It holds for the next requests.")
     else:
-        messages.error(request, f"Low below: {form.errors['low_credit'][0]}")
+        messages.error(request, f"Warn below: {form.errors['low_credit'][0]}")
     return redirect(console.url("notifications"))

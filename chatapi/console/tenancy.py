@@ -132,7 +132,9 @@ def page(permission: str) -> Callable[[View], View]:
         def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponseBase:
             places = access.places_of(request.user)
             if not access.may_enter(request.user):
-                return redirect_to_login(request.get_full_path(), reverse("console:sign_in"))
+                # What a form posts to has no page to come back to.
+                wanted = request.get_full_path() if request.method in ("GET", "HEAD") else ""
+                return redirect_to_login(wanted, reverse("console:sign_in"))
             console = Console.of(request, places, organization_id)
             if not console.may(permission):
                 raise PermissionDenied

@@ -1,6 +1,6 @@
 """The list of stored responses, and the page of one's content, which owners read; the audit log says so."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -61,8 +61,9 @@ class StoredResponseAdmin(TenantAdmin, ReadOnlyAdmin, ListAdmin):
         return str(row)
 
     @display(description="Expires")
-    def expires_at(self, row: StoredResponse) -> datetime:
-        return row.ended_at + timedelta(days=row.project.stores_responses_days)
+    def expires_at(self, row: StoredResponse) -> str:
+        expires = row.ended_at + timedelta(days=row.project.stores_responses_days)
+        return f"{expires:%Y-%m-%d %H:%M}"
 
     @display(description="Content")
     def content_link(self, row: StoredResponse) -> str:

@@ -1,8 +1,6 @@
 """The page of prepaid credit in a browser: paying at Stripe and coming back, on a phone and in the dark."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
@@ -10,7 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests import fake_stripe
 from tests.browser.conftest import PEOPLE, sign_in, watched
-from tests.browser.visiting import EVERYTHING
+from tests.browser.visiting import EVERYTHING, shot
 from tests.fake_stripe import Stripe
 from tests.installation import Installation
 
@@ -18,7 +16,6 @@ pytestmark = [pytest.mark.xdist_group("credit"), pytest.mark.timeout(180)]
 
 PHONE = {"width": 390, "height": 844}
 REFUSED = "Failed to load resource: the server responded with a status of 400 (Bad Request)"
-SHOTS = os.environ.get("CHATAPI_SCREENSHOTS")
 BILL = """
 from accounts.models import Organization
 from usage.payment import metered_usage
@@ -62,9 +59,7 @@ def complaints(page: Page) -> list[str]:
             found += [f"{scheme}: {each['id']}: {each['nodes'][0]['html'][:160]}" for each in violations]
         width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         found += [f"{width} px too wide"] if width > 0 else []
-        if SHOTS:
-            page.emulate_media(color_scheme="light")
-            page.screenshot(path=Path(SHOTS) / f"credit-{size['width']}.png", full_page=True)
+        shot(page, "credit")
     return found
 
 

@@ -2,6 +2,7 @@
 finds nothing serious, the keyboard is enough, nothing is too wide, no page logs an error or asks another
 host.
 
+With CHATAPI_SCREENSHOTS, a folder, it has a picture of each page at the end.
 With PAGES_SEED (CI: the commit), a sixth of the visits is made, chosen by this number.
 """
 
@@ -17,7 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests import fake_stripe
 from tests.browser.conftest import PASSPHRASE, enter, watched
-from tests.browser.visiting import PHONE, SCREEN, complaints, keyboard_complaints, visit
+from tests.browser.visiting import PHONE, SCREEN, complaints, keyboard_complaints, shot, visit
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("every page"), pytest.mark.timeout(400)]
@@ -109,7 +110,9 @@ def is_drawn(page: Page, name: str) -> bool:
     return seed is None or crc32(f"{seed} {page.viewport_size} {name}".encode()) % 6 == 0
 
 
-def judged(page: Page, installation: Installation, paths: dict[str, str]) -> dict[str, list[str]]:
+def judged(
+    page: Page, installation: Installation, paths: dict[str, str], state: str = ""
+) -> dict[str, list[str]]:
     """Open all pages, and return what is wrong with each; two routes may lead to one page."""
     found: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -124,6 +127,7 @@ def judged(page: Page, installation: Installation, paths: dict[str, str]) -> dic
             continue
         seen.add(address)
         wrong = complaints(page)
+        shot(page, f"{state} {path}")
         if response.ok and page.viewport_size == SCREEN:
             wrong += keyboard_complaints(page)
         wrong += [each for each in page.complaints if response.ok or str(response.status) not in each]  # type: ignore[attr-defined]
@@ -151,7 +155,7 @@ def test_pages_before_one_is_in_are_for_everybody(
         if name == "login" or re.match(r"/console/(?!\d)", path)
     }
     with browser.new_context(**window) as context:
-        found = judged(watched(context, installation), installation, {"front": "/"} | open_to_all)
+        found = judged(watched(context, installation), installation, {"front": "/"} | open_to_all, "open")
     assert not found, json.dumps(found, indent=1)
 
 
@@ -162,7 +166,7 @@ def test_pages_of_second_factors_are_for_everybody(
     of_account = {
         name: path for name, path in paths["console"].items() if path.startswith("/console/account")
     }
-    found = judged(watched(context, installation), installation, of_account)
+    found = judged(watched(context, installation), installation, of_account, "second factors")
     assert not found, json.dumps(found, indent=1)
 
 
@@ -189,6 +193,7 @@ def test_what_a_form_leads_to_is_for_everybody(
         page.get_by_label(label).first.fill(text.format(**page.viewport_size))  # type: ignore[arg-type]
     page.keyboard.press("Enter")
     expect(page.locator(shown).first).to_be_visible()
+    shot(page, f"{form} {shown}")
     # The browser logs the status of a form that was refused.
     logged = [each for each in page.complaints if "status of 400" not in each]  # type: ignore[attr-defined]
     assert complaints(page) + logged == []
@@ -211,4 +216,5 @@ def test_unknown_pages_are_for_everybody(context: BrowserContext, installation: 
     page = context.new_page()
     for path in ("/console/no-such-page", "/admin/no-such-page", "/docs/no-such-page"):
         page.goto(installation.url + path)
+        shot(page, path)
         assert complaints(page) == [], path

@@ -1,6 +1,5 @@
 """Statements in a browser: found in two clicks, readable on a phone and in the dark, and printed alone."""
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
 from playwright.sync_api import Page, expect
 
-from tests.browser.visiting import OF_THE_THEME, SERIOUS
+from tests.browser.visiting import OF_THE_THEME, SERIOUS, SHOTS, shot
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(180)]
@@ -45,7 +44,6 @@ for hours in (*range(30, 1_400, 35), 1):
 correct(chance, keys, database_now(), is_rerating=False)
 close_all()
 """
-SHOTS = os.environ.get("CHATAPI_SCREENSHOTS")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,12 +51,6 @@ def statements(installation: Installation) -> None:
     """Make an organization with statements."""
     made = installation.manage("shell", "--no-imports", "-c", MAKE)
     assert made.returncode == 0, made.stderr
-
-
-def shot(page: Page, name: str) -> None:
-    """Save a picture of the whole page where somebody wants to look at it."""
-    if SHOTS:
-        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)
 
 
 def complaints(page: Page) -> list[str]:
@@ -75,30 +67,30 @@ def open_latest(page: Page, installation: Installation) -> None:
 def test_what_is_owed_takes_two_clicks(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/")
     page.get_by_role("link", name="Statements").click()
-    shot(page, "list")
+    shot(page, "statements list")
     assert complaints(page) == []
     page.get_by_role("table").get_by_role("link").first.click()
     expect(page.get_by_role("heading", name="Statement Co")).to_be_visible()
     expect(page.get_by_text("Closing balance")).to_be_visible()
-    shot(page, "closed")
+    shot(page, "statements closed")
     assert complaints(page) == []
     page.evaluate(DARKEN)
-    shot(page, "closed-dark")
+    shot(page, "statements closed-dark")
     assert complaints(page) == []
 
 
 def test_a_preview_says_so_and_fits_a_phone(page: Page, installation: Installation) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{installation.url}/admin/statements/")
-    shot(page, "list-phone")
+    shot(page, "statements list-phone")
     page.get_by_role("link", name="Statement Co").click()
     expect(page.get_by_text("Preview, as of")).to_be_visible()
     expect(page.get_by_role("heading", name="Credit notes")).to_be_visible()
-    shot(page, "preview-phone")
+    shot(page, "statements preview-phone")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert complaints(page) == []
     page.set_viewport_size({"width": 1440, "height": 900})
-    shot(page, "preview")
+    shot(page, "statements preview")
 
 
 def open_latest_in_console(page: Page, installation: Installation) -> None:
@@ -118,7 +110,7 @@ def test_it_prints_alone(
     document = pypdfium2.PdfDocument(pdf)
     text = "\n".join(each.get_textpage().get_text_bounded() for each in document)
     if SHOTS:
-        document[0].render(scale=1.5).to_pil().save(Path(SHOTS) / "print.png")
+        document[0].render(scale=1.5).to_pil().save(Path(SHOTS) / "statements-print.png")
     document.close()
     assert "Closing balance" in text
     assert "Overview" not in text

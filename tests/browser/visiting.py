@@ -1,5 +1,8 @@
 """What is wrong with a page: for axe-core, for somebody with a keyboard only, on a phone and in the dark."""
 
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]  # it brings no types
@@ -9,6 +12,7 @@ EVERYTHING: dict[str, Any] = {"resultTypes": ["violations"]}
 # In the admin's theme: what is outside of landmarks is slow to find, and of moderate impact.
 OF_THE_THEME: dict[str, Any] = EVERYTHING | {"rules": {"region": {"enabled": False}}}
 SERIOUS = ("serious", "critical")
+SHOTS = os.environ.get("CHATAPI_SCREENSHOTS")
 PHONE, SCREEN = {"width": 390, "height": 844}, {"width": 1280, "height": 800}
 LOOK = """() => {
   const wrong = [];
@@ -140,3 +144,10 @@ def visit(page: Page, url: str) -> Response | None:
     assert response is not None
     is_page = response.headers.get("content-type", "").startswith("text/html") and response.status != 405
     return response if is_page and page.evaluate("document.documentElement.lang !== ''") else None
+
+
+def shot(page: Page, name: str) -> None:
+    """Save a picture of the whole page where somebody wants to look at it."""
+    if SHOTS and page.viewport_size:
+        name = re.sub("[^a-zA-Z0-9=.]+", "-", f"{name} {page.viewport_size['width']}").strip("-")
+        page.screenshot(path=Path(SHOTS) / f"{name}.png", full_page=True)

@@ -248,6 +248,12 @@ def test_everyone_gets_exactly_what_they_may(house: House, who: str) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+def test_a_form_sent_after_the_session_leads_to_a_page_that_there_is(house: House) -> None:
+    sign_in = reverse("console:sign_in")
+    assert Client().get(house.path("keys"))["location"] == f"{sign_in}?next={house.path('keys')}"
+    assert Client().post(house.path("live_stop_key"), {"key": 1})["location"] == f"{sign_in}?next="
+
+
 def test_rows_of_others_look_like_rows_that_never_were(house: House) -> None:
     client = client_as(house, "owner")
     for name in OF_A_ROW:

@@ -89,7 +89,7 @@ def test_a_range_begins_with_its_first_hour_and_ends_before_its_last(key: APIKey
 
 @pytest.mark.parametrize(("group_by", "label"), [
     ("organization", "Acme"), ("project", "Acme / default"), ("key", "alice (ck_live_"), ("model", "small"),
-    ("outcome", "Completed"),
+    ("outcome", "completed"),
 ])  # fmt: skip
 def test_groups_are_called_by_their_names(alice: Person, group_by: GroupBy, label: str) -> None:
     run(alice)

@@ -132,6 +132,15 @@ def test_groups_without_a_colour_of_their_own_are_one() -> None:
     assert legend[-1].total == "103"
 
 
+@pytest.mark.parametrize(
+    ("label", "on_a_phone"), [("28 Oct", [0, 2, 4]), ("20:00", [0, 2, 4]), ("28 Oct 00:00", [0, 5])]
+)
+def test_labels_do_not_collide_on_a_narrow_screen(label: str, on_a_phone: list[int]) -> None:
+    marks = overview_chart.times([Bucket(label, label)] * 60)
+    assert len(marks) == 6
+    assert [at for at, mark in enumerate(marks) if not mark.is_minor] == on_a_phone
+
+
 def test_a_chart_of_nothing_is_drawn() -> None:
     chart = overview_chart.draw([Bucket("1", "one")], [], str)
     assert (chart.total, chart.columns[0].bars, chart.legend) == (0, [], [])

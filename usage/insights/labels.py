@@ -32,7 +32,7 @@ def labels_of(ids: Mapping[GroupBy, Iterable[Any]]) -> Labels:
             queries.append(rows.values_list("table", "pk", "name", "more", "flag"))
             continue
         for name in members:
-            found[group_by, name] = Outcome(name).label if group_by == "outcome" else name or "none"
+            found[group_by, name] = Outcome(name).label.lower() if group_by == "outcome" else name or "none"
     return found | {(table, pk): _name(table, *columns) for table, pk, *columns in rows_of(queries)}
 
 

@@ -4,6 +4,7 @@ from django.db import models
 from django.db.models import Q, Value
 
 from accounts.models import APIKey, Organization, Project
+from usage.formatting import usd
 from usage.models.generations import Generation, Outcome
 
 
@@ -139,7 +140,7 @@ class LedgerEntry(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.amount_nanodollars} n$ for {self.generation_id or self.organization}"
+        return f"{self.kind} of {usd(self.amount_nanodollars)} for {self.request_id or self.organization}"
 
     @property
     def request_id(self) -> str | None:

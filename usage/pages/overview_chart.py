@@ -160,12 +160,16 @@ def scale(highest: int) -> tuple[int, int]:
 def times(buckets: Sequence[Bucket], most: int = _LABELS_COUNT) -> list[Mark]:
     """Return at most so many labels under the axis."""
     every = max(1, -(-len(buckets) // most))
+    shown = range(0, len(buckets), every)
+    # Dates with a time are so long that a narrow screen has room for two of them.
+    is_long = any(len(buckets[at].label) > len("28 Oct") for at in shown)
+    between = max(len(shown) - 1, 1) if is_long else 2
     width = 100 / max(len(buckets), 1)
     # Of many columns, the labels of the first and the last would reach beyond the plot.
     anchors = {0: "start", len(buckets) - 1: "end"} if len(buckets) > 12 else {}
     return [
-        Mark(percent((at + 0.5) * width), buckets[at].label, anchors.get(at, "middle"), at // every % 2 == 1)
-        for at in range(0, len(buckets), every)
+        Mark(percent((at + 0.5) * width), buckets[at].label, anchors.get(at, "middle"), number % between > 0)
+        for number, at in enumerate(shown)
     ]
 
 

@@ -222,7 +222,8 @@ class OverviewForm(UsageFilterForm):
     @property
     def column_title(self) -> str:
         """Return the heading of the groups' names: a key of metadata keeps its case."""
-        return self.shown_key if self.group_by == "metadata" else words(self.group_by).capitalize()
+        has_key = self.group_by == "metadata" and self.shown_key != "metadata"
+        return self.shown_key if has_key else words(self.group_by).capitalize()
 
     @property
     def has_partial_groups(self) -> bool:
