@@ -57,9 +57,11 @@ ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
 class Installation:
     """Its processes by name, its addresses and keys."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, code: Path = ROOT, /, **environment: str) -> None:
         """Prepare an installation that does not run yet; `environment` overrides the test profile."""
         self.folder = folder
+        self.code = code
+        """The checkout that the next process and the next command run. Valkey's is always of this one."""
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.keys: dict[str, str] = {}
@@ -89,7 +91,8 @@ class Installation:
         catalog.write_text("\n".join(self._model(name) for name in [*scripts, *SANDBOXES]))
         if "MIGRATED_DATABASE_FOLDER" in self.environment and "DATABASE_URL" not in self.environment:
             migrated_database.copy_to(self.folder / migrated_database.NAME)
-        done = self._python("-c", SET_UP, str(catalog))
+        done = self._finished("-c", SET_UP, str(catalog))
+        assert done.returncode == 0, done.stderr
         self.keys = json.loads(done.stdout)
         self.start_worker()
         self.start_web()
@@ -102,16 +105,16 @@ class Installation:
 
     def start_web(self) -> None:
         """Start the web process and wait until it is ready."""
-        self._spawn("web", [sys.executable, "manage.py", "serve", "--only", "web", "--port", str(self.port)])
+        self._serve("web", "web", "--port", str(self.port))
         wait_for(lambda: self.get("/readyz")[0] == 200, "the web process")
 
     def start_worker(self, name: str = "worker") -> None:
         """Start a worker; it takes tasks as soon as it can."""
-        self._spawn(name, [sys.executable, "manage.py", "serve", "--only", "worker"])
+        self._serve(name, "worker")
 
     def start_reaper(self) -> None:
         """Start a reaper of its own."""
-        self._spawn("reaper", [sys.executable, "manage.py", "serve", "--only", "reaper"])
+        self._serve("reaper", "reaper")
 
     def run(self, name: str, command: list[str], **environment: str) -> None:
         """Start a process with more in its environment, under this name."""
@@ -184,15 +187,7 @@ class Installation:
 
     def manage(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a management command; its exit code is the caller's to judge."""
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return self._finished("manage.py", *arguments)
 
     def verify(self) -> None:
         """Fail unless the books are right."""
@@ -236,7 +231,8 @@ class Installation:
     # ---- inside
 
     def _start_upstream(self) -> None:
-        process = self._spawn("upstream", [sys.executable, "-m", "tests.fake_upstream", "--port", "0"])
+        command = [sys.executable, "-m", "tests.fake_upstream", "--port", "0"]
+        process = self._spawn("upstream", command, ROOT)
         wait_for(lambda: bool(self.log("upstream").strip()) or process.poll() is not None, "the upstream")
         self.upstream_url = f"http://127.0.0.1:{json.loads(self.log('upstream').splitlines()[0])['port']}"
 
@@ -257,24 +253,29 @@ class Installation:
         model = f'[[models]]\nid = "{name}"\nkind = "{kind}"\n{limits}\nprice = {{ {price} }}\n'
         return f"{model}deployments = [{deployment}]\n"
 
-    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=ROOT,
+    @property
+    def _interpreter(self) -> str:
+        return sys.executable if self.code == ROOT else str(self.code / ".venv/bin/python")
+
+    def _finished(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self._interpreter, *arguments],
+            cwd=self.code,
             env=self.environment,
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return done
 
-    def _spawn(self, name: str, command: list[str]) -> "subprocess.Popen[bytes]":
+    def _serve(self, name: str, *options: str) -> None:
+        self._spawn(name, [self._interpreter, "manage.py", "serve", "--only", *options])
+
+    def _spawn(self, name: str, command: list[str], folder: Path | None = None) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 command,
-                cwd=ROOT,
+                cwd=folder or self.code,
                 env=self.environment,
                 stdout=log,
                 stderr=log,

@@ -1,208 +1,120 @@
 """A rolling restart under load: every process is replaced in turn, and no request may fail. Exit 1 if one
-does.
+does, or if the books are not what the clients got.
 
 python -m tests.faults.rolling_restart --requests 5000
+python -m tests.faults.rolling_restart --previous FOLDER    upgrade from the release in that checkout, which
+                                                            has its own .venv, and go back to it
 
-Two web processes, two workers and a reaper of one installation. Three kinds of clients ask for streams and
-whole answers: ones that keep their connection until the server closes it or says `Connection: close`, as
-behind a Kubernetes Service; ones that send `Connection: close`; and ones that open a connection for each
-request. A new connection goes to a web process whose `/readyz` said 200 when the balancer looked last, which
-it does every half second. With DATABASE_URL it runs on PostgreSQL.
+Two web processes, two workers and a reaper of one installation. The clients are the soak's, in every
+protocol: they read, leave, cancel, resume, go on from a response, fetch it later. Most keep their connections
+until the server closes them or says `Connection: close`, as behind a Kubernetes Service; a quarter of the
+requests say so themselves; every third caller connects for each request. A new connection goes to a web
+process whose `/readyz` said 200 when the balancer looked last, which it does every half second.
+
+With `--previous`, the other release makes the installation: database, secrets, keys. Then the steps of
+"Upgrading" and "Going back" (docs/operations.md) follow in their order. With DATABASE_URL all of it runs on
+PostgreSQL.
 """
 
 import argparse
-import itertools
-import json
-import random
+import re
 import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
+from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.client import HTTPException
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from tests.chatapi.http_client import Client, Exchange
-from tests.faults.soak_connections import Connections, KeepingClient
-from tests.installation import Installation, wait_for
+from tests.faults.bookkeeper import Bookkeeper, Row
+from tests.faults.rolling_guests import MODELS, Balancer, Guests
+from tests.faults.soak_report import print_report
+from tests.faults.soak_verdict import Outages, Verdict
+from tests.faults.soak_visits import Heard, Visit
+from tests.installation import ROOT, Installation, wait_for
 
-MODELS: dict[str, dict[str, Any]] = {
-    "five": {},
-    "half-a-second": {"tokens": 25, "rate": 50},
-    "two-seconds": {"tokens": 100, "rate": 50},
-}
-MODEL_WEIGHTS = [70, 22, 8]
-KINDS = ("keeps its connection", "sends Connection: close", "connects each time")
-CLIENTS_OF_A_KIND = 8
-PAUSE_S = (0.0, 0.3)
-"""Between two requests of a client, in which its connection is idle."""
-LOOK_S = 0.5
-"""How often the balancer looks at `/readyz`."""
 EXIT_S = 60.0
-PATIENCE_S = 60.0
+METRICS_TOKEN = "metrics" * 3
 PRODUCTION = {
     "CHATAPI_LOG_LEVEL": "WARNING",
     "CHATAPI_LAME_DUCK_MS": "5000",
     "CHATAPI_DRAIN_MS": "25000",
     "CHATAPI_QUEUE_TTL_MS": "60000",
+    "CHATAPI_METRICS_TOKEN": METRICS_TOKEN,
 }
 """What a restart needs is as in production; leases are the test profile's."""
-
-
-class Balancer:
-    """Which web processes take new connections, as `/readyz` says."""
-
-    def __init__(self, urls: list[str]) -> None:
-        self.unready_answers: Counter[str] = Counter()
-        """How often each web process itself said 503."""
-        self._ready = dict.fromkeys(urls, True)
-        self._turns = itertools.count()
-        self._is_over = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Look at the processes until the end of the block."""
-        self._watcher.start()
-        try:
-            yield
-        finally:
-            self._is_over.set()
-            self._watcher.join()
-
-    def choose(self) -> str:
-        """Return the URL of the next ready process; waits until there is one."""
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not (ready := [url for url, is_ready in self._ready.items() if is_ready]):
-            if time.monotonic() > give_up_at:
-                raise TimeoutError("no web process is ready")
-            time.sleep(0.05)
-        return ready[next(self._turns) % len(ready)]
-
-    def is_ready(self, url: str) -> bool:
-        """Return the result of the last check."""
-        return self._ready[url]
-
-    def _watch(self) -> None:
-        while not self._is_over.wait(LOOK_S):
-            for url in self._ready:
-                status = _status(url)
-                self._ready[url] = status == 200
-                self.unready_answers[url] += status == 503
-
-
-@dataclass
-class Tally:
-    """What became of the requests, by kind of client."""
-
-    answered: "Counter[str]" = field(default_factory=Counter)
-    failed: "Counter[str]" = field(default_factory=Counter)
-    """By kind and reason."""
-
-
-class Caller:
-    """One client of one kind: asks, pauses, and asks again while there are requests left."""
-
-    def __init__(self, kind: str, key: str, balancer: Balancer, chance: random.Random, tally: Tally) -> None:
-        self._kind, self._key, self._balancer, self._chance, self._tally = kind, key, balancer, chance, tally
-        self._connections = Connections()
-        self._kept_url: str | None = None
-        """The web process to which the connection leads that is kept."""
-
-    def run(self, numbers: Iterator[int]) -> None:
-        """Send requests until the numbers are used up."""
-        for _ in numbers:
-            failure = self._ask()
-            if failure:
-                self._tally.failed[f"{self._kind}: {failure}"] += 1
-            else:
-                self._tally.answered[self._kind] += 1
-            time.sleep(self._chance.uniform(*PAUSE_S))
-        self._connections.close()
-
-    def _ask(self) -> str:
-        """Send one request; return the reason of its failure, if it failed."""
-        (model,) = self._chance.choices(list(MODELS), MODEL_WEIGHTS)
-        is_streamed = self._chance.random() < 0.6
-        url = self._url()
-        try:
-            with self._client(url).asking(model, stream=is_streamed) as exchange:
-                return _stream_failure(exchange) if is_streamed else _whole_failure(exchange)
-        except (OSError, HTTPException, AssertionError, ValueError) as error:
-            return f"{type(error).__name__} {str(error)[:80]}".strip()
-
-    def _url(self) -> str:
-        """Return the URL of the kept connection, or the one that the balancer chooses."""
-        if self._kept_url is None or not self._connections.has_quiet(self._kept_url):
-            self._kept_url = self._balancer.choose()
-        return self._kept_url
-
-    def _client(self, url: str) -> Client:
-        if self._kind == "connects each time":
-            return Client(url, self._key, PATIENCE_S)
-        return KeepingClient(
-            url, self._key, PATIENCE_S, self._connections, closes=self._kind != "keeps its connection"
-        )
+QUEUED = re.compile(r'^chatapi_generations_in_flight\{state="queued"\} (.*)$', re.M)
+STAGE_REQUESTS = 200
+"""How many requests end before the next stage begins."""
+INPUT_NANODOLLARS, OUTPUT_NANODOLLARS = 1_000, 2_000
+"""The price of a token in the installation's catalog."""
 
 
 class RollingRestart:
     """The installation, its clients, and what replaces its processes."""
 
-    def __init__(self, folder: Path, requests: int, seed: int) -> None:
-        self.installation = Installation(folder, **PRODUCTION)
-        self.tally = Tally()
+    def __init__(self, folder: Path, seed: int, code: Path = ROOT) -> None:
+        self.installation = Installation(folder, code, **PRODUCTION)
+        self.second = self.installation
+        """The second web process, while there is one."""
         self.restarts: Counter[str] = Counter()
+        self.stages: list[tuple[float, str]] = []
+        """When each began, and its name."""
         self.violations: list[str] = []
-        self._numbers = iter(range(requests))  # all threads take from it: one C call each
         self._seed = seed
 
-    def run(self) -> None:
-        """Send requests until the numbers are used up."""
+    def run(self, requests: int) -> tuple[list[Visit], list[Row], Verdict]:
+        """Restart everything under load until so many requests were sent; return what the books say."""
         installation = self.installation
         installation.start(MODELS)
+        installation.keys["poor"] = installation.keys["live"]
         installation.start_worker("worker-2")
         installation.start_reaper()
-        with installation.another_web() as second:
-            balancer = Balancer([installation.url, second.url])
-            with balancer.watching():
-                callers = self._callers(balancer)
-                while any(caller.is_alive() for caller in callers):
-                    self._restart_all(second, balancer)
-                for caller in callers:
-                    caller.join()
-        installation.verify()
-        self.violations += [f"{count} x {failure}" for failure, count in self.tally.failed.most_common()]
+        with installation.another_web() as self.second:
+            self.balancer = Balancer([installation.url, self.second.url])
+            self.guests = Guests(installation, self.balancer, self._seed)
+            with self.balancer.watching(), self.guests.asking():
+                self._restart_all()
+                while self.guests.requests < requests:
+                    self._restart_all()
+        visits = self.guests.visits
+        rows, verdict = self._judge(visits)
+        violations = [*self.violations, *_failures(visits), *_sums(visits, rows), *verdict.violations]
+        return visits, rows, replace(verdict, violations=violations)
 
-    def _callers(self, balancer: Balancer) -> list[threading.Thread]:
-        threads = []
-        for number, kind in enumerate(KINDS * CLIENTS_OF_A_KIND):
-            chance = random.Random(f"{self._seed} {number}")
-            caller = Caller(kind, self.installation.keys["live"], balancer, chance, self.tally)
-            threads.append(threading.Thread(target=caller.run, args=(self._numbers,), daemon=True))
-            threads[-1].start()
-        return threads
+    def _judge(self, visits: list[Visit]) -> tuple[list[Row], Verdict]:
+        bookkeeper = Bookkeeper(self.installation)
+        try:
+            bookkeeper.close_the_books(timeout_s=60)
+            rows, report = bookkeeper.rows(), bookkeeper.check()
+        finally:
+            bookkeeper.stop()
+        self.installation.verify()
+        calls = [call for model in MODELS for call in self.installation.calls(model)]
+        return rows, Verdict.of(visits, rows, report, calls, Outages())
 
-    def _restart_all(self, second: Installation, balancer: Balancer) -> None:
+    def _restart_all(self) -> None:
         """Restart each process once; the two of a kind never directly one after the other."""
-        self._restart_web("web 1", self.installation, balancer)
+        self._begin("restarts")
+        self._restart_web("web 1", self.installation)
         self._restart("worker", self.installation.start_worker)
         self._restart("reaper", self.installation.start_reaper)
-        self._restart_web("web 2", second, balancer)
+        self._restart_web("web 2", self.second)
         self._restart("worker-2", lambda: self.installation.start_worker("worker-2"))
 
-    def _restart_web(self, name: str, installation: Installation, balancer: Balancer) -> None:
-        said_before = balancer.unready_answers[installation.url]
+    def _begin(self, stage: str) -> None:
+        self.stages.append((time.monotonic(), stage))
+
+    def _restart_web(self, name: str, installation: Installation) -> None:
+        said_before = self.balancer.unready_answers[installation.url]
         self._note(name, installation.end("web", signal.SIGTERM, EXIT_S))
-        if balancer.unready_answers[installation.url] == said_before:
+        if self.balancer.unready_answers[installation.url] == said_before:
             self.violations.append(f"{name} was to stop, and its /readyz said 503 at no time")
         installation.start_web()
-        wait_for(lambda: balancer.is_ready(installation.url), f"the balancer to see {name}")
+        wait_for(lambda: self.balancer.is_ready(installation.url), f"the balancer to see {name}")
 
     def _restart(self, name: str, start: Callable[[], None]) -> None:
         self._note(name, self.installation.end(name, signal.SIGTERM, EXIT_S))
@@ -215,68 +127,133 @@ class RollingRestart:
             self.violations.append(f"{name} was to stop, and ended with {exit_code}")
 
 
-def _status(url: str) -> int:
-    """Return the status of `/readyz`; 0 if no process answers."""
-    try:
-        return Client(url, "", LOOK_S * 4).send("GET", "/readyz").status
-    except (OSError, HTTPException):
-        return 0
+class RollingUpdate(RollingRestart):
+    """An upgrade from the previous release to this one, and the way back, as docs/operations.md has them."""
+
+    def _restart_all(self) -> None:
+        previous = self.installation.code
+        self._serve_for_a_while("all processes old")
+        self._upgrade()
+        self._serve_for_a_while("all processes new")
+        self._go_back_to(previous)
+
+    def _upgrade(self) -> None:
+        self._run_from_now_on(ROOT)
+        self._begin("migrate")
+        done = self.installation.manage("migrate")
+        assert done.returncode == 0, done.stdout + done.stderr
+        self._serve_for_a_while("old processes on new tables")
+        self._begin("workers and reaper become new")
+        self._restart_workers()
+        self._serve_for_a_while("old web, new workers")
+        self._begin("web becomes new")
+        self._restart_webs()
+
+    def _go_back_to(self, previous: Path) -> None:
+        self._run_from_now_on(previous)
+        self._begin("web becomes old")
+        self._restart_webs()
+        self._serve_for_a_while("old web, new workers, on the way back")
+        wait_for(self._is_queue_empty, "an empty queue", timeout_s=60, pause_s=0.3)
+        self._begin("workers and reaper become old")
+        self._restart_workers()
+        self._serve_for_a_while("all processes old, on new tables")
+
+    def _run_from_now_on(self, code: Path) -> None:
+        self.installation.code = self.second.code = code
+
+    def _restart_workers(self) -> None:
+        self._restart("worker", self.installation.start_worker)
+        self._restart("worker-2", lambda: self.installation.start_worker("worker-2"))
+        self._restart("reaper", self.installation.start_reaper)
+
+    def _restart_webs(self) -> None:
+        self._restart_web("web 1", self.installation)
+        self._restart_web("web 2", self.second)
+
+    def _serve_for_a_while(self, stage: str) -> None:
+        self._begin(stage)
+        until = self.guests.requests + STAGE_REQUESTS
+        wait_for(lambda: self.guests.requests >= until, f"{STAGE_REQUESTS} requests", 120, pause_s=0.1)
+
+    def _is_queue_empty(self) -> bool:
+        status, text = self.installation.get("/metrics", METRICS_TOKEN)
+        found = QUEUED.search(text) if status == 200 else None
+        return found is not None and float(found[1]) == 0
 
 
-def _stream_failure(exchange: Exchange) -> str:
-    """Return what is wrong with a stream; empty if it is right."""
-    if exchange.response.status != 200:
-        return _refusal(exchange)
-    finish, usage = None, None
-    for chunk in exchange.chunks():
-        if "error" in chunk:
-            return f"error frame {chunk['error'].get('code')}"
-        finish = next(
-            (choice["finish_reason"] for choice in chunk["choices"] if choice["finish_reason"]), finish
-        )
-        usage = chunk.get("usage") or usage
-    return "" if finish and usage else "the stream ends early"
+def _failures(visits: Sequence[Visit]) -> Iterator[str]:
+    """Yield the requests that did not get what they asked for; nothing is away during a restart."""
+    for visit in visits:
+        yield from (f"{visit}: {heard.error_codes}" for heard in visit.heard if has_failed(heard))
 
 
-def _whole_failure(exchange: Exchange) -> str:
-    """Return what is wrong with a whole answer; empty if it is right."""
-    if exchange.response.status != 200:
-        return _refusal(exchange)
-    document = exchange.read().json
-    return "" if document["choices"][0]["finish_reason"] and document["usage"] else "the answer is not whole"
+def has_failed(heard: Heard) -> bool:
+    """Return whether the request got an error, or no whole answer although its client waited for it."""
+    is_refused = heard.status not in {200, 202} and not heard.has_left
+    return is_refused or heard.is_broken or bool(heard.error_codes)
 
 
-def _refusal(exchange: Exchange) -> str:
-    body = exchange.response.read()
-    try:
-        return f"{exchange.response.status} {json.loads(body)['error']['code']}"
-    except (ValueError, LookupError, TypeError):
-        return f"{exchange.response.status} {body[:40]!r}"
+def _sums(visits: Sequence[Visit], rows: Sequence[Row]) -> Iterator[str]:
+    """Check the ledger's sum for the generations whose usage a client got."""
+    charged, got = sums(visits, rows)
+    if charged != got:
+        yield f"the ledger has {charged} nanodollars for what clients got for {got}"
+
+
+def sums(visits: Sequence[Visit], rows: Sequence[Row]) -> tuple[int, int]:
+    """Return what the ledger has for the generations whose usage a client got, and what that usage costs."""
+    usage = {each.generation_id[-32:]: each.usage for visit in visits for each in visit.heard if each.usage}
+    charged = sum(row.amount_nanodollars for row in rows if row.id in usage)
+    got = sum(
+        each["prompt_tokens"] * INPUT_NANODOLLARS + each["completion_tokens"] * OUTPUT_NANODOLLARS
+        for each in usage.values()
+    )
+    return charged, got
 
 
 def main() -> int:
     """Run, print what was counted, and answer the exit code."""
-    parser = argparse.ArgumentParser(prog="tests.faults.rolling_restart", description=__doc__)
-    parser.add_argument("--requests", type=int, default=5000)
+    parser = argparse.ArgumentParser(
+        prog="tests.faults.rolling_restart",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--requests", type=int, default=5000, help="at least so many (default: %(default)d)")
+    parser.add_argument("--previous", type=Path, metavar="FOLDER", help="a checkout of the release before")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if options.previous and not (options.previous / ".venv/bin/python").exists():
+        sys.exit(f"--previous: {options.previous} has no .venv/bin/python; run `make .venv/.base` there.")
     folder = Path(tempfile.mkdtemp(prefix="chatapi-restart-"))
-    restart = RollingRestart(folder, options.requests, options.seed)
+    if options.previous:
+        restart: RollingRestart = RollingUpdate(folder, options.seed, options.previous.resolve())
+    else:
+        restart = RollingRestart(folder, options.seed)
     try:
-        restart.run()
+        visits, rows, verdict = restart.run(options.requests)
     finally:
         restart.installation.stop()
-    failed = restart.tally.failed.total()
-    answered, restarts = restart.tally.answered.total(), restart.restarts.total()
-    print(f"{answered} requests answered, {failed} failed; {restarts} restarts")
-    for title, counts in {"answered": restart.tally.answered, "restarts": restart.restarts}.items():
-        print(f"{title}: " + ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
-    for violation in restart.violations:
-        print(f"VIOLATION  {violation}")
-    print("the logs stay in " + str(folder) if restart.violations else "all is well")
-    if not restart.violations:
+    print_report(verdict, restart.restarts, visits, folder)
+    _print_sums(restart, visits, rows)
+    if not verdict.violations:
         shutil.rmtree(folder, ignore_errors=True)
-    return 1 if restart.violations else 0
+    return 1 if verdict.violations else 0
+
+
+def _print_sums(restart: RollingRestart, visits: Sequence[Visit], rows: Sequence[Row]) -> None:
+    heard = [each for visit in visits for each in visit.heard]
+    failed = sum(map(has_failed, heard))
+    print(f"\n{len(heard)} requests, {failed} failed; {restart.restarts.total()} restarts")
+    beginnings = [began_at for began_at, _ in restart.stages]
+    stages = Counter(restart.stages[max(0, bisect(beginnings, each.began_at) - 1)][1] for each in heard)
+    for stage in dict.fromkeys(name for _, name in restart.stages):
+        print(f"  {stage:<40}{stages[stage]:>6} requests")
+    charged, got = sums(visits, rows)
+    print(
+        f"the ledger has {sum(row.amount_nanodollars for row in rows):,} nanodollars, {charged:,} of them for"
+    )
+    print(f"generations whose usage a client got; that usage costs {got:,}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@ do.
 """
 
 import select
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
@@ -30,9 +30,10 @@ class Connections:
             connection.close()
         return HTTPConnection(address, timeout=timeout_s)
 
-    def has_quiet(self, url: str) -> bool:
-        """Return whether there is an open connection to this server."""
-        return any(_is_quiet(connection) for connection in self._idle.get(urlsplit(url).netloc, ()))
+    def quiet_url(self) -> str:
+        """Return the URL of a server with an open connection to it; empty if there is none."""
+        addresses = [address for address, kept in self._idle.items() if any(map(_is_quiet, kept))]
+        return f"http://{addresses[0]}" if addresses else ""
 
     def give_back(self, address: str, connection: HTTPConnection) -> None:
         """Keep a connection whose last answer came to its end."""
@@ -43,6 +44,14 @@ class Connections:
         for kept in self._idle.values():
             while kept:
                 kept.pop().close()
+
+
+class NoConnections(Connections):
+    """Those of a caller that keeps none: each request has one of its own."""
+
+    def give_back(self, address: str, connection: HTTPConnection) -> None:
+        """Close a connection whose last answer came to its end."""
+        connection.close()
 
 
 class KeepingClient(Client):
@@ -79,6 +88,23 @@ class KeepingClient(Client):
             self._connections.give_back(self._address, connection)
         else:
             exchange.leave()
+
+
+class BalancedClient(KeepingClient):
+    """A client like another one whose every request goes to the URL that `choose` returns."""
+
+    def __init__(self, choose: Callable[[], str], like: KeepingClient) -> None:
+        super().__init__("", like.key, like._timeout_s, like._connections, closes=like._closes)
+        self._choose = choose
+
+    @contextmanager
+    def exchange(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
+    ) -> Iterator[Exchange]:
+        """Send a request to the chosen server."""
+        self._address = urlsplit(self._choose()).netloc
+        with super().exchange(method, path, body, headers) as exchange:
+            yield exchange
 
 
 def _is_quiet(connection: HTTPConnection) -> bool:

@@ -20,11 +20,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from redis import Redis
 from redis.exceptions import RedisError
@@ -32,11 +31,10 @@ from redis.exceptions import RedisError
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.task_queue import TaskQueue
 from tests import canaries
-from tests.chatapi.http_client import Exchange
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
 from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
-from tests.faults.soak_connections import Connections, KeepingClient
+from tests.faults.soak_connections import BalancedClient, Connections
 from tests.faults.soak_growth import Curves, Growth, grown, print_curves
 from tests.faults.soak_report import print_report
 from tests.faults.soak_verdict import Loss, Outages, Verdict, harmed_by_another_server
@@ -53,29 +51,12 @@ PAUSE_S = (2.0, 5.0)
 CUT_S = (2.0, 6.0)
 
 
-class BalancedClient(KeepingClient):
-    """A client whose every request goes to the next host in turn."""
-
-    def __init__(self, fleet: Fleet, like: KeepingClient) -> None:
-        super().__init__(fleet.url, like.key, like._timeout_s, like._connections, closes=like._closes)
-        self._fleet = fleet
-
-    @contextmanager
-    def exchange(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str | None]
-    ) -> Iterator[Exchange]:
-        """Send a request to the next host."""
-        self._address = urlsplit(self._fleet.url).netloc
-        with super().exchange(method, path, body, headers) as exchange:
-            yield exchange
-
-
 class Visitor(Guest):
-    """A guest of the whole fleet."""
+    """A guest of the whole fleet, whose every request goes to the next host in turn."""
 
     def __init__(self, fleet: Fleet, number: int, chance: random.Random, connections: Connections) -> None:
         super().__init__(fleet, number, chance, connections)
-        self._client = BalancedClient(fleet, self._client)
+        self._client = BalancedClient(lambda: fleet.url, self._client)
 
     def _deliver_again(self, generation_id: str) -> None:
         queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
