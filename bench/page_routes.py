@@ -81,7 +81,9 @@ def furnish(project: Project, owner: User) -> None:
     for person, role in ((User.objects.create_user("bench-invited"), Role.VIEWER), (owner, Role.OWNER)):
         Member.objects.create(organization=organization, user=person, role=role)
     RateLimit.objects.create(project=project, requests_per_minute=60)
-    webhooks.add(WebhookEndpoint(organization=organization, url="https://bench.example.com"))
+    # That of the service first: the admin's pages are about the first row.
+    for place in (None, organization):
+        webhooks.add(WebhookEndpoint(organization=place, url="https://bench.example.com"))
     Payment.objects.create(organization=organization, amount_cents=1_000, requested_by="bench")
     EmailDomain.objects.create(organization=organization, domain="bench.example")
     IdentityProvider.objects.create(organization=organization)

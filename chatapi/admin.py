@@ -8,6 +8,7 @@ from chatapi.pages import (
     project_admin,
     rate_limit_admin,
     stored_response_pages,
+    webhook_admin,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "project_admin",
     "rate_limit_admin",
     "stored_response_pages",
+    "webhook_admin",
 ]

@@ -12,7 +12,6 @@ from accounts.audit import recorder
 from accounts.models import ServiceAccount
 from chatapi.api import error_pages, management, metrics, openapi, organization, statements, views
 from chatapi.docs.views import front_page
-from chatapi.notifications.models import WebhookEndpoint
 from chatapi.pages import admin_urls
 from chatapi.wire.dialects import DIALECTS
 from usage.payment import webhook
@@ -31,7 +30,7 @@ client_routes = [
 admin.autodiscover()
 site: Any = admin.site  # our own `Site`
 site.watch_changes()
-recorder.watch([ServiceAccount, Payment, StripeCustomer, WebhookEndpoint])  # which have no page of the admin
+recorder.watch([ServiceAccount, Payment, StripeCustomer])  # which have no page of the admin
 site.extra_urls = admin_urls.urls  # the theme's site reads them
 
 urlpatterns = [

@@ -11,10 +11,11 @@ from accounts import access, keys
 from accounts.models import APIKey
 from chatapi.console.key_forms import NewKeyForm
 from chatapi.console.no_credit import NoCredit
-from chatapi.console.tenancy import Console, newest_first, page, render
+from chatapi.console.tenancy import Console, page, render
 from chatapi.pages import key_panels, key_snippets
 from chatapi.snippets import base_url
 from usage.insights.keys import key_activity
+from usage.pages.paging import newest_first
 from usage.rollups import refused_requests
 
 PAGE = 50

@@ -25,9 +25,10 @@ from accounts.rate_limits import LEASE_MS, RateLimits
 from accounts.redis_urls import shared_url
 from chatapi.console.budget_forms import OwnerForm, key_of
 from chatapi.console.offers import model_names
-from chatapi.console.tenancy import Console, Link, newest_first, page, render
+from chatapi.console.tenancy import Console, Link, page, render
 from chatapi.redis_client import connect
 from usage.pages.gauges import fullness
+from usage.pages.paging import newest_first
 
 log = logging.getLogger(__name__)
 

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db import IntegrityError
-from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
@@ -22,13 +21,10 @@ from django.views.decorators.cache import never_cache
 from accounts import access
 from accounts.models import Member, Organization, Project
 from accounts.pages.admin_site import CONFLICT
-from usage.pages.filters import is_id
 from usage.payment import configuration
 
 # The organizations and projects that the switcher lists.
 MAX_CHOICES = 50
-
-Row = TypeVar("Row", bound=Model)
 
 
 class Link(NamedTuple):
@@ -169,18 +165,6 @@ def render(
         "projects": _projects(request.GET, console, here),
     }
     return render_template(request, f"console/{template}", frame | dict(context), status=status)
-
-
-def newest_first(
-    request: HttpRequest, rows: QuerySet[Row], size: int, url: Callable[..., str]
-) -> tuple[list[Row], dict[str, str]]:
-    """Return a page of `size` rows, and the links to other pages; `url` makes the URL of one (`before=…`)."""
-    before = request.GET.get("before", "")
-    rows = rows.filter(pk__lt=int(before)) if is_id(before) else rows
-    # One more than is shown says whether there is an older page.
-    found = list(rows.order_by("-pk")[: size + 1])
-    older_url = url(before=found[size - 1].pk) if len(found) > size else ""
-    return found[:size], {"older_url": older_url, "newest_url": url() if before else ""}
 
 
 def _is_shown(console: Console, of: _Page) -> bool:

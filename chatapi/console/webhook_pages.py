@@ -3,59 +3,30 @@
 from functools import partial
 from typing import Any
 
-from django import forms
 from django.contrib import messages
-from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from accounts import access
 from chatapi.console.notification_pages import own_sentence
-from chatapi.console.tenancy import Console, newest_first, page, render
+from chatapi.console.tenancy import Console, page, render
 from chatapi.notifications import backlog, queue, webhooks
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
+from chatapi.pages.webhook_parts import EndpointForm, log_page, state
 from usage.database.clock import database_now
-from usage.models import TENANTS_KINDS
 
 PAGE = 25
 _VIEW, _ADD = "chatapi.view_webhookendpoint", "chatapi.add_webhookendpoint"
 _CHANGE, _DELETE = "chatapi.change_webhookendpoint", "chatapi.delete_webhookendpoint"
 
 
-class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
-    """The URL of an endpoint, and the kinds of events that it gets."""
-
-    url = forms.CharField(
-        label="URL",
-        widget=forms.URLInput({"placeholder": "https://example.com/webhooks", "autocomplete": "off"}),
-        help_text="It gets a POST for each event. It must answer with a 2xx status within 15 seconds.",
-    )
-    kinds = forms.MultipleChoiceField(
-        choices=[(kind.value, f"{kind.label} ({kind.value})") for kind in TENANTS_KINDS],
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-        help_text="Leave empty to send all kinds, and those of later releases.",
-    )
-
-    class Meta:
-        model = WebhookEndpoint
-        fields = ["url", "kinds"]
-
-    def clean_url(self) -> str:
-        """Refuse a URL to which nothing would be sent."""
-        url = str(self.cleaned_data["url"])
-        if mistake := webhooks.url_mistake(url):
-            raise ValidationError(mistake)
-        return url
-
-
 @require_safe
 @page(_VIEW)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show all endpoints, and whether messages reach them."""
-    found = [(row, *_state(row)) for row in backlog.with_newest_state(_endpoints(console))]
+    found = [(row, *state(row)) for row in backlog.with_newest_state(_endpoints(console))]
     may_add = console.may(_ADD) and len(found) < MAX_ENDPOINTS
     context = {
         "title": "Webhooks",
@@ -64,15 +35,6 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         "new_url": console.url("new_webhook") if may_add else "",
     }
     return render(request, console, "webhooks.html", context)
-
-
-def _state(row: Any) -> tuple[str, str]:
-    """Return the state of an endpoint in words, and its colour."""
-    if not row.is_enabled:
-        return "disabled", "plain"
-    if row.newest_state in backlog.NOT_ARRIVED:
-        return "failing", "bad"
-    return ("working", "good") if row.newest_state else ("nothing sent yet", "plain")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -105,25 +67,19 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
         form.save()
         messages.success(request, "The endpoint is saved.")
         return redirect(console.url("webhook", row.pk))
-    rows = Delivery.objects.filter(endpoint=row).select_related("event").prefetch_related("log")
-    found, links = newest_first(request, rows, PAGE, partial(console.url, "webhook", row.pk))
+    found, links = log_page(request, row, PAGE, partial(console.url, "webhook", row.pk))
     endpoint = backlog.with_newest_state(_endpoints(console)).get(pk=row.pk)  # without a URL that was refused
-    state, mood = _state(endpoint)
+    words, mood = state(endpoint)
     context = {
         "title": "Webhook",
         "endpoint": endpoint,
-        "state": state,
+        "state": words,
         "mood": mood,
         "form": form,
-        "deliveries": [(each, own_sentence(console, each.event), _log(each)) for each in found],
+        "deliveries": [(each, own_sentence(console, each.event), log) for each, log in found],
         **links,
     }
     return render(request, console, "webhook.html", context, 400 if form and form.errors else 200)
-
-
-def _log(delivery: Delivery) -> list[Any]:
-    """Return the attempts, the newest first."""
-    return sorted(delivery.log.all(), key=lambda attempt: -attempt.pk)
 
 
 @require_POST

@@ -117,9 +117,11 @@ def check_deliveries() -> Iterator[Finding]:
         more = endpoints.failing - MOST_ENDPOINTS
         yield warning("webhooks", f"{more} more endpoints fail.", "See whether reapers reach the internet.")
     if not any((endpoints.working, endpoints.failing, endpoints.disabled)):
-        yield ok("webhooks", "None is set up; organizations add them in the console.")
+        yield ok(
+            "webhooks", "None is set up; organizations add them in the console, and operators in the admin."
+        )
     elif not endpoints.failing:
-        disabled = f", {endpoints.disabled} disabled by their organizations" if endpoints.disabled else ""
+        disabled = f", {endpoints.disabled} disabled" if endpoints.disabled else ""
         yield ok("webhooks", f"{endpoints.working} in order{disabled}.")
 
 
@@ -138,13 +140,14 @@ def _mail(now: datetime, found: Deliveries) -> Iterator[Finding]:
 
 def _failing(now: datetime, row: WebhookEndpoint) -> Finding:
     # Without the path, which may be a secret.
-    place = f"{urlsplit(row.url).hostname} of {row.organization}"
+    place = f"{urlsplit(row.url).hostname} of {row.organization or 'the service'}"
+    owner = "Its organization's page Webhooks" if row.organization else "The admin's page Webhooks"
     last = DeliveryAttempt.objects.filter(delivery__endpoint=row).exclude(error="").order_by("-pk").first()
     text = f"failed {_age(now, last.at)} ago: {last.error.rstrip('.')}" if last else "fails"
     return warning(
         "webhooks",
         f"{place} {text}.",
-        "Its organization's page Webhooks has the log; it repairs or disables the endpoint.",
+        f"{owner} has the log; repair or disable the endpoint there.",
     )
 
 

@@ -37,7 +37,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """The webhook endpoints of all organizations, by state."""
+    """The webhook endpoints of all organizations and of the service, by state."""
 
     working: int
     failing: int

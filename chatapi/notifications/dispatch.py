@@ -1,4 +1,4 @@
-"""Decides who gets an event: the organization's endpoints, and the people who want mail of its kind."""
+"""Decides who gets an event: the endpoints of its organization or of the service, and people by mail."""
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
@@ -72,8 +72,7 @@ def _limit_of(event: Event) -> tuple[str, str, str]:
 
 
 def _endpoints(event: Event) -> list[WebhookEndpoint]:
-    if event.organization_id is None:
-        return []
+    # Those without an organization are the service's, as its events are.
     rows = WebhookEndpoint.objects.filter(organization=event.organization_id, is_enabled=True)
     return [row for row in rows if row.wants(event.kind)]
 

@@ -13,9 +13,11 @@ MAX_ERROR_CHARS = 200
 
 
 class WebhookEndpoint(models.Model):
-    """A URL of an organization's system that gets its events, signed with the endpoint's secret."""
+    """A URL of a system that gets the events of its organization or, without one, those of the service; they
+    are signed with the endpoint's secret.
+    """
 
-    organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="+")
+    organization = models.ForeignKey(Organization, null=True, on_delete=models.CASCADE, related_name="+")
     url = models.CharField(max_length=MAX_URL_CHARS)
     kinds = models.JSONField(default=list, blank=True, help_text="The kinds that it gets; none: all of them.")
     # `webhooks.py` reads and writes them.

@@ -25,7 +25,7 @@ from chatapi.notifications.queue import Attempt
 from usage.models import Event
 
 MAX_ENDPOINTS = 10
-"""Of one organization."""
+"""Of one organization, and of the service."""
 ROTATION = timedelta(days=1)
 """The time for which messages have signatures by the old secret, too."""
 TIMEOUT_S = 15.0
@@ -55,16 +55,22 @@ def url_mistake(url: str) -> str | None:
 
 
 def add(endpoint: WebhookEndpoint) -> str | None:
-    """Save a new endpoint, and return its secret; None if its organization has as many as it may."""
+    """Save a new endpoint, and return its secret; None if its owner has as many as it may."""
     with transaction.atomic():
-        # Locked, so that two at once do not exceed the bound.
-        owner = Organization.objects.select_for_update().get(pk=endpoint.organization_id)
-        if WebhookEndpoint.objects.filter(organization=owner).count() >= MAX_ENDPOINTS:
+        if endpoint.organization_id is not None:
+            # Locked, so that two at once do not exceed the bound.
+            Organization.objects.select_for_update().get(pk=endpoint.organization_id)
+        if is_full(endpoint.organization_id):
             return None
         endpoint.save()  # the secret is encrypted for this row
         secret = _set_secret(endpoint)
         endpoint.save(update_fields=["encrypted_secret"])
     return secret
+
+
+def is_full(organization_id: int | None) -> bool:
+    """Return whether the organization, or the service, has as many endpoints as it may."""
+    return WebhookEndpoint.objects.filter(organization=organization_id).count() >= MAX_ENDPOINTS
 
 
 def _set_secret(endpoint: WebhookEndpoint) -> str:
@@ -101,8 +107,8 @@ def _place(endpoint: WebhookEndpoint) -> bytes:
 
 def payload(event: Event) -> bytes:
     """Return the body of an event's message, which is the same in each attempt."""
-    data = {"organization_id": str(event.organization_id), **event.data}
-    body = {"type": event.kind, "timestamp": event.created_at.isoformat(), "data": data}
+    owner = {} if event.organization_id is None else {"organization_id": str(event.organization_id)}
+    body = {"type": event.kind, "timestamp": event.created_at.isoformat(), "data": owner | event.data}
     return json.dumps(body, sort_keys=True).encode()
 
 

@@ -12,6 +12,7 @@ from chatapi.pages import (
     price_timeline,
     stopping,
     stored_response_pages,
+    webhook_admin,
 )
 from chatapi.pages.organization_page import organization_page
 from chatapi.wire.dialects import DIALECTS
@@ -61,6 +62,13 @@ def urls() -> list[URLPattern]:
             name="stored_response_content",
         ),
         path("mail/", view(event_pages.mail_page), name="mail"),
+        path("webhooks/<int:endpoint_id>/rotate", view(webhook_admin.rotate), name="webhook_rotate"),
+        path("webhooks/<int:endpoint_id>/test", view(webhook_admin.send_test), name="webhook_test"),
+        path(
+            "webhooks/<int:endpoint_id>/deliveries/<int:delivery_id>/replay",
+            view(webhook_admin.replay),
+            name="webhook_replay",
+        ),
         path("prices/", view(price_timeline.prices_page), name="prices"),
         path("prices/<int:price_id>/withdraw", view(price_timeline.withdraw), name="price_withdraw"),
         path("catalog/import", view(catalog_pages.import_page), name="catalog_import"),

@@ -115,6 +115,11 @@ THEME: dict[str, Any] = {
                         "link": reverse_lazy("admin:mail"),
                         "permission": lambda request: request.user.is_superuser,
                     },
+                    {
+                        **_page("Webhooks", "webhook", "chatapi.webhookendpoint"),
+                        # Roles of organizations have the permission, too, for the console.
+                        "permission": "chatapi.pages.webhook_admin.may_see",
+                    },
                     _page("Users", "person", "auth.user"),
                     _page("Groups", "groups", "auth.group"),
                     _page("Second factors", "fingerprint", "mfa.authenticator"),

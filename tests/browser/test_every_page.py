@@ -175,6 +175,7 @@ def test_pages_of_second_factors_are_for_everybody(
     [
         ("new_key", {"Name": "shown once"}, "#secret"),
         ("new_webhook", {"URL": "https://shown.example.com"}, "#secret"),
+        ("chatapi_webhookendpoint_add", {"URL": "https://shown.example.com"}, "#secret"),
         ("invite", {"E-mail address": "shown-{width}@example.com"}, "#link"),
         ("new_webhook", {"URL": "http://wrong.example.com"}, ".error"),
     ],
@@ -188,7 +189,7 @@ def test_what_a_form_leads_to_is_for_everybody(
     shown: str,
 ) -> None:
     page = watched(context, installation)
-    page.goto(installation.url + paths["console"][form])
+    page.goto(installation.url + (paths["admin"] | paths["console"])[form])
     for label, text in typed.items():
         page.get_by_label(label).first.fill(text.format(**page.viewport_size))  # type: ignore[arg-type]
     page.keyboard.press("Enter")

@@ -29,9 +29,13 @@ from chatapi import response_store
 from chatapi.api.management import ROUTES as MANAGEMENT
 from chatapi.api.management.route import ManagementRoute
 from chatapi.models import Deployment, ServedModel, StoredResponse
+from chatapi.notifications import queue, webhooks
+from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.notifications.queue import Attempt
 from chatapi.response_store import Content
 from tests.admin_pages import body, client_of
 from tests.cast import Person, admit, join, run
+from usage.database.clock import database_now
 from usage.models import (
     Budget,
     BudgetLimit,
@@ -75,6 +79,7 @@ MODELS = {
     "chatapi_servedmodel": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "chatapi_deployment": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "chatapi_storedresponse": ("viewer", NOBODY, "viewer", NOBODY, NOBODY),
+    "chatapi_webhookendpoint": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "sign_in_emaildomain": (OPERATOR, OPERATOR, OPERATOR, OPERATOR, OPERATOR),
     "sign_in_identityprovider": (OPERATOR, NOBODY, OPERATOR, OPERATOR, OPERATOR),
     "mfa_authenticator": (OPERATOR, NOBODY, OPERATOR, NOBODY, OPERATOR),
@@ -123,6 +128,9 @@ PAGES = {
     "payment_payment_ask": (None, OPERATOR),
     "prices": (OPERATOR, None),
     "mail": (OPERATOR, OPERATOR),
+    "webhook_rotate": (None, OPERATOR),
+    "webhook_test": (None, OPERATOR),
+    "webhook_replay": (None, OPERATOR),
     "price_withdraw": (None, OPERATOR),
     "catalog_import": (OPERATOR, OPERATOR),
     "catalog_export": (OPERATOR, None),
@@ -178,6 +186,17 @@ ROUTES = dict(routes(get_resolver()))
 def is_about_a_row(name: str) -> bool:
     """Return whether the URL names a row."""
     return "<" in ROUTES[name].replace("<str:file_format>", "")
+
+
+def delivery_of_the_service() -> Delivery:
+    """Return a delivery to a new endpoint of the service."""
+    endpoint = WebhookEndpoint(url="https://hooks.example.com/" + "a-long-path/" * 20)
+    webhooks.add(endpoint)
+    now = database_now()
+    queue.send_test(now, endpoint)
+    [delivery] = queue.take(now, 1)
+    queue.record(now, delivery, Attempt(120, 503, "<html>" + "busy" * 100, "status 503"))
+    return delivery
 
 
 class House:
@@ -248,6 +267,9 @@ class House:
             assert row is not None
             self.of[f"{shown._meta.app_label}_{shown._meta.model_name}"] = row
         self.open = admit(alice)
+        self.delivery = delivery_of_the_service()
+        assert self.delivery.endpoint is not None
+        self.of["chatapi_webhookendpoint"] = self.delivery.endpoint
 
     def path(self, name: str, unknown: bool = False) -> str:
         """Return the path of the page about Acme's row, or about one that does not exist."""
@@ -267,6 +289,8 @@ class House:
             "price_id": str(self.of["usage_price"].pk),
             "limit_id": str(self.of["usage_budgetlimit"].pk),
             "deployment_id": str(self.of["chatapi_deployment"].pk),
+            "endpoint_id": str(self.delivery.endpoint_id),
+            "delivery_id": str(self.delivery.pk),
             "content_type_id": "1",
             "organization_id": str(self.of["accounts_organization"].pk),
         }

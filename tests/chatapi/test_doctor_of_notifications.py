@@ -139,7 +139,9 @@ def attempt(at: datetime, error: str) -> None:
 
 
 def test_nothing_set_up_is_fine(now: datetime) -> None:
-    assert found(check_deliveries()) == [(OK, "None is set up; organizations add them in the console.")]
+    assert found(check_deliveries()) == [
+        (OK, "None is set up; organizations add them in the console, and operators in the admin.")
+    ]
 
 
 def test_an_event_that_nobody_delivers_is_found(alice: Person, now: datetime) -> None:
@@ -160,7 +162,17 @@ def test_endpoints_that_fail_are_named_without_their_paths(alice: Person, now: d
     attempt(now, "")
     assert found(check_deliveries()) == [(OK, "1 in order.")]
     WebhookEndpoint.objects.update(is_enabled=False)
-    assert found(check_deliveries()) == [(OK, "0 in order, 1 disabled by their organizations.")]
+    assert found(check_deliveries()) == [(OK, "0 in order, 1 disabled.")]
+
+
+def test_an_endpoint_of_the_service_that_fails_is_named(now: datetime) -> None:
+    row = WebhookEndpoint(url="https://ops.example.com/a-secret")
+    webhooks.add(row)
+    queue.send_test(now - HOUR, row)
+    attempt(now - HOUR, "status 503")
+    [finding] = check_deliveries()
+    assert finding.text == "ops.example.com of the service failed 1 h ago: status 503."
+    assert finding.remedy.startswith("The admin's page Webhooks")
 
 
 def test_mail_that_is_tried_in_vain_and_mail_that_was_given_up_are_found(

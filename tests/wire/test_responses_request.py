@@ -299,14 +299,14 @@ def test_a_namespace_is_a_part_of_the_name_that_an_upstream_sees() -> None:
 @pytest.mark.parametrize("first", [FUNCTION, {"type": "custom", "name": "f"}])
 @pytest.mark.parametrize(("own", "rest"), [({}, ""), ({"description": "Plots."}, "\n\nPlots.")])
 def test_the_first_tool_of_a_namespace_says_what_all_are_about(
-    first: dict[str, Any], own: dict[str, Any], rest: str
+    first: dict[str, Any], own: dict[str, str], rest: str
 ) -> None:
     space = SPACE | {"tools": [first | own, FUNCTION | {"name": "g"}]}
     offered, second = sent("responses", "custom_tools", input="hi", tools=[space])["tools"]
     about = "All tools whose names begin with 'town__': Of Paris."
-    assert offered[str(first["type"])]["description"] == about + rest
+    assert offered[first["type"]]["description"] == about + rest
     # Each copy of it would be charged.
-    assert second["function"] == CHAT_FUNCTION["function"] | {"name": "town__g"}
+    assert second["function"] == {"name": "town__g", "parameters": {"type": "object"}, "strict": True}
 
 
 def test_a_search_that_agents_always_offer_is_left_out_and_named() -> None:

@@ -167,6 +167,9 @@ def _object_url(entry: AuditEntry) -> str:
     """Return the URL of the object's page, or "" if it has none."""
     if entry.object_type == Generation._meta.label_lower:
         return reverse("admin:request", args=[entry.object_name])
+    if entry.object_type == "chatapi.webhookendpoint" and entry.organization_id is not None:
+        # The admin has the endpoints of the service only.
+        return reverse("console:webhook", args=[entry.organization_id, entry.object_id])
     try:
         return reverse(f"admin:{entry.object_type.replace('.', '_')}_change", args=[quote(entry.object_id)])
     except NoReverseMatch:

@@ -14,7 +14,7 @@ from tests.chatapi.notifications.conftest import endpoint_of, write_event
 from tests.clients.programs import NODE
 from tests.installation import ROOT
 from usage.database.clock import database_now
-from usage.models import TENANTS_KINDS
+from usage.models import OPERATORS_KINDS, TENANTS_KINDS
 
 GUIDE = (ROOT / "docs" / "notifications.md").read_text()
 
@@ -68,5 +68,6 @@ def test_the_guide_has_all_kinds_and_their_data(message: object) -> None:
         json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", GUIDE, re.DOTALL | re.MULTILINE)
     ]
     assert {examples[0]["type"], *examples[1]} == {*TENANTS_KINDS, "webhook.test"}
-    assert all(f"`{kind}`" in GUIDE for kind in TENANTS_KINDS)
+    assert {*examples[2]} == {*OPERATORS_KINDS, "webhook.test"}
+    assert all(f"`{kind}`" in GUIDE for kind in (*TENANTS_KINDS, *OPERATORS_KINDS))
     assert WebhookEndpoint.objects.count() == 1

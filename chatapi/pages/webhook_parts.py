@@ -1,0 +1,67 @@
+"""What the pages about webhook endpoints share, in the console and in the admin: the form, the state in words
+and the delivery log.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from chatapi.notifications import backlog, webhooks
+from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
+from usage.models import TENANTS_KINDS, EventKind
+from usage.pages.paging import newest_first
+
+
+def choices_of(kinds: Iterable[EventKind]) -> list[tuple[str, str]]:
+    """Return the kinds of events as a form offers them."""
+    return [(kind.value, f"{kind.label} ({kind.value})") for kind in kinds]
+
+
+class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    """The URL of an organization's endpoint, and the kinds of events that it gets."""
+
+    url = forms.CharField(
+        label="URL",
+        widget=forms.URLInput({"placeholder": "https://example.com/webhooks", "autocomplete": "off"}),
+        help_text="It gets a POST for each event. It must answer with a 2xx status within 15 seconds.",
+    )
+    kinds = forms.MultipleChoiceField(
+        choices=choices_of(TENANTS_KINDS),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="Leave empty to send all kinds, and those of later releases.",
+    )
+
+    class Meta:
+        model = WebhookEndpoint
+        fields = ["url", "kinds"]
+
+    def clean_url(self) -> str:
+        """Refuse a URL to which nothing would be sent."""
+        url = str(self.cleaned_data["url"])
+        if mistake := webhooks.url_mistake(url):
+            raise ValidationError(mistake)
+        return url
+
+
+def state(row: Any) -> tuple[str, str]:
+    """Return the state of an endpoint in words, and its colour; it has its `newest_state`."""
+    if not row.is_enabled:
+        return "disabled", "plain"
+    if row.newest_state in backlog.NOT_ARRIVED:
+        return "failing", "bad"
+    return ("working", "good") if row.newest_state else ("nothing sent yet", "plain")
+
+
+def log_page(
+    request: HttpRequest, endpoint: WebhookEndpoint, size: int, url: Callable[..., str]
+) -> tuple[list[tuple[Delivery, list[DeliveryAttempt]]], dict[str, str]]:
+    """Return `size` deliveries of the endpoint, each with its attempts, newest first, and the links to other
+    pages, of which `url` makes the URL.
+    """
+    rows = Delivery.objects.filter(endpoint=endpoint).select_related("event").prefetch_related("log")
+    found, links = newest_first(request, rows, size, url)
+    return [(each, sorted(each.log.all(), key=lambda attempt: -attempt.pk)) for each in found], links
