@@ -144,6 +144,22 @@ def test_names_may_be_digests_and_hold_anything(alice: Person) -> None:
     assert (long.status_code, "End user: Ensure" in long.text) == (400, True)
 
 
+def test_a_name_is_found_as_the_chosen_project_has_it(alice: Person) -> None:
+    row = run(alice, end_user="ann")
+    hashing = Project.objects.create(
+        organization=alice.project.organization, name="hashing", hashes_end_users=True
+    )
+    run(alice, end_user="ann")
+    Generation.objects.filter(pk=row.pk).update(project=hashing, end_user=end_users.digest("ann"))
+    client = client_of(alice.user)
+    for project in (hashing, alice.project):
+        for query in ("end_user=ann", f"end_user={end_users.digest('ann')}")[
+            : 2 if project == hashing else 1
+        ]:
+            page = client.get(url(alice, f"usage?days=1&{query}&project={project.pk}"))
+            assert number(page, "Requests") == "1"
+
+
 def test_the_page_says_how_far_back_the_sums_of_end_users_reach(
     alice: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
 from usage.database.clock import database_now
-from usage.insights import Filters, Range, end_user_ranking
+from usage.insights import Filters, Range, end_user_ranking, generation_list
 from usage.models import DailyEndUserUsage, Kind, LedgerEntry, MonthlyEndUserUsage
 from usage.pricing import Tokens
 from usage.rollups import rebuild
@@ -66,6 +66,16 @@ def test_the_largest_are_those_of_the_ledger(used: Client, alice: Person, is_mon
     found = [(row.label, (row.totals.requests, row.totals.amount_nanodollars)) for row in rows]
     assert dict(found) == of_ledger(alice.project)
     assert [sums[1] for _, sums in found] == sorted((sums[1] for _, sums in found), reverse=True)
+
+
+@pytest.mark.parametrize("group", ["model", "key", "outcome"])
+def test_beside_another_group_the_largest_are_those_of_the_days(
+    used: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setattr(generation_list, "SEARCHED", 2)
+    page = used.get(reverse("admin:index"), {"days": 1, "project": alice.project.pk, "group": group})
+    (largest, *_) = dict(page.context["spenders"])["Top end users"]
+    assert largest.label == f"user {NUMBER - 1}"
 
 
 def correct_the_largest() -> None:

@@ -10,6 +10,7 @@ from django.db.models import BooleanField, QuerySet
 from django.db.models.expressions import RawSQL
 
 from accounts import end_users
+from accounts.models import Project
 from usage.insights.sources import Filters
 from usage.models import Generation
 from usage.models.generations import ANY_ERROR, FAILED
@@ -103,13 +104,17 @@ def has_pair(table: str) -> str:
 
 
 def with_stored_name(filters: Filtering) -> Filtering:
-    """Return the filters with the end user's digest if the organization has no rows with the name itself."""
+    """Return the filters with the end user as rows have it: by the name or, if the organization has no rows
+    with the name, by its digest; in a project that hashes names, the other way round.
+    """
     organization_id, name = filters.organization_id or filters.home_id, filters.end_user
     if not name or organization_id is None or filters.is_stored_name:
         return filters
-    own = Generation.objects.filter(organization_id=organization_id, end_user=name)
-    stored = name if own.exists() else end_users.digest(name)
-    return replace(filters, end_user=stored, is_stored_name=True)
+    names = [name, end_users.digest(name)]
+    if filters.project_id and Project.objects.filter(pk=filters.project_id, hashes_end_users=True).exists():
+        names.reverse()
+    own = Generation.objects.filter(organization_id=organization_id, end_user=names[0])
+    return replace(filters, end_user=names[0 if own.exists() else 1], is_stored_name=True)
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:

@@ -159,7 +159,7 @@ class OverviewForm(UsageFilterForm):
 
     @property
     def finds_end_users_in_requests(self) -> bool:
-        """Return whether end users are those of the newest requests: the rollup knows too little."""
+        """Return whether a page of end users has those of the newest requests: the rollup has too little."""
         data = self.cleaned_data
         is_beyond = data.get("group") in _NOT_BY_END_USER or any(map(data.get, _NOT_BY_END_USER))
         return self.sums_page.is_about_failures or is_beyond
@@ -191,7 +191,7 @@ class OverviewForm(UsageFilterForm):
     def _ungrouped_filters(self) -> Filters:
         """Return the filters without the key of metadata, which is one of those that they leave."""
         end_user = self.cleaned_data.get("end_user") or None
-        is_by_request = self.finds_end_users_in_requests
+        is_by_request = self.is_by_end_user and self.finds_end_users_in_requests
         filters = replace(super().filters, end_user=end_user, is_by_request=is_by_request)
         if not is_by_request:
             return filters

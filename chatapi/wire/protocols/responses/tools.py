@@ -66,8 +66,10 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
 
     def __post_init__(self) -> None:
         if len(self.described_tools[0].description or "") > caps.MAX_DESCRIPTION_CHARS:
-            allowed = f"with that of the first tool it may have {caps.MAX_DESCRIPTION_CHARS} characters"
-            raise Violation("description", allowed)
+            most = caps.MAX_DESCRIPTION_CHARS
+            raise Violation(
+                "description", f"with the first tool's description, it has more than {most} characters"
+            )
 
     @property
     def described_tools(self) -> list[FlatFunction | FlatCustomTool]:
