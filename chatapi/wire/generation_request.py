@@ -8,7 +8,8 @@ is also what most upstreams read. None means that the client did not send the pa
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Annotated, Any, Final
+from types import UnionType
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 from msgspec import Meta
@@ -194,8 +195,13 @@ class GenerationRequest(
         return max(0, text_bytes - len("\n")) + self.prompt.overhead_bound(self.extras) + tools
 
 
-def check_fields(struct: type[msgspec.Struct], *sets: Iterable[str]) -> None:
-    """Check that each field of the struct is in exactly one of the sets, and nothing else."""
-    named, fields = Counter(chain(*sets)), Counter(struct.__struct_fields__)
+def check_fields(struct: type[msgspec.Struct] | UnionType, *sets: Iterable[str]) -> None:
+    """Check that each field of the struct is in exactly one of the sets, and nothing else; for a union, each
+    field of its structs.
+    """
+    structs = get_args(struct) or (struct,)
+    named = Counter(chain(*sets))
+    fields = Counter({name for each in structs for name in each.__struct_fields__})
     wrong = (named - fields) + (fields - named)
-    assert not wrong, f"{struct.__name__}: in no set, in two, or no field: {', '.join(wrong)}"
+    names = " | ".join(each.__name__ for each in structs)
+    assert not wrong, f"{names}: in no set, in two, or no field: {', '.join(wrong)}"

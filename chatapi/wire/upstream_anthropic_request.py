@@ -14,22 +14,26 @@ from chatapi.wire.messages import (
     AssistantMessage,
     AudioPart,
     CacheControl,
+    CalledFunction,
     CustomCall,
     DeveloperMessage,
+    File,
     FilePart,
     FunctionCall,
     FunctionMessage,
     ImagePart,
+    ImageUrl,
     Message,
     Part,
     RefusalPart,
     SystemMessage,
     TextPart,
+    Thought,
     ToolMessage,
     UserMessage,
     texts,
 )
-from chatapi.wire.parameters import FunctionChoice, FunctionTool, JsonSchemaFormat, Tool
+from chatapi.wire.parameters import FunctionChoice, FunctionDefinition, FunctionTool, JsonSchemaFormat, Tool
 from chatapi.wire.prompts import Messages
 from chatapi.wire.upstream_errors import UpstreamError
 from chatapi.wire.upstream_request import OURS
@@ -56,11 +60,28 @@ _REFUSED: Final[Mapping[str, Callable[[Any], bool]]] = {
     "n": lambda count: (count or 1) > 1,
 }
 check_fields(GenerationRequest, _TRANSLATED, _LEFT_OUT, _REFUSED, OURS)
-# The same for the members of an assistant's message.
-_WRITTEN_MEMBERS: Final = frozenset({"content", "refusal", "tool_calls", "thoughts", "cache_control"})
-_LEFT_OUT_MEMBERS: Final = frozenset({"name", "reasoning_content"})
+# The same for what is inside, but for structs that are refused whole: members that are written, then those
+# that are left out or refused.
 _REFUSED_MEMBERS: Final = ("function_call", "audio")
-check_fields(AssistantMessage, _WRITTEN_MEMBERS, _LEFT_OUT_MEMBERS, _REFUSED_MEMBERS)
+check_fields(
+    AssistantMessage,
+    {"content", "refusal", "tool_calls", "thoughts", "cache_control"},
+    {"name", "reasoning_content"},
+    _REFUSED_MEMBERS,
+)
+check_fields(Thought, {"thinking", "signature", "data"})
+check_fields(DeveloperMessage | SystemMessage | UserMessage, {"content"}, {"name"})
+check_fields(ToolMessage, {"content", "tool_call_id", "is_error", "cache_control"})
+check_fields(TextPart, {"text", "cache_control"}, {"prompt_cache_breakpoint"})
+check_fields(RefusalPart, {"refusal"})
+check_fields(ImagePart, {"image_url", "cache_control"}, {"prompt_cache_breakpoint"})
+check_fields(ImageUrl, {"url"}, {"detail"})
+check_fields(FilePart, {"file", "cache_control"}, {"prompt_cache_breakpoint"})
+check_fields(File, {"file_data", "filename"}, {"file_id"})
+check_fields(FunctionCall, {"id", "function"})
+check_fields(CalledFunction, {"name", "arguments"})
+check_fields(FunctionTool, {"function"})
+check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"})
 # Engine parameters that are Anthropic's own; others would be refused as unknown.
 _FORWARDED_EXTRAS: Final = frozenset({"cache_control", "thinking", "top_k"})
 _DATA_URL: Final = re.compile(r"data:([^;,]+);base64,")

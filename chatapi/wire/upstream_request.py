@@ -5,7 +5,18 @@ from typing import Any, Final
 import msgspec
 
 from chatapi.wire.generation_request import GenerationRequest, check_fields
-from chatapi.wire.parameters import SERVICE_TIER
+from chatapi.wire.messages import (
+    CalledCustomTool,
+    CalledFunction,
+    CustomCall,
+    File,
+    FunctionCall,
+    ImageUrl,
+    InputAudio,
+    Message,
+    Part,
+)
+from chatapi.wire.parameters import SERVICE_TIER, CustomDefinition, FunctionDefinition, Tool
 from chatapi.wire.prompts import PROMPTS
 
 _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -37,8 +48,27 @@ PARAMETERS: Final = _FORWARDED | {
     *(name for prompt in PROMPTS for name in prompt.__struct_encode_fields__),
 }
 
-
 check_fields(GenerationRequest, _FORWARDED, _REWRITTEN, _LEFT_OUT, OURS)
+# The same for what is inside: members that are sent, then those that `_translate` rewrites or drops. It goes
+# by their names only, so structs of one kind are checked together.
+check_fields(
+    Message,
+    {"content", "name", "refusal", "tool_calls", "function_call", "audio", "tool_call_id"},
+    {"thoughts", REASONING, "is_error", "cache_control"},
+)
+check_fields(
+    Part,
+    {"text", "refusal", "image_url", "input_audio", "file", "prompt_cache_breakpoint"},
+    {"cache_control"},
+)
+check_fields(
+    ImageUrl | InputAudio | File, {"url", "detail", "data", "format", "file_data", "file_id", "filename"}
+)
+check_fields(FunctionCall | CustomCall, {"id", "function", "custom"})
+check_fields(CalledFunction | CalledCustomTool, {"name", "arguments", "input"})
+check_fields(Tool, {"function", "custom"})
+check_fields(FunctionDefinition, {"name", "description", "parameters", "strict"})
+check_fields(CustomDefinition, {"name", "description", "format"})
 
 
 def upstream_body(

@@ -3,14 +3,37 @@ its prompt.
 """
 
 import json
-from typing import Any
+import runpy
+import sys
+from functools import reduce
+from operator import or_
+from types import ModuleType
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
+from chatapi.wire import upstream_anthropic_request, upstream_request
 from chatapi.wire.caps import MAX_EXTRA_BYTES, MAX_IGNORED
 from chatapi.wire.generation_request import GenerationRequest, check_fields
-from chatapi.wire.parameters import DEAR_TIERS, ENGINE_PARAMETERS, SERVICE_TIER
+from chatapi.wire.messages import (
+    AudioPart,
+    CalledFunction,
+    File,
+    FunctionCall,
+    FunctionMessage,
+    ImageUrl,
+    Message,
+    Part,
+)
+from chatapi.wire.parameters import (
+    DEAR_TIERS,
+    ENGINE_PARAMETERS,
+    SERVICE_TIER,
+    CustomTool,
+    FunctionDefinition,
+    Tool,
+)
 from chatapi.wire.prompts import Messages
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
@@ -30,6 +53,9 @@ from tests.wire.request_bodies import (
 )
 
 NOTHING: frozenset[str] = frozenset()
+INNER = (FunctionCall, CalledFunction, FunctionDefinition, ImageUrl, File)
+STRUCTS = (*get_args(Message), *get_args(Part), *get_args(Tool), *INNER)
+REFUSED_BY_ANTHROPIC = {FunctionMessage, AudioPart, CustomTool}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city":"é"}'}}
 SCHEMA = {
     "type": "object",
@@ -369,3 +395,24 @@ def test_a_field_that_upstreams_get_by_accident_is_found() -> None:
     for sets, wrong in (((others,), first), ((fields, {first}), first), ((fields, {"new"}), "new")):
         with pytest.raises(AssertionError, match=f": {wrong}$"):
             check_fields(GenerationRequest, *sets)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "struct"),
+    [
+        *((upstream_request, struct) for struct in STRUCTS),
+        *((upstream_anthropic_request, struct) for struct in STRUCTS if struct not in REFUSED_BY_ANTHROPIC),
+    ],
+)
+def test_nothing_starts_with_a_member_that_no_set_has(
+    monkeypatch: pytest.MonkeyPatch, upstream: ModuleType, struct: type[msgspec.Struct]
+) -> None:
+    name, room = struct.__name__, sys.modules[struct.__module__]
+    tag = struct.__struct_config__.tag
+    wider = msgspec.defstruct(name, [("new", str, "")], bases=(struct,), frozen=True, tag=tag)
+    monkeypatch.setattr(room, name, wider)
+    for union in {"Message", "Part", "Tool"} & vars(room).keys():
+        structs = get_args(getattr(room, union))
+        monkeypatch.setattr(room, union, reduce(or_, [wider if each is struct else each for each in structs]))
+    with pytest.raises(AssertionError, match=rf"\b{name}\b.*: new$"):
+        runpy.run_path(str(upstream.__file__))

@@ -297,18 +297,19 @@ class Conversation:
             self._pictures = []
 
     def _add_answer(self, item: MessageItem, path: str) -> None:
-        if isinstance(item.content, str):
-            self._turn.texts.append(item.content)
-            return
+        parts: MessageParts = [OutputText(item.content)] if isinstance(item.content, str) else item.content
         texts = []
-        for index, part in enumerate(item.content):
-            if isinstance(part, InputText | OutputText):
-                texts.append(part.text)
-            elif isinstance(part, OutputRefusal):
-                self._turn.refusals.append(part.refusal)
-            else:
-                raise _wrong_part(f"{path}.content[{index}]", "'output_text', 'refusal'")
-        if texts or not item.content:
+        for index, part in enumerate(parts):
+            match part:
+                case InputText() | OutputText():
+                    texts.append(part.text)
+                case OutputRefusal():
+                    self._turn.refusals.append(part.refusal)
+                case InputImage() | InputFile():
+                    raise _wrong_part(f"{path}.content[{index}]", "'output_text', 'refusal'")
+                case _:
+                    assert_never(part)
+        if texts or not parts:
             self._turn.texts.append("".join(texts))
 
     def _add_output(self, item: Output, path: str) -> None:

@@ -192,7 +192,7 @@ def whole_tool(tool: Tool) -> dict[str, Any]:
 def left_out(tools: list[Tool]) -> Iterator[str]:
     """Yield the paths of the tools that no upstream gets."""
     for index, tool in enumerate(tools):
-        if isinstance(tool, AnyWebSearch):
+        if not any(_flat([tool])):
             yield f"tools[{index}]"
 
 
@@ -228,7 +228,7 @@ def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, st
             case FlatFunction() | FlatCustomTool():
                 yield tool, tool.name, f"tools[{index}].name"
             case WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
-                pass  # `left_out` names them
+                pass  # `left_out` names tools of which nothing comes
             case _:
                 assert_never(tool)
 
