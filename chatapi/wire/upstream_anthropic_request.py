@@ -140,10 +140,9 @@ def _turns(messages: Sequence[Message], marks: bool) -> Iterator[dict[str, Any]]
     """Yield the conversation; tool results and what a user says behind them are one turn."""
     # Anthropic merges turns of one role, but a tool's result must be in the turn right behind its call.
     for role, group in groupby(messages, key=_role):
-        yield {
-            "role": role,
-            "content": [block for message in group for block in _message_blocks(message, marks)],
-        }
+        # Anthropic refuses a turn without content.
+        if content := [block for message in group for block in _message_blocks(message, marks)]:
+            yield {"role": role, "content": content}
 
 
 def _role(message: Message) -> str:
@@ -204,7 +203,7 @@ def _content_blocks(content: str | Sequence[Part], marks: bool) -> Iterator[dict
         block: dict[str, Any]
         match part:
             # Anthropic refuses empty text blocks, and OpenAI's clients send them beside tool calls.
-            case TextPart(text=""):
+            case TextPart(text="") | RefusalPart(refusal=""):
                 continue
             case TextPart():
                 block = {"type": "text", "text": part.text}

@@ -276,6 +276,13 @@ def test_an_earlier_refusal_is_text(said: dict[str, str], texts: list[str]) -> N
     assert [block["text"] for block in turn["content"]] == texts
 
 
+@pytest.mark.parametrize("content", ["", [{"type": "refusal", "refusal": ""}]])
+def test_an_earlier_answer_without_content_is_left_out(content: object) -> None:
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+    (turn,) = messages_body(chat(messages=said), **OPTIONS)["messages"]
+    assert turn["role"] == "user"
+
+
 def test_a_thinking_budget_is_not_sent_twice() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2_000}
     asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
