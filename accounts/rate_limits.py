@@ -64,6 +64,7 @@ class Reservation:
     charges: tuple[Charge, ...] = ()
     leases: tuple[str, ...] = ()
     """The keys in which it holds a lease."""
+    taken: Amounts = NOTHING_USED
 
     @property
     def is_empty(self) -> bool:
@@ -168,7 +169,7 @@ class RateLimits:
             for own, want, (_, _, mark) in zip(rates, wanted, states, strict=True)
             if want["is_reserved"]
         )
-        return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases))
+        return Reservation(generation_id, statuses, charges, tuple(key for key, _ in leases), amounts)
 
     async def release(self, reservation: Reservation, used: Amounts | None, model: str | None = None) -> None:
         """End a request's leases and give back the amounts that it did not use; without `used`, all stays

@@ -243,5 +243,9 @@ async def _release(
     """Release what the request took from limits and did not use: all of it if it never ran."""
     if not admitting.done():  # the client left meanwhile
         await asyncio.wait([admitting])
-    used = used_amounts(usage.prompt_tokens, usage.completion_tokens) if usage else None
-    await services.rates.release(reservation, NOTHING_USED if has_failed(admitting) else used)
+    used = None
+    if has_failed(admitting):
+        used = NOTHING_USED
+    elif usage:
+        used = used_amounts(reservation.taken, usage.prompt_tokens, usage.completion_tokens)
+    await services.rates.release(reservation, used)

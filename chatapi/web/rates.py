@@ -31,9 +31,9 @@ MOST_REMEMBERED = 10_000
 EndOf = Callable[[UUID], Awaitable[reports.End | None]]
 
 
-def used_amounts(prompt_tokens: int, completion_tokens: int) -> Amounts:
-    """Return what a request with this usage takes from its limits."""
-    return Amounts(tokens=prompt_tokens + completion_tokens)
+def used_amounts(taken: Amounts, prompt_tokens: int, completion_tokens: int) -> Amounts:
+    """Return what a request with this usage has used of what it took from its limits."""
+    return taken._replace(tokens=prompt_tokens + completion_tokens)
 
 
 class _Full(NamedTuple):
@@ -153,7 +153,8 @@ class Rates:
         model = None
         try:
             if used is None and (end := await self._end(reservation.id)) is not None:
-                used = used_amounts(end.tokens.prompt_tokens, end.tokens.completion_tokens)
+                tokens = end.tokens
+                used = used_amounts(reservation.taken, tokens.prompt_tokens, tokens.completion_tokens)
                 model = end.model
         finally:  # first, so that it is not renewed meanwhile; if the books fail, its leases expire
             self._running.pop(reservation.id, None)

@@ -35,6 +35,10 @@ class Reader(typing.Protocol):
     def end(self) -> list[AnyDelta]: ...
 
 
+def _as_json(body: Any) -> tuple[str, bytes]:
+    return "application/json", msgspec.json.encode(body)
+
+
 class UpstreamKind(NamedTuple):
     """The requests for one type of prompt."""
 
@@ -44,10 +48,8 @@ class UpstreamKind(NamedTuple):
     """Makes the JSON-able body; see `upstream_body`."""
     reader: Callable[[GenerationRequest, int], Reader]
     """Makes the reader of an answer with at most that many tokens for each choice."""
-    encode: Callable[[Any], bytes] = msgspec.json.encode
-    """Makes the bytes of the body."""
-    media_type: str = "application/json"
-    """Of these bytes."""
+    encode: Callable[[Any], tuple[str, bytes]] = _as_json
+    """Makes the media type and the bytes of the body."""
 
 
 def _chat_reader(request: GenerationRequest, max_output_tokens: int) -> Reader:

@@ -141,7 +141,7 @@ class WorkerServices:
         claiming, runs = list(self._awaited), list(self.running.values())
         running = [ledger.Pulse(run.id, run.fence, run.published_pieces, run.deployment) for run in runs]
         known = {run.id for run in runs}
-        claims = [ledger.Pulse(each, ledger.CLAIM_FENCE, 0) for each in claiming if each not in known]
+        claims = [ledger.Pulse(each, ledger.CLAIM_FENCE, 0, "") for each in claiming if each not in known]
         return Held(running, claims)
 
     def _fence_off(self, lost: set[UUID]) -> None:

@@ -58,7 +58,7 @@ def beat(crowd: "Sequence[Claimed]", completion_tokens: int) -> None:
     from usage.books import ledger
     from usage.database.clock import database_now
 
-    pulses = [ledger.Pulse(each.id, each.fence, completion_tokens) for each in crowd]
+    pulses = [ledger.Pulse(each.id, each.fence, completion_tokens, "") for each in crowd]
     with transaction.atomic():
         ledger.beat(database_now(), [ledger.Beat(pulses, LEASE_MS)])
 

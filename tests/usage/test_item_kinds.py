@@ -3,14 +3,18 @@
 from datetime import UTC, datetime
 
 import pytest
+from django.db import IntegrityError, transaction
 
-from usage.models import ItemKind, Kind
+from accounts.models import Organization
+from usage.models import OWED_SIGNS, ItemKind, Kind, LedgerEntry
 from usage.statements import itemizing
 from usage.statements.document import CREDIT, CreditMovement, Money
 
+MARCH = datetime(2026, 3, 1, tzinfo=UTC)
+
 
 def entry_of(kind: str) -> itemizing._Entry:
-    return itemizing._Entry(datetime(2026, 3, 1, tzinfo=UTC), 1, None, "", kind, 5, 0, 0, False, None)
+    return itemizing._Entry(MARCH, 1, None, "", kind, 5, 0, 0, False, None)
 
 
 @pytest.mark.parametrize("kind", Kind.values)
@@ -25,10 +29,21 @@ def test_an_unknown_kind_is_not_taken_for_tokens() -> None:
         itemizing._alone(entry_of("bonus"))
 
 
+@pytest.mark.parametrize(("kind", "sign"), OWED_SIGNS.items())
+def test_the_database_knows_the_sign_of_credit(acme: Organization, kind: str, sign: int) -> None:
+    entry = LedgerEntry(kind=kind, organization=acme, created_at=MARCH, budget_day=MARCH.date())
+    for amount in (0, -sign):
+        entry.amount_nanodollars = amount
+        with pytest.raises(IntegrityError, match="amounts_have_their_kinds_sign"), transaction.atomic():
+            entry.save()
+    entry.amount_nanodollars = sign
+    entry.save()
+
+
 def test_credit_is_owed_with_the_sign_of_the_ledger() -> None:
-    day = datetime(2026, 3, 1, tzinfo=UTC).date()
     moved = [
-        CreditMovement(date=day, kind=kind, bookings=1, amount=Money.of(5)) for kind in ("grant", "refund")
+        CreditMovement(date=MARCH.date(), kind=kind, bookings=1, amount=Money.of(5))
+        for kind in ("grant", "refund")
     ]
     assert {each.kind: each.owed_nanodollars for each in moved} == {"grant": -5, "refund": 5}
     assert {*CREDIT} == {each.kind for each in moved}

@@ -6,7 +6,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 from pytest_django import DjangoAssertNumQueries
 
 from accounts.models import APIKey
@@ -155,16 +155,27 @@ def test_a_heartbeat_keeps_the_lease_and_the_count(key: APIKey, ask: Ask) -> Non
     claimed = run(admission)
     later = NOW + timedelta(seconds=5)
     beat = ledger.Beat(
-        [ledger.Pulse(admission.id, claimed.fence, 7), ledger.Pulse(admission.id, claimed.fence + 1, 9)][:1],
+        [
+            ledger.Pulse(admission.id, claimed.fence, 7, ""),
+            ledger.Pulse(admission.id, claimed.fence + 1, 9, ""),
+        ][:1],
         6_000,
     )
     assert ledger.beat(later, [beat]) == [{admission.id}]
     much_later = NOW + timedelta(seconds=7)
     assert ledger.take_over(much_later, [ledger.TakeOver(10, 6_000, much_later)])[0] == []
     assert Generation.objects.get().completion_tokens == 7
-    assert ledger.beat(later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9)], 6_000)]) == [
-        set()
-    ]
+    assert ledger.beat(
+        later, [ledger.Beat([ledger.Pulse(admission.id, claimed.fence + 1, 9, "")], 6_000)]
+    ) == [set()]
+
+
+def test_a_heartbeat_has_the_types_of_its_columns(key: APIKey, ask: Ask) -> None:
+    ledger.admit(NOW, [admission := ask()])
+    # The column refuses the null. Without a cast, PostgreSQL refuses its type first: a null is text.
+    nulls = ledger.Pulse(admission.id, run(admission).fence, None, "")  # type: ignore[arg-type]
+    with pytest.raises(IntegrityError, match="completion_tokens"), transaction.atomic():
+        ledger.beat(NOW, [ledger.Beat([nulls], 6_000)])
 
 
 def test_a_lost_run_names_the_worker_that_had_it(key: APIKey, ask: Ask) -> None:

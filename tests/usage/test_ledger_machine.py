@@ -169,7 +169,7 @@ class Ledger(RuleBasedStateMachine):
     def beat(self, one: UUID, stale: bool, count: int) -> None:
         row = self.rows.get(one)
         fence = (row.fence if row else 0) - stale
-        (mine,) = ledger.beat(self.now, [ledger.Beat([ledger.Pulse(one, fence, count)], LEASE_MS)])
+        (mine,) = ledger.beat(self.now, [ledger.Beat([ledger.Pulse(one, fence, count, "")], LEASE_MS)])
         assert mine == ({one} if row and row.state == "running" and not stale else set())
         if row and mine:
             row.lease = self._lease()

@@ -19,7 +19,7 @@ from usage.database.clock import database_now, local_day
 from usage.database.sql import fetch_all
 from usage.errors import NotBooked
 from usage.formatting import usd
-from usage.models import Budget, Credit, Kind, LedgerEntry
+from usage.models import OWED_SIGNS, Budget, Credit, Kind, LedgerEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +98,8 @@ def balance(organization: Organization) -> Balance:
 
 
 def describe(entry: LedgerEntry) -> str:
-    """Return the entry in words. A grant is shown as positive, though the ledger has what is owed."""
-    amount = -entry.amount_nanodollars if entry.kind == Kind.GRANT else entry.amount_nanodollars
+    """Return the entry in words. Credit is shown as positive, though the ledger has what is owed."""
+    amount = OWED_SIGNS.get(entry.kind, 1) * entry.amount_nanodollars
     subject = entry.request_id or entry.organization
     return f"ledger entry {entry.pk}, a {entry.kind} of {usd(amount)} for {subject}"
 
@@ -147,11 +147,11 @@ def _book_once(
     # a known reference and the balance below hold until the commit. It must exist to be locked.
     Credit.objects.get_or_create(organization=organization)
     credit = Credit.objects.select_for_update().get(organization=organization)
-    owed = -nanodollars if kind == Kind.GRANT else nanodollars
+    owed = OWED_SIGNS[kind] * nanodollars
     known = earlier_booking(note, organization_id=organization.pk, kind=kind, amount_nanodollars=owed)
     if known is not None:
         return known
-    if kind == Kind.REFUND:
+    if owed > 0:
         # Requests that are being admitted wait for the budget's lock, and then see the lower credit.
         budgets.ensure([credit.budget_id])
         Budget.objects.select_for_update().get(id=credit.budget_id)
@@ -161,7 +161,7 @@ def _book_once(
             which = "unused" if is_spendable else "there"
             raise NotBooked(f"Only ${pricing.to_usd(max(available, 0))} of the credit is {which}.")
     credit.credited_nanodollars -= owed
-    if kind == Kind.GRANT:
+    if owed < 0:
         credit.last_grant_nanodollars = nanodollars
         outbox.granted(database_now(), organization.pk, credit.credited_nanodollars)
     # Only these columns: `is_required` may be changed by a request that holds no lock.

@@ -12,6 +12,7 @@ nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
+from functools import cache
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -128,13 +129,26 @@ class Pulse:
     fence: int
     # From here on, each field is a column of the generation's row, which `beat` writes.
     completion_tokens: int
-    deployment: str = ""
+    deployment: str
     """The deployment that it runs on; empty before the first one is asked."""
 
 
 _PULSE_FIELDS = tuple(field.name for field in fields(Pulse))
 _of_pulse = attrgetter(*_PULSE_FIELDS)
-_SET_PULSE = ", ".join(f"{name} = beat.new_{name}" for name in _PULSE_FIELDS[2:])
+
+
+@cache
+def _set_pulse(vendor: str) -> str:
+    """Return the assignments of a beat, for PostgreSQL with casts: it takes a column of nulls for text, which
+    a column of another type refuses. SQLite needs none, and would make a number of a time.
+    """
+    names = _PULSE_FIELDS[2:]
+    if vendor == "sqlite":
+        return ", ".join(f"{name} = beat.new_{name}" for name in names)
+    types = [Generation._meta.get_field(name).db_type(connection) or "" for name in names]
+    # Without the length: a cast to it cuts a text that is too long, which the column refuses.
+    types = [each.partition("(")[0] for each in types]
+    return ", ".join(f"{name} = beat.new_{name}::{type_}" for name, type_ in zip(names, types, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +175,7 @@ def _beat(now: datetime, item: Beat) -> set[UUID]:
     )
     rows = fetch_all(
         f"""{values} UPDATE usage_generation AS g
-        SET lease_expires_at = %s, {_SET_PULSE}
+        SET lease_expires_at = %s, {_set_pulse(connection.vendor)}
         FROM beat WHERE g.id = beat.new_id AND g.fence = beat.new_fence AND g.state = 'running'
         RETURNING id""",  # noqa: S608  the text is ours
         [*parameters, db_value(now + timedelta(milliseconds=item.lease_ms))],

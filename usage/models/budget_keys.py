@@ -1,7 +1,8 @@
 """What identifies a budget and a limit, and in which budgets a request counts.
 
 Tables, statements and forms take the columns of both keys from here. A budget of another kind, such as one
-for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budget's id, and a column.
+for each model, is a field of `LimitKey` and of `BudgetKey`, a part of the budget's id, a column, and a factor
+of `budget_ids`.
 """
 
 from datetime import date, timedelta

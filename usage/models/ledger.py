@@ -1,5 +1,8 @@
 """The ledger: entries that are written once and never changed, and the seals that would show a change."""
 
+from collections.abc import Mapping
+from typing import Literal
+
 from django.db import models
 from django.db.models import Q, Value
 
@@ -22,6 +25,9 @@ class Kind(models.TextChoices):
 CHARGED = (Kind.CHARGE, Kind.OVERAGE)
 # The kinds that count in budgets and in the rollups; the others move credit.
 SPENT = (*CHARGED, Kind.CORRECTION)
+# The kinds that move credit, each with the sign of its entries, whose amounts are what is owed.
+OWED_SIGNS: Mapping[str, Literal[-1, 1]] = {Kind.GRANT: -1, Kind.REFUND: 1}
+assert {*OWED_SIGNS} == {*Kind} - {*SPENT}, "each kind is spent or moves credit"
 # The entries of the other kinds and corrections, written as in the condition of their partial index.
 BOOKED = Q(generation__isnull=True) | Q(corrects__isnull=False)
 
@@ -125,7 +131,7 @@ class LedgerEntry(models.Model):
                     kind__in=SPENT, generation__isnull=False, project__isnull=False, api_key__isnull=False
                 )
                 | Q(
-                    kind__in=[Kind.GRANT, Kind.REFUND],
+                    kind__in=[*OWED_SIGNS],
                     generation__isnull=True,
                     project__isnull=True,
                     api_key__isnull=True,

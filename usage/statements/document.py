@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Struct
 
-from usage.models import CORRECTING, CREDITING, ItemKind
+from usage.models import CORRECTING, CREDITING, OWED_SIGNS, ItemKind
 from usage.pricing import LineName, to_usd
 from usage.statements.itemizing import Item, Items, Sums, add
 from usage.statements.month import Month
@@ -79,14 +79,12 @@ class CreditMovement(Struct, frozen=True, kw_only=True):
     @property
     def owed_nanodollars(self) -> int:
         """Return the amount with the sign of the ledger: what the organization owes more."""
-        return CREDIT[self.kind].owed_sign * self.amount.nanodollars
+        return OWED_SIGNS[self.kind] * self.amount.nanodollars
 
 
 class CreditKind(NamedTuple):
     """What a kind of credit is on a statement."""
 
-    owed_sign: Literal[-1, 1]
-    """The sign of its entries in the ledger; amounts of a statement have none."""
     word: str
     total: str
     """The member of `StatementTotals` that it adds to."""
@@ -94,12 +92,12 @@ class CreditKind(NamedTuple):
 
 # By the kind of the movement, of the item and of the ledger's entry, which have the same names.
 CREDIT: Mapping[str, CreditKind] = {
-    "grant": CreditKind(-1, "Granted", "granted"),
-    "refund": CreditKind(1, "Refunded", "refunded"),
+    "grant": CreditKind("Granted", "granted"),
+    "refund": CreditKind("Refunded", "refunded"),
 }
 # Content that names another kind could be stored, and never be read again.
 assert {*get_args(CreditNote.__annotations__["reason"])} == {*CORRECTING}
-assert {*get_args(CreditMovement.__annotations__["kind"])} == {*CREDITING} == {*CREDIT}
+assert {*get_args(CreditMovement.__annotations__["kind"])} == {*CREDITING} == {*CREDIT} == {*OWED_SIGNS}
 
 
 class DiscountPeriod(Struct, frozen=True, kw_only=True):
@@ -275,7 +273,7 @@ def _movements(day: date, items: Items) -> Iterable[CreditMovement]:
                 date=day,
                 kind=kind.value,  # type: ignore[arg-type]  # one of the two
                 bookings=sum(sums.entries for sums in found),
-                amount=Money.of(CREDIT[kind].owed_sign * owed),
+                amount=Money.of(OWED_SIGNS[kind] * owed),
             )
 
 
@@ -289,7 +287,7 @@ def _totals(items: Items, facts: Facts) -> StatementTotals:
     used = sum(sums.amount_nanodollars for sums in tokens)
     credited = dict.fromkeys((each.total for each in CREDIT.values()), 0)
     for kind, each in CREDIT.items():
-        credited[each.total] += each.owed_sign * by_kind[kind].amount_nanodollars
+        credited[each.total] += OWED_SIGNS[kind] * by_kind[kind].amount_nanodollars
     owed = sum(sums.amount_nanodollars for sums in by_kind.values())
     amounts = {
         "opening_balance": facts.opening_nanodollars,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 
 from usage.formatting import time_span
-from usage.models import ItemKind
+from usage.models import OWED_SIGNS, ItemKind
 from usage.pricing import NANODOLLARS
 from usage.statements.document import CREDIT, CreditNote, StatementDocument, StatementLine
 from usage.statements.month import Month
@@ -18,7 +18,7 @@ MAX_ROWS = 500
 _REASONS = {"correction": "Correction", "rerating": "Re-rating"}
 _DECIMALS = (2, 4, 6, 9)
 # The members of the totals with credit, and the signs of its entries in the ledger.
-_CREDIT_TOTALS = {each.total: each.owed_sign for each in CREDIT.values()}
+_CREDIT_TOTALS = {each.total: OWED_SIGNS[kind] for kind, each in CREDIT.items()}
 _Written = Callable[[int], str]
 Rows = Sequence[Sequence[str]]
 

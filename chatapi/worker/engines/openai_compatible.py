@@ -201,11 +201,12 @@ class _Exchange:
         """Return the answer's head. Ask again as long as pooled connections turn out to be dead; a new one
         that dies got our request.
         """
-        body = self._body() if self._call.request_bytes <= LIGHT_BYTES else await in_thread(self._body)
+        is_light = self._call.request_bytes <= LIGHT_BYTES
+        media_type, body = self._body() if is_light else await in_thread(self._body)
         while True:
             began = loop_clock.monotonic()
             try:
-                return await self._post_once(body)
+                return await self._post_once(media_type, body)
             except aiohttp.ConnectionTimeoutError:
                 if loop_clock.monotonic() - began > self._timeouts.connect_ms / 1000 - loop_clock.LATE_S:
                     raise  # otherwise the event loop was late, and nothing has been sent yet
@@ -213,7 +214,8 @@ class _Exchange:
                 if not self.has_old_connection:
                     raise
 
-    def _body(self) -> bytes:
+    def _body(self) -> tuple[str, bytes]:
+        """Return the media type of the request, and its bytes."""
         call, request = self._call, self._call.request
         if CUSTOM_TOOLS not in call.target.extra_parameters:
             self.custom_calls.expect(request)
@@ -227,13 +229,13 @@ class _Exchange:
         )
         return self._kind.encode(body)
 
-    async def _post_once(self, body: bytes) -> aiohttp.ClientResponse:
+    async def _post_once(self, media_type: str, body: bytes) -> aiohttp.ClientResponse:
         async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
             return await self._session.post(
                 self._call.target.base_url.rstrip("/") + self._kind.path,
                 data=body,
                 headers={
-                    "Content-Type": self._kind.media_type,
+                    "Content-Type": media_type,
                     **self._call.trace_headers,
                     **_headers(self._api, self._call.target),
                 },
