@@ -73,7 +73,7 @@ def test_beside_another_group_the_largest_are_those_of_the_days(
     used: Client, alice: Person, monkeypatch: pytest.MonkeyPatch, group: str
 ) -> None:
     monkeypatch.setattr(generation_list, "SEARCHED", 2)
-    page = used.get(reverse("admin:index"), {"days": 1, "project": alice.project.pk, "group": group})
+    page = used.get(f"{reverse('admin:index')}?days=1&project={alice.project.pk}&group={group}")
     (largest, *_) = dict(page.context["spenders"])["Top end users"]
     assert largest.label == f"user {NUMBER - 1}"
 
