@@ -18,6 +18,8 @@ TICK_S = 0.25
 LATE_S = 0.25
 # From the end of a wait to its timeout: one turn of the loop, in which it reads its sockets.
 LAST_LOOK_S = 0.01
+# What a server has for its answer to a command, blocking reads included; a frozen one counts as unavailable.
+REPLY_TIMEOUT_S = 3.0
 
 
 class LoopClock:

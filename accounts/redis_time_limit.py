@@ -7,9 +7,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from accounts import loop_clock
-
-# The time limit of a command, blocking reads included; a frozen Redis counts as unavailable.
-REPLY_TIMEOUT_S = 3.0
+from accounts.loop_clock import REPLY_TIMEOUT_S
 
 
 @asynccontextmanager

@@ -14,7 +14,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.retry import Retry as ThreadRetry
 
-from accounts.redis_time_limit import REPLY_TIMEOUT_S, in_time
+from accounts.loop_clock import REPLY_TIMEOUT_S
+from accounts.redis_time_limit import in_time
 
 # Made once: each connection would search the files of the installed packages for it, which takes 0.3 ms, and
 # a burst of requests opens 64 of them.

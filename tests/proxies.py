@@ -23,6 +23,18 @@ needs_caddy = pytest.mark.skipif(
 )
 
 
+def _caddy_version() -> tuple[int, ...]:
+    if shutil.which("caddy") is None:
+        return ()
+    printed = subprocess.run(["caddy", "version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(number) for number in re.findall(r"\d+", printed)[:3])
+
+
+needs_caddy_2_11_2 = pytest.mark.skipif(
+    _caddy_version() < (2, 11, 2), reason="Caddy loses the bodies of repeated requests before 2.11.2"
+)
+
+
 @contextmanager
 def nginx(
     port: int, folder: Path, other_port: int = 0, *, example: str = "chatapi.conf", headers: str = ""

@@ -21,7 +21,7 @@ import pytest
 
 from chatapi.worker.engines import Timeouts
 from tests.installation import ROOT, Installation, free_port, wait_for
-from tests.proxies import FOLDER, caddy, curl, needs_caddy, needs_nginx, nginx
+from tests.proxies import FOLDER, caddy, curl, needs_caddy, needs_caddy_2_11_2, needs_nginx, nginx
 
 pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.timeout(180)]
 
@@ -158,6 +158,12 @@ class Slow(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
 
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
     def log_message(self, *arguments: Any) -> None:
         pass
 
@@ -205,6 +211,32 @@ def test_a_machine_that_is_gone_costs_no_request(tmp_path: Path, run: Runner) ->
         threading.Thread(target=server.serve_forever, daemon=True).start()
         answers = [threads.submit(curl, proxy, "/healthz", "-w", "%{http_code}") for _ in range(8)]
         assert {answer.result() for answer in answers} == {"200"}
+        server.shutdown()
+
+
+@pytest.mark.parametrize("version", ["--http1.1", "--http2"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(nginx, marks=needs_nginx, id="nginx"),
+        pytest.param(caddy, marks=needs_caddy_2_11_2, id="caddy"),
+    ],
+)
+def test_a_machine_that_is_gone_costs_no_request_with_a_body(
+    tmp_path: Path, run: Runner, version: str
+) -> None:
+    port = free_port()
+    with (
+        gone() as other,
+        ThreadingHTTPServer(("127.0.0.1", port), Slow) as server,
+        run(port, tmp_path, other) as proxy,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        bodies = [f"body {number}" for number in range(8)]
+        words = (version, "-w", " %{http_code}", "-d")
+        answers = [threads.submit(curl, proxy, "/v1/responses", *words, body) for body in bodies]
+        assert [answer.result() for answer in answers] == [f"{body} 200" for body in bodies]
         server.shutdown()
 
 

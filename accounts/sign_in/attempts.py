@@ -15,7 +15,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from accounts.redis_time_limit import REPLY_TIMEOUT_S
+from accounts.loop_clock import REPLY_TIMEOUT_S
 from accounts.redis_urls import shared_url
 
 WINDOW_MS = 600_000

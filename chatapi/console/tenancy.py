@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, wraps
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
 
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
@@ -15,7 +16,7 @@ from django.shortcuts import redirect
 from django.shortcuts import render as render_template
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import urlencode
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.views.decorators.cache import never_cache
 
 from accounts import access
@@ -128,9 +129,7 @@ def page(permission: str) -> Callable[[View], View]:
         def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponseBase:
             places = access.places_of(request.user)
             if not access.may_enter(request.user):
-                # What a form posts to has no page to come back to.
-                wanted = request.get_full_path() if request.method in ("GET", "HEAD") else ""
-                return redirect_to_login(wanted, reverse("console:sign_in"))
+                return redirect_to_login(_page_of(request), reverse("console:sign_in"))
             console = Console.of(request, places, organization_id)
             if not console.may(permission):
                 raise PermissionDenied
@@ -144,6 +143,16 @@ def page(permission: str) -> Callable[[View], View]:
         return guarded
 
     return decorate
+
+
+def _page_of(request: HttpRequest) -> str:
+    """Return the path of the page; a form's is the one that showed it, and empty if that is not known."""
+    if request.method in ("GET", "HEAD"):
+        return request.get_full_path()
+    referer = request.headers.get("Referer", "")
+    if not url_has_allowed_host_and_scheme(referer, {request.get_host()}):
+        return ""
+    return urlunsplit(("", "", *urlsplit(referer)[2:]))
 
 
 def render(

@@ -8,9 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from accounts import loop_clock
-
-# The time limit of an operation, blocking reads included.
-REPLY_TIMEOUT_S = 3.0
+from accounts.loop_clock import REPLY_TIMEOUT_S
 
 
 class StreamUnavailable(Exception):

@@ -21,7 +21,7 @@ ALL_WITHIN_S = 60.0
 def check_catalog() -> Iterator[Finding]:
     """Yield the models that clients can't use."""
     active = set(ServedModel.objects.filter(is_active=True).values_list("pk", flat=True))
-    deployed = {model.id for model in catalog.load().values()}
+    deployed = {row.model_id for row in _right_deployments()}
     priced = set(prices.current())
     for name in sorted(active - priced):
         yield wrong(
@@ -49,10 +49,15 @@ def check_deployments() -> Iterator[Finding]:
             yield wrong("upstreams", f"{row} is not asked: {mistake}.", remedy)
 
 
+def _right_deployments() -> Iterator[Deployment]:
+    """Yield the deployments that workers ask; `check_deployments` reports the others, so no log need."""
+    return (row for row, mistake in catalog.checked_deployments() if not mistake)
+
+
 def check_places() -> Iterator[Finding]:
     """Yield the deployments that have fewer places than workers run. Raises `StreamUnavailable`."""
     workers = len(stores.connected_workers())
-    for row in catalog.active_deployments():
+    for row in _right_deployments():
         places = row.max_concurrent
         if places is not None and places < workers:
             most = f"{places} worker{'s' if places > 1 else ''}"
@@ -66,7 +71,7 @@ def check_places() -> Iterator[Finding]:
 
 def check_keys() -> Iterator[Finding]:
     """Yield the deployments whose stored API key is of no use."""
-    for row in catalog.active_deployments():
+    for row in _right_deployments():
         if upstream_keys.entered(row) is None:
             yield wrong(
                 "upstreams", f"{row}: {upstream_keys.LOST}", "Enter it again on the deployment's page."
@@ -75,7 +80,7 @@ def check_keys() -> Iterator[Finding]:
 
 def check_upstreams() -> Iterator[Finding]:
     """Ask each active deployment for one token, and yield the answers."""
-    rows = [row for row in catalog.active_deployments() if row.engine != "sandbox"]
+    rows = [row for row in _right_deployments() if row.engine != "sandbox"]
     if not rows:
         yield ok("upstreams", "No model has one; the sandbox needs none.")
         return

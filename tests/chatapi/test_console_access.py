@@ -251,7 +251,15 @@ def test_everyone_gets_exactly_what_they_may(house: House, who: str) -> None:
 def test_a_form_sent_after_the_session_leads_to_a_page_that_there_is(house: House) -> None:
     sign_in = reverse("console:sign_in")
     assert Client().get(house.path("keys"))["location"] == f"{sign_in}?next={house.path('keys')}"
-    assert Client().post(house.path("live_stop_key"), {"key": 1})["location"] == f"{sign_in}?next="
+    pages = {
+        "": "",
+        f"http://testserver{house.path('live')}?project=1": f"{house.path('live')}%3Fproject%3D1",
+        f"http://elsewhere{house.path('live')}": "",
+        "http://[testserver": "",
+    }
+    for referer, wanted in pages.items():
+        answer = Client().post(house.path("live_stop_key"), {"key": 1}, headers={"Referer": referer})
+        assert answer["location"] == f"{sign_in}?next={wanted}"
 
 
 def test_rows_of_others_look_like_rows_that_never_were(house: House) -> None:

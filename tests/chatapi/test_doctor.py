@@ -263,13 +263,17 @@ def test_models_that_nobody_can_use(small: ServedModel) -> None:
 
 
 @pytest.mark.django_db
-def test_a_deployment_with_an_engine_of_another_release_is_one_line(small: ServedModel) -> None:
+def test_a_deployment_with_an_engine_of_another_release_is_one_line(
+    small: ServedModel, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     Deployment.objects.create(model=small, name="later", engine="telepathy")
     engines = "openai_compatible, anthropic, sandbox"
     assert not_ok(served_models.check_deployments()) == [
         ("WRONG", f"small by later is not asked: this release has no engine 'telepathy', only {engines}.")
     ]
-    assert not_ok(served_models.check_upstreams()) == []
+    for check in ("catalog", "places", "keys", "upstreams"):
+        assert not_ok(getattr(served_models, f"check_{check}")()) == []
+    assert caplog.messages == []
 
 
 @pytest.mark.django_db
