@@ -4,7 +4,7 @@ Members that OpenAI's reference does not have are dropped. Where the reference l
 is the same.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -159,6 +159,9 @@ class CustomTool(_Tagged, frozen=True, tag="custom"):
 
 Tool = FunctionTool | CustomTool
 _CUSTOM: Final = b'{"type":"custom"'
+assert {*get_args(Tool)} == {FunctionTool, CustomTool}, (
+    "the two functions below take the others for functions"
+)
 
 
 def custom_tools(tools: bytes) -> list[CustomTool]:

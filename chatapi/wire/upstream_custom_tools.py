@@ -7,19 +7,20 @@ its arguments come. Nor do they know a choice of allowed tools: they get those o
 import json
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from chatapi.wire.deltas import AnyDelta, Finished, ToolCall
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.messages import AssistantMessage, CustomCall, Message
+from chatapi.wire.messages import AssistantMessage, CustomCall, FunctionCall, Message
 from chatapi.wire.parameters import (
     AllowedTools,
     AllowedToolsChoice,
     CustomChoice,
     FunctionChoice,
+    ToolChoice,
     custom_tools,
     with_functions_only,
 )
@@ -45,19 +46,33 @@ def as_functions(request: GenerationRequest) -> GenerationRequest:
         prompt = Messages([_with_functions(message) for message in prompt.messages])
     if not request.tools:
         return replace(request, prompt=prompt)
-    tools, choice = with_functions_only(msgspec.json.encode(request.tools)), request.tool_choice
-    if isinstance(choice, CustomChoice):
-        choice = FunctionChoice(choice.custom)
-    elif isinstance(choice, AllowedToolsChoice) and (allowed := _allowed(tools, choice.allowed_tools)):
-        tools, choice = allowed, choice.allowed_tools.mode
+    functions = with_functions_only(msgspec.json.encode(request.tools))
+    tools, choice = _functions_to_call(functions, request.tool_choice)
     return replace(request, prompt=prompt, tools=msgspec.Raw(tools), tool_choice=choice)
 
 
 def _with_functions(message: Message) -> Message:
     if not isinstance(message, AssistantMessage) or not message.tool_calls:
         return message
-    calls = [call.as_function if isinstance(call, CustomCall) else call for call in message.tool_calls]
+    # `replace` has no types: without this one, the type checker would miss calls that are no functions.
+    calls: list[FunctionCall] = [
+        call.as_function if isinstance(call, CustomCall) else call for call in message.tool_calls
+    ]
     return replace(message, tool_calls=calls)
+
+
+def _functions_to_call(tools: bytes, choice: ToolChoice | None) -> tuple[bytes, ToolChoice | None]:
+    """Return the functions that the choice allows, and what it is for upstreams that have only these."""
+    match choice:
+        case CustomChoice():
+            return tools, FunctionChoice(choice.custom)
+        case AllowedToolsChoice():
+            allowed = _allowed(tools, choice.allowed_tools)
+            return (allowed, choice.allowed_tools.mode) if allowed else (tools, choice)
+        case FunctionChoice() | "none" | "auto" | "required" | None:
+            return tools, choice
+        case _:
+            assert_never(choice)
 
 
 class _Named(msgspec.Struct):

@@ -6,7 +6,7 @@ The sandbox looks into requests only here.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from zlib import crc32
 
 import msgspec
@@ -19,6 +19,7 @@ from chatapi.wire.parameters import (
     AllowedToolsChoice,
     CustomChoice,
     CustomTool,
+    FunctionCallChoice,
     FunctionChoice,
     FunctionDefinition,
     Functions,
@@ -26,6 +27,7 @@ from chatapi.wire.parameters import (
     JsonSchemaFormat,
     Named,
     Tool,
+    ToolChoice,
     Tools,
 )
 from chatapi.wire.prompts import Messages, Texts
@@ -167,7 +169,9 @@ def _function(function: FunctionDefinition, param: str, kind: ToolKind) -> ToolT
     return ToolToCall(function.name, kind, arguments)
 
 
-def _chosen(offered: list[ToolToCall], choice: object) -> tuple[list[ToolToCall], bool]:
+def _chosen(
+    offered: list[ToolToCall], choice: ToolChoice | FunctionCallChoice | None
+) -> tuple[list[ToolToCall], bool]:
     """Return the tools that `tool_choice` or `function_call` allows, and whether one of them is required."""
     match choice:
         case AllowedToolsChoice(allowed_tools=allowed):
@@ -178,4 +182,7 @@ def _chosen(offered: list[ToolToCall], choice: object) -> tuple[list[ToolToCall]
             return chosen or offered, allowed.mode == "required"
         case FunctionChoice() | CustomChoice() | Named():
             return [tool for tool in offered if tool.name == choice.name], True
-    return offered, choice == "required"
+        case "none" | "auto" | "required" | None:
+            return offered, choice == "required"
+        case _:
+            assert_never(choice)
