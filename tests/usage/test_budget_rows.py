@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from usage.models.budget_keys import BudgetKey
+from usage.database.sql import fetch_all
+from usage.models import Period, Scope
+from usage.models.budget_keys import BudgetKey, LimitKey
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +24,24 @@ def by_columns(source: str) -> Iterator[str]:
             called = ast.unparse(node.func)
             if called == "BudgetLimit" or called.startswith(("Budget.objects.", "BudgetLimit.objects.")):
                 yield ast.unparse(node)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        # Events that were sent have it as their subject: with another text they would be sent again.
+        (LimitKey(Scope.API_KEY.value, 7, Period.MONTH.value), "key/7/month"),
+        (LimitKey(Scope.API_KEY.value, 7, ""), "key/7"),
+        (LimitKey("", 7, Period.MONTH.value), "7/month"),
+    ],
+)
+def test_the_text_of_a_limits_key_is_the_same_in_sql_and_leaves_out_what_is_blank(
+    key: LimitKey, text: str
+) -> None:
+    columns = ", ".join(f"{value!r} AS {name}" for name, value in key._asdict().items())
+    ((in_sql,),) = fetch_all(f"SELECT {LimitKey.text_in_sql('b')} FROM (SELECT {columns}) AS b", [])
+    assert str(key) == in_sql == text
 
 
 @pytest.mark.parametrize("package", ["accounts", "usage", "chatapi"])

@@ -64,7 +64,14 @@ class LimitKey(NamedTuple):
     period: str
 
     def __str__(self) -> str:
-        return "/".join(map(str, self))
+        # It is the subject of events, so a part that is blank changes no text of before.
+        return "/".join(str(part) for part in self if part != "")
+
+    @classmethod
+    def text_in_sql(cls, table: str) -> str:
+        """Return the expression for the text of the key of a table's row."""
+        parts = (f"COALESCE('/' || NULLIF(CAST({table}.{name} AS TEXT), ''), '')" for name in cls._fields)
+        return f"SUBSTR({' || '.join(parts)}, 2)"
 
     @classmethod
     def of(cls, row: object) -> Self:

@@ -23,9 +23,6 @@ MAX_FOUND = 500
 AT_ONCE = 5_000
 _THRESHOLDS = [*((str(percent), percent) for percent in PERCENTS), (SOFT_LIMIT, 0)]
 
-# A budget's limit as `LimitKey` writes it.
-_SUBJECT = " || '/' || ".join(f"b.{name}" for name in LimitKey._fields)
-
 
 def of_budgets(now: datetime) -> Iterator[NewEvent]:
     """Yield the events of current budgets that are not in the outbox."""
@@ -70,7 +67,7 @@ def _reached(current: set[tuple[str, date]], ids: range) -> Iterator[tuple[str, 
             ELSE l.limit_nanodollars > 0 AND b.soft_limit_reached_at IS NOT NULL END
         AND NOT EXISTS (SELECT 1 FROM usage_event AS e
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
-            AND e.subject = {_SUBJECT}
+            AND e.subject = {LimitKey.text_in_sql("b")}
             AND e.period = CASE b.period WHEN 'ever' THEN 'ever' ELSE CAST(b.period_start AS TEXT) END)
         ORDER BY l.id, b.id, t.percent LIMIT {MAX_FOUND}""",  # noqa: S608  values are parameters
         [*parameters, ids[0], ids[-1], *(db_value(value) for pair in sorted(current) for value in pair)],
