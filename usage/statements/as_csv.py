@@ -18,6 +18,15 @@ COLUMNS = (
     "owed_nanodollars",
 )  # fmt: skip
 _USER_TEXT = ("project", "model")
+# The members of a statement that the rows have, and those that only the other files have.
+_IN_ROWS = {"id", "status", "totals", "lines", "credit_notes", "credit"}
+_LEFT_OUT = {
+    "object", "organization_id", "organization", "period_start", "period_end", "until", "currency",
+    "discounts", "newest_seal",
+}  # fmt: skip
+assert sorted((*_IN_ROWS, *_LEFT_OUT)) == sorted(StatementDocument.__struct_fields__), (
+    "each is in one of them"
+)
 _Row = dict[str, object]
 
 
