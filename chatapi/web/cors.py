@@ -32,7 +32,7 @@ READABLE = b", ".join(
         *dict.fromkeys(
             name
             for protocol in PROTOCOLS.values()
-            for counts in ("requests", "tokens")
+            for counts in IN_HEADERS
             for name, _ in protocol.limit_headers(counts, 0, 0, datetime.now(UTC))
         ),
     ]
