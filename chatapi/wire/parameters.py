@@ -160,7 +160,7 @@ class CustomTool(_Tagged, frozen=True, tag="custom"):
 Tool = FunctionTool | CustomTool
 _CUSTOM: Final = b'{"type":"custom"'
 assert {*get_args(Tool)} == {FunctionTool, CustomTool}, (
-    "the two functions below take the others for functions"
+    "`custom_tools` and `with_functions_only` convert them"
 )
 
 
