@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import BooleanField, QuerySet
+from django.db.models import BooleanField, Exists, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from accounts import end_users
@@ -110,11 +110,15 @@ def with_stored_name(filters: Filtering) -> Filtering:
     organization_id, name = filters.organization_id or filters.home_id, filters.end_user
     if not name or organization_id is None or filters.is_stored_name:
         return filters
-    names = [name, end_users.digest(name)]
-    if filters.project_id and Project.objects.filter(pk=filters.project_id, hashes_end_users=True).exists():
-        names.reverse()
-    own = Generation.objects.filter(organization_id=organization_id, end_user=names[0])
-    return replace(filters, end_user=names[0 if own.exists() else 1], is_stored_name=True)
+    digest = end_users.digest(name)
+    own = Generation.objects.filter(organization_id=organization_id)
+    named, hashed = own.filter(end_user=name), own.filter(end_user=digest)
+    if filters.project_id is None:
+        is_digest = not named.exists()
+    else:
+        has_digest = Q(Exists(hashed), hashes_end_users=True) | Q(~Exists(named), hashes_end_users=False)
+        is_digest = Project.objects.filter(has_digest, pk=filters.project_id).exists()
+    return replace(filters, end_user=digest if is_digest else name, is_stored_name=True)
 
 
 def _unindexed(filters: RequestFilters) -> dict[str, Any]:
