@@ -11,9 +11,10 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access
 from chatapi.console.notification_pages import own_sentence
 from chatapi.console.tenancy import Console, page, render
-from chatapi.notifications import backlog, queue, webhooks
-from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.notifications import backlog, webhooks
+from chatapi.notifications.models import WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
+from chatapi.pages import webhook_parts
 from chatapi.pages.webhook_parts import EndpointForm, log_page, state
 from usage.database.clock import database_now
 
@@ -105,10 +106,7 @@ def switch(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResp
 @page(_CHANGE)
 def send_test(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
     row = _endpoint(console, endpoint_id)
-    if queue.send_test(database_now(), row) is None:
-        messages.error(request, "A test event is waiting already.")
-    else:
-        messages.success(request, "A test event is on its way. Load this page again in a few seconds.")
+    webhook_parts.send_test(request, row)
     return redirect(console.url("webhook", row.pk))
 
 
@@ -125,11 +123,7 @@ def remove(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResp
 def replay(request: HttpRequest, console: Console, endpoint_id: int, delivery_id: int) -> HttpResponse:
     """Send an event to the endpoint once more."""
     row = _endpoint(console, endpoint_id)
-    delivery = Delivery.objects.filter(endpoint=row, pk=delivery_id).first()
-    if delivery is None:
-        raise Http404("There is no such delivery.")
-    queue.replay(database_now(), delivery)
-    messages.success(request, "The event is on its way again, with the same id.")
+    webhook_parts.replay(request, row, delivery_id)
     return redirect(console.url("webhook", row.pk))
 
 

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import BadRequest, PermissionDenied, ValidationError
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -23,9 +23,10 @@ from accounts import access
 from accounts.pages.admin_mixins import ListAdmin
 from accounts.pages.admin_site import CONFLICT, admin_page
 from accounts.pages.tenant_admin import TenantAdmin
-from chatapi.notifications import backlog, queue, webhooks
-from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.notifications import backlog, webhooks
+from chatapi.notifications.models import WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
+from chatapi.pages import webhook_parts
 from chatapi.pages.webhook_parts import EndpointForm, choices_of, log_page, state
 from usage.database.clock import database_now
 from usage.models import OPERATORS_KINDS
@@ -159,10 +160,7 @@ def rotate(request: HttpRequest, endpoint_id: int) -> HttpResponse:
 @require_POST
 def send_test(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     row = _changeable(request, endpoint_id)
-    if queue.send_test(database_now(), row) is None:
-        messages.error(request, "A test event is waiting already.")
-    else:
-        messages.success(request, "A test event is on its way. Load this page again in a few seconds.")
+    webhook_parts.send_test(request, row)
     return redirect(_url(row))
 
 
@@ -170,11 +168,7 @@ def send_test(request: HttpRequest, endpoint_id: int) -> HttpResponse:
 def replay(request: HttpRequest, endpoint_id: int, delivery_id: int) -> HttpResponse:
     """Send an event to the endpoint once more."""
     row = _changeable(request, endpoint_id)
-    delivery = Delivery.objects.filter(endpoint=row, pk=delivery_id).first()
-    if delivery is None:
-        raise Http404("There is no such delivery.")
-    queue.replay(database_now(), delivery)
-    messages.success(request, "The event is on its way again, with the same id.")
+    webhook_parts.replay(request, row, delivery_id)
     return redirect(_url(row))
 
 

@@ -1,16 +1,18 @@
-"""What the pages about webhook endpoints share, in the console and in the admin: the form, the state in words
-and the delivery log.
+"""What the pages about webhook endpoints share, in the console and in the admin: the form, the state in
+words, the delivery log, and sending again.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from django import forms
+from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
+from django.http import Http404, HttpRequest
 
-from chatapi.notifications import backlog, webhooks
+from chatapi.notifications import backlog, queue, webhooks
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
+from usage.database.clock import database_now
 from usage.models import TENANTS_KINDS, EventKind
 from usage.pages.paging import newest_first
 
@@ -65,3 +67,20 @@ def log_page(
     rows = Delivery.objects.filter(endpoint=endpoint).select_related("event").prefetch_related("log")
     found, links = newest_first(request, rows, size, url)
     return [(each, sorted(each.log.all(), key=lambda attempt: -attempt.pk)) for each in found], links
+
+
+def send_test(request: HttpRequest, endpoint: WebhookEndpoint) -> None:
+    """Send a test event to the endpoint, and say so on the next page."""
+    if queue.send_test(database_now(), endpoint) is None:
+        messages.error(request, "A test event is waiting already.")
+    else:
+        messages.success(request, "A test event is on its way. Load this page again in a few seconds.")
+
+
+def replay(request: HttpRequest, endpoint: WebhookEndpoint, delivery_id: int) -> None:
+    """Send an event to the endpoint once more, and say so on the next page; raises a 404 if there is none."""
+    delivery = Delivery.objects.filter(endpoint=endpoint, pk=delivery_id).first()
+    if delivery is None:
+        raise Http404("There is no such delivery.")
+    queue.replay(database_now(), delivery)
+    messages.success(request, "The event is on its way again, with the same id.")
