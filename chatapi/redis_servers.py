@@ -45,7 +45,7 @@ class RedisServers:
         await self.enqueue(enqueueing)
 
     async def enqueue(self, enqueueing: Command) -> None:
-        """Execute a command of the queue. Raises `StreamUnavailable`, as `RedisStream.keep` for it."""
+        """Execute a command of the queue. Raises `StreamUnavailable` if the broker can't be reached."""
         with redis_errors():
             await self._messages.call(*enqueueing)
 

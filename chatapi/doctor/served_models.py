@@ -50,7 +50,7 @@ def check_deployments() -> Iterator[Finding]:
 
 
 def _right_deployments() -> Iterator[Deployment]:
-    """Yield the deployments that workers ask; `check_deployments` reports the others, so no log need."""
+    """Yield the deployments that workers ask, and log nothing: `check_deployments` reports the others."""
     return (row for row, mistake in catalog.checked_deployments() if not mistake)
 
 
