@@ -2,7 +2,7 @@
 Umbrella.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.core.management import call_command
 from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
@@ -79,6 +80,20 @@ def _let_transactions_wait(connection: BaseDatabaseWrapper, **_: object) -> None
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SET idle_in_transaction_session_timeout = 0")
+
+
+@pytest.fixture
+def migrate(transactional_db: None) -> Iterator[Callable[..., None]]:
+    """Return a function that migrates to the newest schema, or to the migration that its arguments name.
+
+    The newest schema of all apps is restored at the end: going back in one app undoes migrations of others.
+    """
+
+    def to(*name: str) -> None:
+        call_command("migrate", *name, verbosity=0)
+
+    yield to
+    to()
 
 
 @pytest.fixture

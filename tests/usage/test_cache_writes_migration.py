@@ -1,10 +1,8 @@
 """Migration 0015, which adds tokens written to a prompt cache: older books stay right there and back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import pytest
-from django.core.management import call_command
 from django.db import connection
 
 from tests.usage.test_cache_writes import COLUMNS, Ask, settle
@@ -15,17 +13,7 @@ from usage.pricing import Tokens
 from usage.verification import seals, verify
 
 
-@pytest.fixture
-def migrate(db: None) -> Iterator[Callable[..., None]]:
-    def to(*name: str) -> None:
-        call_command("migrate", *name, verbosity=0)
-
-    yield to
-    to()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_books_of_before_stay_right_there_and_back(ask: Ask, migrate: Callable[..., None]) -> None:
+def test_books_of_before_stay_right_there_and_back(migrate: Callable[..., None], ask: Ask) -> None:
     row = settle(ask(), Tokens(10, 20, 4))
     seals.seal()
     before = _rows()

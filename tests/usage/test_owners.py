@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.db.models import ProtectedError
 
@@ -36,17 +35,14 @@ def delete_by_hand(key: APIKey) -> None:
     connection.check_constraints()
 
 
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite would have to copy the tables")
-def test_each_row_costs_no_look_up_of_its_owners() -> None:
+def test_each_row_costs_no_look_up_of_its_owners(migrate: Callable[..., None]) -> None:
     tables = {"usage_generation", "usage_ledgerentry"}
     assert not tables & constraints().keys()
     assert constraints()["usage_hourlyusage"] == OWNERS
-    call_command("migrate", "usage", "0020", verbosity=0)
-    try:
-        assert all(constraints()[table] == OWNERS for table in tables)
-    finally:
-        call_command("migrate", "usage", verbosity=0)
+    migrate("usage", "0020")
+    assert all(constraints()[table] == OWNERS for table in tables)
+    migrate()
     assert not tables & constraints().keys()
 
 

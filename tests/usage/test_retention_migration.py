@@ -8,7 +8,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 
 from tests.usage.conftest import NOW, completed, run
@@ -24,13 +23,9 @@ COLUMNS = [name for name in seals.COLUMNS if not name.startswith("cache_write")]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def migrate(*to: str) -> None:
-    call_command("migrate", *to, verbosity=0)
-
-
 @pytest.fixture
-def books(ask: Ask) -> Iterator[None]:
-    """Write a charge, correct and seal it; restore the newest schema at the end."""
+def books(migrate: Callable[..., None], ask: Ask) -> Iterator[None]:
+    """Write a charge, correct and seal it."""
     with transaction.atomic():
         ledger.admit(NOW, [admission := ask()])
         ledger.settle(NOW, [completed(run(admission))])
@@ -38,7 +33,6 @@ def books(ask: Ask) -> Iterator[None]:
     seals.seal()
     yield
     RetentionHorizon.objects.all().delete()
-    migrate()
 
 
 def execute(sql: str) -> None:
@@ -75,7 +69,7 @@ def written() -> list[tuple[Any, ...]]:
     return list(LedgerEntry.objects.order_by("id").values_list(*seals.COLUMNS))
 
 
-def test_the_ledger_is_immutable_there_and_back(books: None) -> None:
+def test_the_ledger_is_immutable_there_and_back(migrate: Callable[..., None], books: None) -> None:
     entries, there = list(LedgerEntry.objects.order_by("id").values(*COLUMNS)), schema()
     migrate("usage", "0006")
     assert list(LedgerEntry.objects.order_by("id").values(*COLUMNS)) == entries
@@ -90,7 +84,9 @@ def test_the_ledger_is_immutable_there_and_back(books: None) -> None:
     assert verify().differences == []
 
 
-def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(books: None) -> None:
+def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(
+    migrate: Callable[..., None], books: None
+) -> None:
     there = schema()
     migrate("usage", "0007")
     execute("CREATE INDEX overages ON usage_ledgerentry (kind)")
@@ -101,7 +97,7 @@ def test_an_index_that_an_interrupted_migration_has_left_is_made_anew(books: Non
 @pytest.mark.skipif(
     connection.vendor != "postgresql", reason="SQLite has one writer, and readers that keep nobody waiting"
 )
-def test_an_index_waits_for_reads_beyond_the_time_limit(books: None) -> None:
+def test_an_index_waits_for_reads_beyond_the_time_limit(migrate: Callable[..., None], books: None) -> None:
     migrate("usage", "0007")
     execute("SET statement_timeout = 200")
     with psycopg.connect(
@@ -115,7 +111,7 @@ def test_an_index_waits_for_reads_beyond_the_time_limit(books: None) -> None:
     assert "overages" in dict(schema())
 
 
-def test_there_is_no_way_back_once_something_was_dropped(books: None) -> None:
+def test_there_is_no_way_back_once_something_was_dropped(migrate: Callable[..., None], books: None) -> None:
     day = NOW.date()
     RetentionHorizon.objects.create(
         day=day, after=day, generations_count=0, recorded_by="", recorded_at=database_now()

@@ -1,13 +1,12 @@
 """Endpoints of the service: they get its events and no organization's, and operators manage them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -312,20 +311,15 @@ def test_the_audit_log_links_to_the_page_of_each_endpoint(root: Client, alice: P
 # ---- the migration
 
 
-@pytest.fixture
-def newest_schema(transactional_db: None) -> Iterator[None]:
-    yield
-    call_command("migrate", verbosity=0)
-
-
-@pytest.mark.usefixtures("newest_schema")
-def test_the_older_schema_keeps_the_endpoints_of_organizations(alice: Person) -> None:
+def test_the_older_schema_keeps_the_endpoints_of_organizations(
+    migrate: Callable[..., None], alice: Person
+) -> None:
     theirs, _ = endpoint_of(alice, "https://example.com")
     own, _ = service_endpoint()
     for each in (theirs, own):
         queue.send_test(database_now(), each)
-    call_command("migrate", "chatapi", "0014", verbosity=0)
+    migrate("chatapi", "0014")
     assert WebhookEndpoint.objects.get() == theirs
     assert Delivery.objects.get().endpoint == theirs
-    call_command("migrate", verbosity=0)
+    migrate()
     service_endpoint()
