@@ -1,7 +1,12 @@
 """Links with which invited people choose a password; without a mail server, also people who forgot theirs.
 
 A link works once, for `PASSWORD_RESET_TIMEOUT`, and while its sender may still send it. Nothing of it is
-stored. A link that was mailed differs from one that its sender sees: it confirms the address.
+stored: its token is `<sender>.<Django's token>`, and the signature in Django's token covers the sender.
+
+    12              the person 12, who sees the link
+    key-5           the API key 5, whose caller sees the link
+    12-mail         the link was mailed, and nobody else has seen it: it confirms the address
+    key-5-mail
 """
 
 import re
@@ -27,12 +32,17 @@ from accounts.sign_in import attempts, mail
 from accounts.sign_in.form import network_of, refuse_for, unless_unavailable
 from accounts.sign_in.mail import absolute_url
 
+_KEY, _MAILED = "key-", "-mail"
+# At most 18 digits: Python refuses to parse a number of thousands of digits.
+_SENDER = re.compile(f"({_KEY})?([0-9]{{1,18}})(?:{_MAILED})?")
+
 _TOO_MANY = f"At most {attempts.MAX_INVITATIONS} people are invited in ten minutes. Try again later."
 
 
 def count(inviter: str) -> None:
-    """Count an invitation before its name is looked up: names that exist elsewhere could be tried out. Raises
-    `ValidationError` after too many; without Redis there is no limit.
+    """Count an invitation. Call it before the name is looked up, because the answer tells which names exist.
+
+    Raises `ValidationError` after too many; without Redis there is no limit.
     """
     with suppress(RedisError):
         if attempts.invitation_wait_ms(inviter):
@@ -54,17 +64,17 @@ def may_send(sender: access.Person, person: User) -> bool:
     changeable = access.where_may(
         sender, "accounts.change_member", Member.objects.filter(user=person)
     ).count()
-    is_above = any(
+    is_above_sender = any(
         roles.is_above(place.role, access.role_in(sender, place.organization_id)) for place in places
     )
-    return changeable == len(places) and not is_above
+    return changeable == len(places) and not is_above_sender
 
 
 def may_reset(sender: access.Person, person: User) -> bool:
     """Return whether `sender` may have a link with which the person chooses another password.
 
-    Nobody may where mail is sent. Elsewhere an owner may, of every organization that the person belongs to;
-    second factors stay necessary.
+    With a mail server nobody may. Without one, a person may who is an owner of every organization of the
+    other person. Second factors stay necessary.
     """
     if settings.SENDS_EMAIL or is_invited(person) or person.is_staff or person.is_superuser:
         return False
@@ -103,11 +113,13 @@ def link(request: HttpRequest, person: User) -> str:
 
 
 def send(request: HttpRequest, member: Member, caller: Caller | None = None) -> bool | None:
-    """Mail the invitation, from the key's caller or from the person who is signed in; return whether a server
-    took it, and None without a server or an address, or a URL for the link. Raises `TooMany`.
+    """Mail the invitation, from the key's caller or else from the person who is signed in.
+
+    Returns whether a server took it; None if nothing was sent, because there is no mail server, no address or
+    no URL for the link. Raises `TooMany`.
     """
     address = member.user.email
-    # The API answers any host, so what a request of a key says of its own is no URL for people.
+    # The API accepts any host name, so a link must not be built from the one in a key's request.
     has_url = settings.PUBLIC_URL or caller is None
     if not (address and settings.SENDS_EMAIL and has_url):
         return None
@@ -124,7 +136,7 @@ def confirms_address(token: str) -> bool:
 
 
 def sender_named(token: str) -> str:
-    """Return the name of the person or API key that a valid token, or the beginning of one, is from."""
+    """Return the name of the sender of a valid token; its part before the "." is enough."""
     known = _SENDER.fullmatch(token.partition(".")[0])
     if known is None:
         return ""
@@ -139,28 +151,23 @@ def _path(sender: str, person: User) -> str:
     return reverse("console:accept", args=[urlsafe_base64_encode(force_bytes(person.pk)), token])
 
 
-_KEY, _MAILED = "key-", "-mail"
-# At most 18 digits: Python refuses to parse a number of thousands of digits.
-_SENDER = re.compile(f"({_KEY})?([0-9]{{1,18}})(?:{_MAILED})?")
-
-
 class _Tokens(PasswordResetTokenGenerator):
     """Django's tokens, which a new password invalidates; the signature includes the sender."""
 
     key_salt = "accounts.invitations"
 
     def __init__(self, sender: str) -> None:
-        """`sender` is a person's id, or `key-` with an API key's; in mail, `-mail` follows."""
+        """`sender`: see the module's docstring."""
         super().__init__()
         self._sender = sender
 
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
-        # With the sender in the signature, nobody can put another sender's id in front of a token.
+        # Otherwise anybody could put another sender in front of a token.
         return f"{super()._make_hash_value(user, timestamp)}{self._sender}"
 
 
 class AnySender:
-    """Checks tokens for the page: a token names its sender."""
+    """Checks tokens of all senders, as a `token_generator` of Django's page for a new password."""
 
     def check_token(self, person: User | None, token: str | None) -> bool:
         """Return whether the token is valid for the person and its sender may still send it."""

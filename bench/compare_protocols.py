@@ -21,7 +21,7 @@ from bench.targets import TARGETS
 
 
 def main() -> None:
-    """Run the command line; exit status 1 when an answer was wrong or the books are."""
+    """Run the command line; exit status 1 if an answer or the books were wrong."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,9 +48,8 @@ def main() -> None:
         differences = target.verify_ledger()
     print(table(runs))
     print(f"\nLedger after the load: {differences or 'clean'}")
-    sys.exit(
-        bool(differences or any(run.problems or not run.right for each in runs.values() for run in each))
-    )
+    is_any_wrong = any(run.problems or not run.right for of_one in runs.values() for run in of_one)
+    sys.exit(bool(differences or is_any_wrong))
 
 
 def table(runs: dict[str, list[Measurement]]) -> str:
@@ -62,9 +61,10 @@ def table(runs: dict[str, list[Measurement]]) -> str:
     chat = [cpu_ms_per_request(run) or 0 for run in runs["chat"]]
     for name, measurements in runs.items():
         cpu = [cpu_ms_per_request(run) or 0 for run in measurements]
-        ratios = [ours / theirs for ours, theirs in zip(cpu, chat, strict=True)]
+        # A run without a right answer has no cost, and must not hide the others.
+        ratios = [ours / theirs for ours, theirs in zip(cpu, chat, strict=True) if ours and theirs]
         answers = median(run.answers_per_second for run in measurements)
-        ratio = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        ratio = f"{median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "–"
         lines.append(f"| {name} | {answers:.0f} | {median(cpu):.2f} | {ratio} |")
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
-"""The pages of the URL configuration, about the busiest organization's rows, and their costlier views; runs
-inside Django.
+"""The paths of all pages, from the URL configuration, and the queries of their costly views.
+
+The paths name the busiest organization's rows. Runs inside Django.
 """
 
 import re
@@ -26,7 +27,7 @@ from usage.rollups import refused_requests
 from usage.rollups.refused_requests import Refusal
 
 MODEL = "seed-large"
-NOTHING_SAID = Content(b'{"items":[],"context":{}}', [])
+EMPTY_RESPONSE = Content(b'{"items":[],"context":{}}', [])
 SPENT = {"spent_usd": "8.1", "usual_usd": "4"}
 BY_ERROR_AND_TEAM = ("group=error", "group=metadata", "error=upstream_error", "metadata=team=a")
 ONE = ("organization={organization}", "project={project}", "key={key}", f"model={MODEL}", "outcome=failed")
@@ -68,20 +69,23 @@ CONSOLE_VIEWS = {
     ),
     "requests": ("sort=cost", "sort=duration", "outcome=any_error", "min=0.012&days=90", *ONE[1:]),
 }
-# Files, redirects from old URLs, and what shows no page, ends the session or counts in Redis, which is away.
+# Routes of files, redirects from old URLs, and routes that show no page, end the session or count in Redis,
+# which does not run here.
 NO_PAGE = re.compile(
     "history$|app_list|export|file$|jsi18n|autocomplete|view_on_site|feed|log_?out|sign_out|login_webauthn"
 )
+# A part of a URL pattern, such as `<int:key_id>`.
+PART = re.compile(r"<(?:\w+:)?(\w+)>")
 
 
 def furnish(project: Project, owner: User) -> None:
-    """Add a row of each kind that made-up usage does not have."""
+    """Add a row of each kind that `seedusage` does not make."""
     organization = project.organization
-    # The first one has the pages of somebody who has not come in yet.
+    # The page of an invitation is about the first member, who has never signed in.
     for person, role in ((User.objects.create_user("bench-invited"), Role.VIEWER), (owner, Role.OWNER)):
         Member.objects.create(organization=organization, user=person, role=role)
     RateLimit.objects.create(project=project, requests_per_minute=60)
-    # That of the service first: the admin's pages are about the first row.
+    # First the one of the service, because the admin's pages are about the first row.
     for place in (None, organization):
         webhooks.add(WebhookEndpoint(organization=place, url="https://bench.example.com"))
     Payment.objects.create(organization=organization, amount_cents=1_000, requested_by="bench")
@@ -99,7 +103,7 @@ def furnish(project: Project, owner: User) -> None:
     response_id = identity.new_id()
     StoredResponse.objects.create(
         id=response_id, organization=organization, project=project, is_test=False, model=MODEL,
-        ended_at=now, size_bytes=1, content=response_store.encrypt(response_id, NOTHING_SAID),
+        ended_at=now, size_bytes=1, content=response_store.encrypt(response_id, EMPTY_RESPONSE),
     )  # fmt: skip
     model, _ = ServedModel.objects.get_or_create(id=MODEL)
     Deployment.objects.create(model=model, name="sandbox", engine="sandbox")
@@ -131,11 +135,10 @@ def _pages(
     owners = {name: values[f"{name}_id"] for name in ("organization", "project", "key")}
     shown = ((name, pattern) for name, pattern in routes(below) if not NO_PAGE.search(name))
     for name, pattern in shown:
-        parts = re.findall(r"<(?:\w+:)?(\w+)>", pattern)
         own = {**values, **_row_of(name, values)}
-        if not all(own.get(part) for part in parts):
+        if not all(own.get(part) for part in PART.findall(pattern)):
             continue
-        path = "/" + re.sub(r"<(?:\w+:)?(\w+)>", lambda part, own=own: str(own[part[1]]), pattern)  # type: ignore[misc]
+        path = "/" + PART.sub(r"{\1}", pattern).format(**own)
         yield path, [query.format(**owners) for query in views.get(name, ())]
 
 
@@ -157,9 +160,8 @@ def _row_of(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(key: APIKey) -> dict[str, Any]:
-    """Return the parts of URLs: the busiest key's, and the first rows of what belongs to nobody."""
+    """Return the parts of URLs: those of the busiest key, and otherwise the first row's."""
     project = key.project
-    member = Member.objects.filter(organization=project.organization).order_by("pk").first()
 
     def first(model: Any, **owner: Any) -> Any:
         return model._default_manager.filter(**owner).order_by("pk").values_list("pk", flat=True).first()
@@ -171,6 +173,6 @@ def _values(key: APIKey) -> dict[str, Any]:
         "response_id": first(StoredResponse), "entry_id": first(LedgerEntry),
         "price_id": first(Price), "limit_id": first(BudgetLimit),
         "deployment_id": first(Deployment), "endpoint_id": first(WebhookEndpoint, **of_organization),
-        "domain_id": first(EmailDomain, **of_organization), "member_id": member and member.pk,
+        "domain_id": first(EmailDomain, **of_organization), "member_id": first(Member, **of_organization),
         "model": MODEL, "period": f"{database_now():%Y-%m}",
     }  # fmt: skip

@@ -1,6 +1,6 @@
-"""The protocols that the load generator speaks: where a request goes, what it says, how its stream is read.
+"""The protocols of the load generator: a request's path and body, and the check of its stream.
 
-The readers of Responses and Messages check the same as `bench.answers`: the text, one end, exact usage.
+The checks of Responses and Messages are those of `bench.answers`: the text, the end, the exact usage.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Protocol(NamedTuple):
 
 
 def chat_body(model: str, prompt: str, is_stream: bool) -> dict[str, Any]:
-    """Return a chat completion's request, with usage at the end of a stream."""
+    """Return a request of chat completions; a stream ends with its usage."""
     streaming = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
     return {"model": model, "messages": [{"role": "user", "content": prompt}], **streaming}
 
@@ -46,7 +46,7 @@ def messages_body(model: str, prompt: str, is_stream: bool) -> dict[str, Any]:
 
 
 def check_responses(body: bytes, expected: Expected) -> list[Content]:
-    """Return the pieces of text of a right stream of the Responses API; raises AnswerError."""
+    """Return the pieces of text of a stream of the Responses API; raises AnswerError if it is wrong."""
     events = list(_typed_events(body))
     contents = [
         Content(end, event["delta"]) for end, event in events if event["type"] == "response.output_text.delta"
@@ -63,7 +63,7 @@ def check_responses(body: bytes, expected: Expected) -> list[Content]:
 
 
 def check_messages(body: bytes, expected: Expected) -> list[Content]:
-    """Return the pieces of text of a right stream of the Messages API; raises AnswerError."""
+    """Return the pieces of text of a stream of the Messages API; raises AnswerError if it is wrong."""
     events = list(_typed_events(body))
     deltas = [(end, event["delta"]) for end, event in events if event["type"] == "content_block_delta"]
     contents = [Content(end, delta["text"]) for end, delta in deltas]

@@ -1,8 +1,4 @@
-"""The errors of all transports: a reader or writer of streams does not know which one there is.
-
-StreamUnavailable   the transport can't be reached now; the next call may succeed
-StreamLost          deltas that should be there are lost, or can't be read; no call brings them back
-"""
+"""The errors that every transport raises, so that readers and writers of streams know no transport."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,11 +8,17 @@ from accounts.loop_clock import REPLY_TIMEOUT_S
 
 
 class StreamUnavailable(Exception):
-    """The server can't be reached, does not answer in time, or refuses a write, as a full one does."""
+    """The server can't be reached, does not answer in time, or refuses a write, as a full one does.
+
+    The next call may succeed.
+    """
 
 
 class StreamLost(Exception):
-    """Deltas that should be there are missing or unreadable, or the server was away for too long."""
+    """Deltas that should be there are missing or unreadable, or the server was away for too long.
+
+    Another call does not bring them back.
+    """
 
 
 @asynccontextmanager

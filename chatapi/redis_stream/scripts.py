@@ -1,20 +1,22 @@
-"""The scripts that Redis runs for the streams; each takes effect as a whole."""
+"""The Lua scripts of the streams: Redis runs each as a whole, with no other command in between."""
 
 import hashlib
 
 from chatapi.delta_stream import RUN_TTL_MS
 from chatapi.redis_stream.presence import INBOX_TTL_MS
 
-# ARGV: prefix of all keys, how long a log outlives its end, then pairs: inbox ('' for none) and the frames
-# for its clients. Each frame becomes an entry of its generation's log, all that pass one entry of the inbox.
-# Answers the generations that a newer fence refused.
+# Writes each frame (`Entry.frame`) as an entry of its generation's log, and those that the logs have taken as
+# one entry of the inbox. Returns the ids of the generations whose log has a newer fence.
+# ARGV: the prefix of all keys; how many ms a log outlives its end; then pairs of an inbox ('' for none) and
+# the frames of its clients.
 PUBLISH = """
 local prefix, refused = ARGV[1], {}
 local function record(id, fence, seq, is_last, batch)
   local key, name = prefix .. 'log:' .. id, string.format('%d-%d', fence, seq)
   local reply = redis.pcall('XADD', key, 'NOMKSTREAM', name, 'd', batch)
   if not reply then
-    -- A new log: of a new generation, of one whose log Redis has lost, or a zombie's. None may stay for ever.
+    -- A new log: the generation is new, Redis has lost its log, or the holder does not know that another one
+    -- has ended it long ago. Each log must expire.
     reply = redis.pcall('XADD', key, name, 'd', batch)
     redis.call('PEXPIRE', key, RUN_TTL_MS)
   end
@@ -26,7 +28,8 @@ local function record(id, fence, seq, is_last, batch)
       refused[#refused + 1] = id
       return false
     end
-    -- A repeated write; anything else, as a Redis that is full, is an error, lest deltas be lost in silence.
+    -- A repeated write is not passed on again. Anything else, such as a full Redis, is an error: otherwise
+    -- deltas would be lost and nobody would know.
     return not (held == fence and last >= seq) and reply
   end
   if is_last == 1 then
@@ -57,8 +60,9 @@ return refused
 """.replace("RUN_TTL_MS", str(RUN_TTL_MS)).replace("INBOX_TTL_MS", str(INBOX_TTL_MS))
 PUBLISH_SHA1 = hashlib.sha1(PUBLISH.encode(), usedforsecurity=False).hexdigest()
 
-# ARGV: cursor, prefix of all keys, how long a log outlives its end. Returns the next cursor, and the
-# generations whose keys are kept as if they were open.
+# Returns the next cursor, and the ids of the generations whose terminal delta was not published yet: those
+# with a job, or with a log that has more time left than the terminal delta leaves it.
+# ARGV: the cursor; the prefix of all keys; how many ms a log outlives its end.
 LASTING = """
 local page, prefix, found = redis.call('SCAN', ARGV[1], 'COUNT', 100), ARGV[2], {}
 for _, key in ipairs(page[2]) do
@@ -71,7 +75,8 @@ end
 return {page[1], found}
 """
 
-# ARGV: how many, for how long they are left to the caller. Returns the members that are due.
+# Returns the members of a sorted set that are due, and leaves them to the caller for a moment.
+# KEYS: the set. ARGV: the most members; the ms until they are due again.
 TO_STORE = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

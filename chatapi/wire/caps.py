@@ -1,51 +1,55 @@
-"""The limits of what one request may carry; what is over a cap is a 400 that names the parameter.
+"""The limits of what one request may carry; a request beyond one is a 400 that names the parameter.
 
-Where OpenAI's reference names a limit it is OpenAI's; the others keep time and memory bounded. The body as a
-whole is capped by the server before it is read (413).
+Where OpenAI's reference names a limit, it is OpenAI's; the others bound time and memory. The server limits
+the size of the whole body before it reads it (413).
 """
 
 from typing import Final
 
-# The JSON text
-# Nested arrays and objects.
+# ---- the JSON text
+
+# Levels of arrays and objects in each other.
 MAX_DEPTH: Final = 64
 # Values in the whole body (413): an empty array is 2 bytes on the wire and 64 in memory.
 MAX_VALUES: Final = 262_144
-# Of a number in a body of more than MAX_VALUES bytes; the largest float has 309.
+# Digits of a number in a body of more than MAX_VALUES bytes; the largest float has 309.
 MAX_DIGITS: Final = 400
-# Numbers whose exponent has three or more digits: to read one takes a hundred times as long as any other
-# number.
+# Numbers whose exponent has three or more digits: one takes a hundred times as long to read as any other.
 MAX_EXPONENTS: Final = 256
-# Names in a body in which one is doubled, if the refusal is to say which.
+# A name that occurs twice is a 400; in a body with more names than this, the 400 does not say which one.
 MAX_NAMES_COMPARED: Final = 2_048
 
-# Chat
+# ---- chat completions
+
 MAX_MESSAGES: Final = 2_048
-# Of one message.
+# In one message.
 MAX_CONTENT_PARTS: Final = 2_048
-# Of one assistant message.
+# In one assistant message.
 MAX_TOOL_CALLS: Final = 128
-# OpenAI's, for functions too.
+# OpenAI's limit, for functions too.
 MAX_TOOLS: Final = 128
 # A picture's `data:` URL, and base64 of a sound or a file: 3 MiB of content.
 MAX_PART_DATA_CHARS: Final = 4 * 1024 * 1024
 
-# Text
+# ---- text completions
+
 MAX_PROMPTS: Final = 128
 MAX_SUFFIX_CHARS: Final = 65_536
 
-# Embeddings
-# OpenAI's.
+# ---- embeddings
+
+# OpenAI's limit.
 MAX_INPUTS: Final = 2_048
 # The longest vectors of any model that we know have half as many.
 MAX_DIMENSIONS: Final = 8_192
-# OpenAI's.
+# Those of OpenAI's text-embedding-3-small.
 USUAL_DIMENSIONS: Final = 1_536
 # Numbers in one answer: 12 MiB.
 MAX_VECTOR_VALUES: Final = MAX_INPUTS * USUAL_DIMENSIONS
 
-# Chat and text
-# OpenAI's for `n`; for text it holds for `n` (or `best_of`) times the number of prompts.
+# ---- all of these
+
+# OpenAI's limit of `n`; for text it holds for `n` (or `best_of`) times the number of prompts.
 MAX_CHOICES: Final = 128
 # What fits an engine's 32-bit integer; a model's own limit is lower and applied later.
 MAX_OUTPUT_TOKENS: Final = 2**31 - 1
@@ -58,21 +62,23 @@ MAX_METADATA_KEY_CHARS: Final = 64
 MAX_METADATA_VALUE_CHARS: Final = 512
 # Names of participants, tools and schemas.
 MAX_NAME_CHARS: Final = 64
-# Ids that other servers gave: tool calls, files, sounds.
+# Ids that other servers have given to tool calls, files and sounds.
 MAX_ID_CHARS: Final = 256
 MAX_USER_CHARS: Final = 512
-# OpenAI's.
+# OpenAI's limit.
 MAX_SAFETY_IDENTIFIER_CHARS: Final = 64
 MAX_CACHE_KEY_CHARS: Final = 512
 MAX_DESCRIPTION_CHARS: Final = 65_536
 
-# Responses
-# Of the items that are kept for later requests; a response with more is not stored.
+# ---- Responses
+
+# The items that are kept for later requests; a response with more is not stored.
 MAX_STATE_BYTES: Final = 1 << 20
-# Of instructions, tools or a format, as JSON, that a response object repeats: larger ones are left out.
+# The instructions, tools or format, as JSON, that a response object repeats: larger ones are left out.
 MAX_ECHO_BYTES: Final = 32_768
 
-# What is not OpenAI's
+# ---- parameters that OpenAI does not have
+
 # One engine parameter, as JSON.
 MAX_EXTRA_BYTES: Final = 65_536
 # Unknown parameters of one request.

@@ -1,5 +1,8 @@
 """The report compares within a round, and says plainly what was missed or wrong."""
 
+import msgspec
+
+from bench import compare_protocols
 from bench.measurement import Cost, Measurement, Percentiles
 from bench.report import GOALS, Results, answers_per_second, cpu_by_process, problems, table
 from bench.scenarios import SCENARIOS
@@ -97,3 +100,11 @@ def test_problems_of_all_rounds_are_added() -> None:
     ]
     assert problems(runs) == "no usage x 3; timeout x 1"
     assert problems([measured(1)]) == "none"
+
+
+def test_a_round_without_a_right_answer_does_not_hide_the_ratios_of_the_others() -> None:
+    right = measured(200, web=2)
+    wrong = msgspec.structs.replace(right, right=0, cost={})
+    shown = compare_protocols.table({"chat": [right, wrong], "messages": [right, right]})
+    assert "| messages | 200 | 2.00 | 1.000 (1.000 to 1.000) |" in shown
+    assert "| 0.00 | – |" in compare_protocols.table({"chat": [wrong]})

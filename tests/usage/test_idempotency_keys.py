@@ -137,6 +137,18 @@ def test_housekeeping_forgets_the_keys_of_yesterday(ask: Ask) -> None:
     assert IdempotencyKey.objects.get().generation_id == young.id
 
 
+def test_many_expired_keys_are_deleted_in_several_transactions(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "DELETED_AT_ONCE", 2)
+    admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(5)))
+    later, left, is_more = NOW + KEY_LIFETIME + MOMENT, [], True
+    while is_more:
+        (is_more,) = idempotency.delete_expired(later, [None])
+        left.append(IdempotencyKey.objects.count())
+    assert left == [3, 1, 0]
+
+
 # ---- whose it is
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Collection
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from accounts.sign_in.sessions import SignIn, permitted
 from chatapi.asgi import application
 from tests.admin_pages import client_of
 from tests.cast import Person, admit
+from usage.database.clock import database_now
+from usage.models import Generation, State
 from usage.pages import live, live_feed
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -188,6 +191,18 @@ async def test_a_visitor_that_comes_while_others_are_checked_is_not_sent_away() 
     for task in looking:
         task.cancel()
     await asyncio.gather(*looking, return_exceptions=True)
+
+
+def test_a_request_that_goes_to_another_model_is_sent_again(alice: Person) -> None:
+    rows = Generation.objects.filter(pk=admit(alice).pk)
+    rows.update(state=State.RUNNING, claimed_at=database_now())
+    before = live.snapshot({})
+    rows.update(claimed_at=database_now() - timedelta(seconds=1))
+    same = live.snapshot(before)
+    assert json.loads(live.difference(before, same, 0))["rows"] == []
+    rows.update(model="a fallback")
+    (sent,) = json.loads(live.difference(same, live.snapshot(same), 0))["rows"]
+    assert sent["model"] == "a fallback"
 
 
 async def test_a_visitor_without_a_session_is_not_connected(feed: Any, db: None) -> None:

@@ -17,6 +17,8 @@ from usage.errors import AlreadyAdmitted
 
 # As long as OpenAI's and Stripe's. After it, the key stands for a new request.
 KEY_LIFETIME = timedelta(hours=24)
+# A time limit holds for each statement: after days without housekeeping, one could not delete all.
+DELETED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,17 @@ def release(generation_ids: Iterable[UUID]) -> None:
         )
 
 
-def delete_expired(now: datetime, items: Sequence[None]) -> list[None]:
-    """Delete expired keys; an operation of `GroupCommit`."""
-    execute("DELETE FROM usage_idempotencykey WHERE created_at < %s", [db_value(now - KEY_LIFETIME)])
-    return [None] * len(items)
+def delete_expired(now: datetime, items: Sequence[None]) -> list[bool]:
+    """Delete expired keys, at most `DELETED_AT_ONCE`; an operation of `GroupCommit`.
+
+    Its result is whether there may be more of them.
+    """
+    expired = fetch_all(
+        "SELECT generation_id FROM usage_idempotencykey WHERE created_at < %s ORDER BY created_at LIMIT %s",
+        [db_value(now - KEY_LIFETIME), DELETED_AT_ONCE],
+    )
+    release(to_uuid(generation_id) for (generation_id,) in expired)
+    return [len(expired) == DELETED_AT_ONCE] * len(items)
 
 
 class _Holder(NamedTuple):

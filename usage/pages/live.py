@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from django.contrib.auth.decorators import permission_required
@@ -19,9 +19,9 @@ from usage.formatting import count, duration, money
 from usage.insights import RunningGeneration
 
 PERMISSION = "usage.view_generation"
-# The limit of the feed; the oldest come first.
+# The most rows of the feed: the oldest ones.
 MAX_ROWS = 1_000
-# The limit of the page's HTML; the feed adds the others.
+# The most rows of the page's HTML; the feed adds the others.
 PAGE_ROWS = 70
 
 
@@ -68,12 +68,15 @@ Snapshot = Mapping[str, tuple[LiveRow, str]]
 
 
 def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> Snapshot:
-    """Return the open generations of these organizations or of all; equal rows stay the same objects."""
+    """Return the open generations of these organizations or of all.
+
+    A row that looks as it did in `before` is the same object, which `difference` does not send.
+    """
     found = {}
     for row in map(LiveRow.of, running_of(organizations)):
         known = before.get(row.id)
         # A rate alone is not worth sending: it falls between two heartbeats.
-        if known is not None and (row.state, row.tokens) == (known[0].state, known[0].tokens):
+        if known is not None and known[0] == replace(row, rate=known[0].rate):
             found[row.id] = known
         else:
             found[row.id] = row, json.dumps(asdict(row), separators=(",", ":"))
@@ -81,7 +84,7 @@ def snapshot(before: Snapshot, organizations: Collection[int] | None = None) -> 
 
 
 def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
-    """Return, as JSON, the rows that are new or look different since `before`, and the ids that are gone."""
+    """Return, as JSON, the rows that are new or changed since `before`, and the ids that are gone."""
     rows = ",".join(
         text for row_id, (row, text) in now.items() if row_id not in before or before[row_id][0] is not row
     )
@@ -94,7 +97,7 @@ def difference(before: Snapshot, now: Snapshot, now_ms: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LiveFilters:
-    """The project, the key and the model that a page of running requests is about; empty: all."""
+    """The project, the key and the model that the URL asks for; empty: all."""
 
     project: str
     key: str
@@ -120,7 +123,7 @@ class LiveFilters:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """One filter of the page: its options are what runs now, and what is chosen."""
+    """One filter of the page: its options are those of the running requests, and the chosen one."""
 
     name: str
     title: str
@@ -133,6 +136,7 @@ def offered(
     chosen: LiveFilters,
     project_name: Callable[[RunningGeneration], str] = lambda each: each.project,
 ) -> list[Filter]:
+    """Return the filters of the page; `project_name` says how it names a project."""
     options: dict[str, dict[str, str]] = {"project": {}, "key": {}, "model": {}}
     for each in running:
         options["project"][str(each.project_id)] = project_name(each)
@@ -140,12 +144,15 @@ def offered(
         options["model"][each.model] = each.model
     found = []
     for name, own in options.items():
-        value = str(getattr(chosen, name))[:100]
+        value = getattr(chosen, name)[:100]
         if value:
             own.setdefault(value, value if name == "model" else f"number {value}")
         listed = [("", "any"), *sorted(own.items(), key=lambda option: option[1])]
         found.append(Filter(name, name.capitalize(), value, listed))
     return found
+
+
+# ---- the page
 
 
 def sums(running: Sequence[RunningGeneration]) -> dict[str, Any]:
@@ -162,13 +169,13 @@ Seen = Mapping[SignIn, tuple[int, ...] | None]
 
 
 def organizations_seen(sign_ins: Collection[SignIn]) -> Seen:
-    """Return those who may look at this moment, with their organizations."""
+    """Return the sign-ins whose person may see the page now, with the person's organizations."""
     return {each: access.organizations_of(person) for each, person in permitted(PERMISSION, sign_ins).items()}
 
 
 def running_of(organizations: Collection[int] | None) -> list[RunningGeneration]:
-    """Return the oldest running requests of these organizations, or of all, in the order of the page."""
-    return sorted(insights.running(MAX_ROWS, organizations), key=lambda each: each.id)
+    """Return the oldest running requests of these organizations, or of all, the oldest first."""
+    return insights.running(MAX_ROWS, organizations)
 
 
 @require_safe

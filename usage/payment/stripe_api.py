@@ -1,6 +1,6 @@
-"""The few calls of Stripe's API, and the check of a webhook's signature. Each call blocks for a bounded time.
+"""The calls of Stripe's API, and the check of a webhook's signature. Each call blocks for a bounded time.
 
-The package is imported by the first call, so only installations with a key need it.
+Stripe's package is imported by the first call, so only installations with a key need it.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,9 @@ TIMEOUT_S = 10.0
 CURRENCY = "usd"
 # How long a person may take to pay.
 OPEN_FOR = timedelta(hours=1)
+# The name under which objects of Stripe carry our payment's id.
 METADATA = "chatapi_payment"
+# A part of the message with which Stripe refuses an event that it has already; it has no code of its own.
 _DUPLICATE = "event already exists with identifier"
 # Disputes in these states have taken no money, or have given it back.
 _HARMLESS = {"warning_needs_response", "warning_under_review", "warning_closed", "won", "prevented"}
@@ -34,7 +36,7 @@ class Checkout(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What Stripe says about a payment."""
+    """The state of a payment at Stripe."""
 
     reference: str
     currency: str
@@ -43,6 +45,7 @@ class Look(NamedTuple):
     is_expired: bool
     payment_intent: str
     returned_cents: int
+    """Refunded, or held or taken by a bank because of a dispute."""
     receipt_url: str
 
 
@@ -57,7 +60,7 @@ def begin_checkout(payment: Payment, return_url: str) -> Checkout:
     price = {"currency": CURRENCY, "unit_amount": payment.amount_cents, "product_data": product}
     parameters = {
         "mode": "payment",
-        # All amounts are to be in dollars, those of refunds, too.
+        # Otherwise Stripe may ask for another currency, and refunds would be in it, too.
         "adaptive_pricing": {"enabled": False},
         "client_reference_id": str(payment.pk),
         "line_items": [{"quantity": 1, "price_data": price}],
@@ -67,7 +70,7 @@ def begin_checkout(payment: Payment, return_url: str) -> Checkout:
         "metadata": metadata,
         "payment_intent_data": {"metadata": metadata},
     }
-    # The package repeats it with the same key of idempotency, so that there is one session.
+    # The package repeats a lost call with the same idempotency key, so that there is one session.
     options = {"max_network_retries": 1}
     session = _call(lambda client: client.v1.checkout.sessions.create(parameters, options))
     return Checkout(session.id, session.url)
@@ -137,7 +140,7 @@ def _meter_id(name: str) -> str:
 def verified(payload: bytes, signature: str) -> Any:
     """Return the event of a webhook; raises `WrongSignature`."""
     stripe = _package()
-    # The package compares text, and fails on letters that no signature has.
+    # The package's comparison raises TypeError for text that is not ASCII.
     if not signature.isascii():
         raise WrongSignature
     with suppress(stripe.SignatureVerificationError, ValueError):
@@ -170,6 +173,6 @@ def _client(api_key: str, url: str) -> Any:
 
 def _package() -> Any:
     stripe: Any = import_module("stripe")
-    # It would send figures about each call with the next one.
+    # Otherwise it would send the duration of each call with the next one.
     stripe.enable_telemetry = False
     return stripe

@@ -27,11 +27,16 @@ DAYS_AT_ONCE = 31
 
 
 async def keep_house(commits: GroupCommit) -> None:
-    """Do all duties every `EVERY_S`, for ever. Any number of processes may do it at the same time."""
-    duties = (
-        *(_seal, _close_days, _itemize_days, _issue_statements),
-        *(_forget_old, _delete_responses, _check_books),
-    )
+    """Perform all duties every `EVERY_S`, until cancelled. Several processes may do so at the same time."""
+    duties = [
+        _seal,
+        _close_days,
+        _itemize_days,
+        _issue_statements,
+        _forget_old,
+        _delete_responses,
+        _check_books,
+    ]
     bound = (partial(duty, commits) for duty in duties)
     await repeat(EVERY_S, "housekeeping", *bound, expected=(UsageError,))
 
@@ -60,23 +65,24 @@ async def _itemize_days(commits: GroupCommit) -> None:
         if day is None:
             return
         items: itemizing.Items = {}
-        # By the hour, as the times to first token above.
+        # Hour by hour, because of the time limit of a read, as in `_close_days`.
         for hour in await commits.read(closing.busy_hours, day):
             itemizing.add(items, (await commits.read(itemizing.items_of_hour, hour)).items())
         await commits.read(itemizing.write, day, items)
 
 
 async def _issue_statements(commits: GroupCommit) -> None:
-    """Issue all statements that are due: of each organization one after the other, month by month."""
-    is_any = True
-    while is_any:
+    """Issue all statements that are due; each round issues the next month of each organization."""
+    is_any_issued = True
+    # A statement that can't be issued stays due: a round that issues none is the last one.
+    while is_any_issued:
         due = await commits.read(issuing.due)
-        # A statement that can't be issued is due again, and must not be tried for ever.
-        is_any = any([await commits.read(issuing.issue, which) for which in due])
+        is_any_issued = any([await commits.read(issuing.issue, which) for which in due])
 
 
 async def _forget_old(commits: GroupCommit) -> None:
-    await commits.write(idempotency.delete_expired, None)
+    while await commits.write(idempotency.delete_expired, None):
+        pass
     await commits.write(refused_requests.forget_old, None)
 
 
@@ -105,8 +111,8 @@ async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
     starts = [begun.checked_at - window for window in ledger_checks.WINDOWS]
     found: list[Difference] = []
     narrowest = starts[0]
-    # Each round has the checks of one invariant, the longest window first. A separate read for each, so that
-    # other reads and the shutdown wait for one at most.
+    # Each round has the checks of one invariant, the longest window first. Each check is a separate read, so
+    # that other reads and the shutdown wait for one check at most.
     for of_one_invariant in zip(*map(checks, starts), strict=True):
         by_start = list(zip(starts, of_one_invariant, strict=True))
         since, differences = await _check_longest(commits, by_start)
@@ -118,7 +124,7 @@ async def _look(commits: GroupCommit, begun: LedgerCheck) -> Found:
 async def _check_longest(
     commits: GroupCommit, by_start: Sequence[tuple[datetime, Check]]
 ) -> tuple[datetime, list[Difference]]:
-    """Make the first check that does not take too long; return the start of its window, and what it found."""
+    """Make the first check that is fast enough; return the start of its window and the differences."""
     *longer, (shortest, last) = by_start
     for since, check in longer:
         try:

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # three failures in a row, or when about half of the attempts fail.
 LAST_ATTEMPT = 0.2
 MAX_FAILURE_RATE = 0.45
-# The first cool-down; each further one is twice as long, up to the second value.
+# The first cool-down; each further one is twice as long, up to the maximum.
 COOL_DOWN_S = 2.0
 MAX_COOL_DOWN_S = 30.0
 # The longest cool-down by `Retry-After`.
@@ -38,9 +38,9 @@ class CoolDown:
     """A cool-down as workers share it."""
 
     left_s: float
-    """Until it ends; it has ended if this is not above 0."""
+    """The time until it ends; 0 or less if it has ended."""
     number: int
-    """The number of cool-downs without a success between them."""
+    """How many there were in a row, this one included: no attempt succeeded between them."""
     may_probe: bool = False
     """Whether this worker may send the next probe."""
 
@@ -89,7 +89,7 @@ class Health:
         if known is None:
             return
         known.failure_rate *= 1 - LAST_ATTEMPT
-        # What began before the cool-down says nothing about the time since.
+        # An attempt that began before the cool-down says nothing about the time since.
         if known.cool_downs and began_at > known.cooled_at:
             del self._deployments[key]
             self._changes[key] = None
@@ -106,7 +106,8 @@ class Health:
             is_due = failure.code in NOT_NOW or known.failure_rate > MAX_FAILURE_RATE
         if not is_due:
             return
-        left_s = min(COOL_DOWN_S * 2**known.cool_downs, MAX_COOL_DOWN_S)
+        # The number of cool-downs is unbounded, and no float holds 2**1024.
+        left_s = min(COOL_DOWN_S * 2 ** min(known.cool_downs, 10), MAX_COOL_DOWN_S)
         if failure.retry_after_ms is not None:
             left_s = min(max(left_s, failure.retry_after_ms / 1_000), MAX_RETRY_AFTER_S)
         known.cool_downs += 1
@@ -115,7 +116,7 @@ class Health:
         log.warning("deployment %s cools down for %.0f s: %s", key, left_s, failure.code)
 
     def take_changes(self) -> dict[str, CoolDown | None]:
-        """Return the cool-downs that have begun here since the last call, and None for those that ended."""
+        """Return the cool-downs that have begun here since the last call, and None where one has ended."""
         changes, self._changes = self._changes, {}
         return changes
 

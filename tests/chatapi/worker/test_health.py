@@ -87,6 +87,14 @@ def test_each_failed_probe_doubles_the_cool_down(clock: Clock) -> None:
     assert waits == [min(COOL_DOWN_S * 2**number, MAX_COOL_DOWN_S) for number in range(7)]
 
 
+def test_a_deployment_that_is_down_for_many_hours_still_cools_down(clock: Clock) -> None:
+    health = Health()
+    for _ in range(1_100):  # 2**1024 is too large for a float
+        clock.now_s += MAX_COOL_DOWN_S
+        fail(health)
+    assert not health.is_healthy(KEY)
+
+
 def test_retry_after_is_a_cool_down_too(clock: Clock) -> None:
     health = Health()
     fail(health, upstream_errors.failure_of_status(429, b"", {"retry-after": "20"}))

@@ -78,9 +78,12 @@ function apply({ now_ms, rows: changed, gone }) {
   clockAheadMs = now_ms - Date.now();
   for (const id of gone) if (rows.has(id)) remove(id, rows.get(id));
   const fresh = document.createDocumentFragment();
-  for (const data of changed.filter(isWanted)) {
-    if (!rows.has(data.id)) fresh.append(make(data));
-    show(rows.get(data.id), data);
+  for (const data of changed) {
+    const row = rows.get(data.id);
+    if (isWanted(data)) {
+      if (!row) fresh.append(make(data));
+      show(rows.get(data.id), data);
+    } else if (row) remove(data.id, row); // A model that the page is not about answers it now.
   }
   body.append(fresh);
   document.getElementById("live-count").textContent = rows.size.toLocaleString("en");

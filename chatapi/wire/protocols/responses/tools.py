@@ -1,4 +1,8 @@
-"""The tools of a request: flat where chat completions nest, and in namespaces, which chat does not know."""
+"""The tools of a request, and their translation to those of chat completions.
+
+A tool of Responses is flat, where one of chat completions nests its definition, and it may be in a namespace,
+which chat completions do not know: there, the namespace is a part of the tool's name.
+"""
 
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, assert_never
@@ -12,12 +16,12 @@ from chatapi.wire import parameters as chat
 from chatapi.wire.invalid_request import InvalidRequest, Violation
 from chatapi.wire.parameters import Description, ToolName
 
-# Between a namespace and a tool's name, where an upstream sees both as one name.
+# Between a namespace and a tool's name in the one name that an upstream gets.
 SEPARATOR: Final = "__"
 
 
 class _Tagged(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="type"):
-    """The root of tools and choices of tools."""
+    """The base of tools and of choices of a tool: their `type` says which one it is."""
 
 
 class FlatFunction(_Tagged, frozen=True, tag="function"):
@@ -35,7 +39,7 @@ class FlatFunction(_Tagged, frozen=True, tag="function"):
 
 
 class FlatGrammar(_Tagged, frozen=True, tag="grammar"):
-    """A custom tool that takes what its grammar allows."""
+    """The format of a custom tool whose input is text of this grammar."""
 
     syntax: Literal["lark", "regex"]
     definition: str
@@ -50,11 +54,12 @@ class FlatCustomTool(_Tagged, frozen=True, tag="custom"):
 
     def named(self, name: str) -> chat.Tool:
         """Return the tool as chat completions have it, under this name."""
-        format_ = self.format
-        if isinstance(format_, FlatGrammar):
-            grammar = chat.GrammarDefinition(format_.definition, format_.syntax)
-            return _custom(name, self.description, chat.GrammarInput(grammar))
-        return _custom(name, self.description, format_)
+        format_: chat.TextInput | chat.GrammarInput | None
+        if isinstance(self.format, FlatGrammar):
+            format_ = chat.GrammarInput(chat.GrammarDefinition(self.format.definition, self.format.syntax))
+        else:
+            format_ = self.format
+        return chat.CustomTool(chat.CustomDefinition(name, self.description, format_))
 
 
 class Namespace(_Tagged, frozen=True, tag="namespace"):
@@ -73,7 +78,7 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
 
     @property
     def described_tools(self) -> list[FlatFunction | FlatCustomTool]:
-        """The tools. The first one's description says what all are about: a copy in each would be charged."""
+        """The tools, the first one with the namespace's description: a copy in each would cost tokens."""
         if not self.description:
             return self.tools
         first, *others = self.tools
@@ -83,18 +88,18 @@ class Namespace(_Tagged, frozen=True, tag="namespace"):
 
 
 class WebSearch(_Tagged, frozen=True, tag="web_search"):
-    """OpenAI's own search. Coding agents offer it in every request, so it is left out instead of refused."""
+    """OpenAI's search. It is left out instead of refused, because coding agents offer it in every request."""
 
 
-class WebSearchPreview(_Tagged, frozen=True, tag="web_search_preview"):
+class WebSearchPreview(WebSearch, frozen=True, tag="web_search_preview"):
     """The older name of `WebSearch`."""
 
 
-class DatedWebSearch(_Tagged, frozen=True, tag="web_search_2025_08_26"):
+class DatedWebSearch(WebSearch, frozen=True, tag="web_search_2025_08_26"):
     """A version of `WebSearch`."""
 
 
-class DatedWebSearchPreview(_Tagged, frozen=True, tag="web_search_preview_2025_03_11"):
+class DatedWebSearchPreview(WebSearch, frozen=True, tag="web_search_preview_2025_03_11"):
     """A version of `WebSearchPreview`."""
 
 
@@ -137,21 +142,24 @@ class FlatAllowedTools(_Tagged, frozen=True, tag="allowed_tools"):
     tools: Annotated[list[ToolByName], Meta(min_length=1, max_length=caps.MAX_TOOLS)]
 
 
-# How Cursor and others write the choices that are words.
+# Choices that Cursor and others send as an object with this `type`, and OpenAI's reference has as a word.
 _WORDS: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 ToolChoice = Literal["none", "auto", "required"] | ToolByName | FlatAllowedTools
 
 
 def plain_choice(choice: object) -> object:
-    """Return a choice as OpenAI's reference has it, if it is in a form that only some clients know."""
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    if not isinstance(choice, dict) or not isinstance(kind, str):
-        return choice
-    return choice | {"type": "function"} if kind == "tool" else _WORDS.get(kind, choice)
+    """Return a choice in the form of OpenAI's reference, if it has one that only some clients send."""
+    match choice:
+        case {"type": "tool", **others}:
+            return {"type": "function", **others}
+        case {"type": str(kind)}:
+            return _WORDS.get(kind, choice)
+        case _:
+            return choice
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the one name that an upstream knows the tool by."""
+    """Return the name under which an upstream gets the tool."""
     return name if namespace is None else namespace + SEPARATOR + name
 
 
@@ -183,7 +191,7 @@ def whole_tool(tool: Tool) -> dict[str, Any]:
             return {"description": ""} | sent | {"tools": [whole_tool(inner) for inner in tool.tools]}
         case FlatFunction():
             return dict.fromkeys(("type", "name", "description", "parameters", "strict")) | sent
-        case FlatCustomTool() | WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
+        case FlatCustomTool() | WebSearch():
             return sent
         case _:
             assert_never(tool)
@@ -192,7 +200,7 @@ def whole_tool(tool: Tool) -> dict[str, Any]:
 def left_out(tools: list[Tool]) -> Iterator[str]:
     """Yield the paths of the tools that no upstream gets."""
     for index, tool in enumerate(tools):
-        if not any(_flat([tool])):
+        if isinstance(tool, WebSearch):
             yield f"tools[{index}]"
 
 
@@ -219,7 +227,7 @@ def chat_choice(choice: ToolChoice, tools: list[chat.Tool]) -> chat.ToolChoice:
 
 
 def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, str, str]]:
-    """Yield each tool with its flat name, and the client's path of that name."""
+    """Yield each tool that upstreams get, with its flat name and the path of its name in the request."""
     for index, tool in enumerate(tools):
         match tool:
             case Namespace():
@@ -227,16 +235,10 @@ def _flat(tools: list[Tool]) -> Iterator[tuple[FlatFunction | FlatCustomTool, st
                     yield inner, flat_name(tool.name, inner.name), f"tools[{index}].tools[{inner_index}].name"
             case FlatFunction() | FlatCustomTool():
                 yield tool, tool.name, f"tools[{index}].name"
-            case WebSearch() | WebSearchPreview() | DatedWebSearch() | DatedWebSearchPreview():
-                pass  # `left_out` names tools of which nothing comes
+            case WebSearch():
+                pass  # `left_out` names it
             case _:
                 assert_never(tool)
-
-
-def _custom(
-    name: str, description: str | None, format_: chat.TextInput | chat.GrammarInput | None
-) -> chat.Tool:
-    return chat.CustomTool(chat.CustomDefinition(name, description, format_))
 
 
 def _chosen(choice: ToolByName, known: set[chat.ToolByName], param: str) -> chat.ToolByName:
