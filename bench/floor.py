@@ -12,7 +12,7 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from typing import Any
 
@@ -123,7 +123,16 @@ class Worker:
                 await self.redis.xadd(inbox, {"pieces": msgspec.msgpack.encode(pieces)}, maxlen=KEPT_ENTRIES)
 
 
-async def parsed(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+def compact_json(chunk: object) -> bytes:
+    """Return the chunk as JSON."""
+    return json.dumps(chunk, separators=(",", ":")).encode()
+
+
+async def parsed(
+    content: aiohttp.StreamReader,
+    decode: Callable[[bytes], Any] = json.loads,
+    encode: Callable[[object], bytes] = compact_json,
+) -> AsyncIterator[bytes]:
     """Yield the whole events of each read, each decoded, counted and encoded again."""
     rest, tokens = b"", 0
     async for data in content.iter_any():
@@ -133,9 +142,9 @@ async def parsed(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
             if event == b"data: [DONE]":
                 encoded.append(b"data: [DONE]\n\n")
                 continue
-            chunk = json.loads(event.removeprefix(b"data: "))
+            chunk = decode(event.removeprefix(b"data: "))
             tokens += sum(bool(choice["delta"].get("content")) for choice in chunk["choices"])
-            encoded.append(b"data: %s\n\n" % json.dumps(chunk, separators=(",", ":")).encode())
+            encoded.append(b"data: %s\n\n" % encode(chunk))
         if encoded:
             yield b"".join(encoded)
 

@@ -34,6 +34,7 @@ from bench.target import Roots, Start, Target
 
 DATABASE_URL_VARIABLE = "CHATAPI_BENCH_DATABASE_URL"
 PREVIOUS_VARIABLE = "CHATAPI_BENCH_PREVIOUS"
+MSGSPEC = ("--msgspec",)
 COMMAND_TIMEOUT_S = 1_800
 """A million generations take minutes to write and to verify."""
 ELSEWHERE_VARIABLES = ("DATABASE_URL", "REDIS_URL", "CHATAPI_BROKER_URL", "CHATAPI_STREAMS_URL")
@@ -129,6 +130,77 @@ def floor(upstream_url: str, folder: Path) -> Iterator[Target]:
 
 
 @contextmanager
+def accounted_floor(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Run the floor with the packages and the commits, on SQLite."""
+    with served_accounted_floor(Service("accounted-floor"), upstream_url, folder) as target:
+        yield target
+
+
+@contextmanager
+def accounted_floor_msgspec(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Run it with a parser that is faster than the floor's."""
+    service = Service("accounted-floor-msgspec", arguments=MSGSPEC)
+    with served_accounted_floor(service, upstream_url, folder) as target:
+        yield target
+
+
+@contextmanager
+def accounted_floor_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Run the floor with the packages and the commits, in tables of its own of a PostgreSQL database that the
+    environment names.
+    """
+    service = Service("accounted-floor-postgresql", {"DATABASE_URL": named_database("accounted-floor")})
+    with served_accounted_floor(service, upstream_url, folder) as target:
+        yield target
+
+
+@contextmanager
+def served_accounted_floor(service: "Service", upstream_url: str, folder: Path) -> Iterator[Target]:
+    """Run a web process, a worker process and a Redis, with chatapi's settings of the database."""
+    name, state, port = service.name, folder / service.name, free_port()
+    state.mkdir()
+    redis, module = state / "redis.sock", "bench.accounted_floor"
+    environment = {
+        **own_environment(state),
+        "DJANGO_SETTINGS_MODULE": "chatapi.settings",
+        "REDIS_URL": f"unix://{redis}",
+        **service.environment,
+    }
+    valkey = [str(get_binary_path()), "--port", "0", "--unixsocket", str(redis), "--save", ""]
+    worker = [sys.executable, "-m", f"{module}.worker", "--upstream-url", upstream_url, *service.arguments]
+    web = [sys.executable, "-m", f"{module}.web", "--port", str(port)]
+    database_url = environment.get("DATABASE_URL")
+    roots = postgresql_roots(database_url) if database_url else {}
+
+    def differences() -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", f"{module}.books"],
+            cwd=PROJECT_FOLDER,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        return done.stderr.strip() if done.returncode else ""
+
+    with (
+        running(f"{name}-valkey", valkey, folder, environment) as valkey_child,
+        running(f"{name}-worker", worker, folder, environment) as worker_child,
+        running(f"{name}-web", web, folder, environment) as web_child,
+    ):
+        wait_until_ready(web_child, port, "/v1/chat/completions", status=405)
+        own = {"web": [web_child.pid], "worker": [worker_child.pid], "valkey": [valkey_child.pid]}
+        yield Target(
+            name,
+            f"http://127.0.0.1:{port}/v1",
+            web_child,
+            find_roots=lambda: own | roots,
+            verify_ledger=differences,
+        )
+
+
+@contextmanager
 def chatapi(upstream_url: str, folder: Path) -> Iterator[Target]:
     """Run chatapi as `serve` starts it: SQLite, embedded Valkey, one process of each kind."""
     with served_chatapi(Service("chatapi"), upstream_url, folder) as target:
@@ -140,12 +212,16 @@ def chatapi_postgresql(upstream_url: str, folder: Path) -> Iterator[Target]:
     """Run chatapi on a PostgreSQL database that the environment names; the server's processes count if it
     runs here.
     """
-    database_url = os.environ.get(DATABASE_URL_VARIABLE)
-    if not database_url:
-        raise ChildError(f"chatapi-postgresql needs {DATABASE_URL_VARIABLE}, the URL of a database to fill")
-    service = Service("chatapi-postgresql", {"DATABASE_URL": database_url})
+    service = Service("chatapi-postgresql", {"DATABASE_URL": named_database("chatapi")})
     with served_chatapi(service, upstream_url, folder) as target:
         yield target
+
+
+def named_database(name: str) -> str:
+    """Return the URL of the database in the environment; raises ChildError if there is none."""
+    if database_url := os.environ.get(DATABASE_URL_VARIABLE):
+        return database_url
+    raise ChildError(f"{name}-postgresql needs {DATABASE_URL_VARIABLE}, the URL of a database to fill")
 
 
 @contextmanager
@@ -176,7 +252,7 @@ class Service:
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[str] = ()
-    """Of `manage.py serve`."""
+    """Of `manage.py serve`, or of the accounted floor's worker."""
     checkout: Path = PROJECT_FOLDER
     prepare: Callable[[Mapping[str, str], Path], None] | None = None
     """Takes its environment and its state folder before it starts."""
@@ -299,6 +375,9 @@ TARGETS: dict[str, Start] = {
     "passthrough-aiohttp": passthrough_aiohttp,
     "passthrough-aiohttp-parsed": passthrough_aiohttp_parsed,
     "floor": floor,
+    "accounted-floor": accounted_floor,
+    "accounted-floor-msgspec": accounted_floor_msgspec,
+    "accounted-floor-postgresql": accounted_floor_postgresql,
     "vllm-router": gateways.vllm_router,
     "litellm": gateways.litellm,
     "portkey": gateways.portkey,

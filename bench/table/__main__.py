@@ -51,7 +51,7 @@ def main() -> None:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("interrupted; everything that was started has been stopped")
-    print(page.verdicts(parts), *problems(parts), sep="\n\n")
+    print(page.verdicts(parts), page.accounted(parts), *problems(parts), sep="\n\n")
     sys.exit(1 if problems(parts) else 0)
 
 

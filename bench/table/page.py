@@ -17,13 +17,26 @@ from bench.report import (
 )
 from bench.table import pictures
 from bench.table.results import Parts, as_results, readings
-from bench.table.rows import DATABASES, ROWS, cpu_us_per_token, peak_pss_mb
+from bench.table.rows import (
+    ACCOUNTED,
+    ACCOUNTED_MSGSPEC,
+    DATABASES,
+    ROWS,
+    bounded,
+    cpu_us_per_token,
+    peak_pss_mb,
+)
 
 PAGE = "performance.md"
 ENOUGH_ROUNDS = 5
 MARKER = re.compile(r"(<!-- figures: ([a-z-]+) -->\n)(.*?)(<!-- end of figures -->)", re.DOTALL)
 TITLES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
-OURS = {f"{database} 1+1": f"chatapi, {title}" for database, title in TITLES.items()}
+SHAPES = {ACCOUNTED: "accounted floor", ACCOUNTED_MSGSPEC: "accounted floor, msgspec", "1+1": "chatapi"}
+ROWS_OF_OURS = {
+    f"{database} {variant}": f"{words}, {title}"
+    for variant, words in SHAPES.items()
+    for database, title in TITLES.items()
+}
 
 
 def write(parts: Parts, folder: Path) -> None:
@@ -60,6 +73,29 @@ def verdicts(parts: Parts) -> str:
     return table(["row", "SQLite, wanted", "measured", "PostgreSQL, wanted", "measured"], lines)
 
 
+def accounted(parts: Parts) -> str:
+    """Return what chatapi and the accounted floors read in the rows whose bounds stand beside another
+    program.
+    """
+    found = {
+        (reading.row.name, variant, reading.database): reading
+        for variant in SHAPES
+        for reading in readings(parts, bounded(variant))
+    }
+    lines = []
+    for variant, words in SHAPES.items():
+        for row in bounded(variant):
+            cells = [row.words, words]
+            for database, bound in zip(DATABASES, row.bounds, strict=True):
+                reading = found.get((row.name, variant, database))
+                cells.append(f"{'≥' if row.is_lower_bound else '≤'} {bound:g}")
+                cells.append(f"{reading}: {reading.verdict}" if reading else "not measured")
+            lines.append(cells)
+    order = [row.words for row in ROWS]
+    lines.sort(key=lambda cells: order.index(cells[0]))
+    return table(["row", "program", "SQLite, wanted", "measured", "PostgreSQL, wanted", "measured"], lines)
+
+
 def note(parts: Parts) -> str:
     """Return how far the verdicts can be trusted."""
     rounds = {len(runs) for measured in parts.values() for runs in measured.runs.values()}
@@ -91,8 +127,8 @@ def origin(parts: Parts) -> str:
 def side_by_side(parts: Parts) -> str:
     """Return what each target gives and needs, medians."""
     lines = []
-    for name in ("direct", "floor", "portkey", *OURS):
-        cells = [OURS.get(name, name)]
+    for name in ("direct", "floor", "portkey", *ROWS_OF_OURS):
+        cells = [ROWS_OF_OURS.get(name, name)]
         for part, figure, digits in (
             ("streams", answers_per_second, 0),
             ("streams", cpu_ms_per_request, 2),
@@ -219,6 +255,7 @@ def scale(parts: Parts) -> str:
 BLOCKS: dict[str, Callable[[Parts], str]] = {
     "note": note,
     "verdicts": verdicts,
+    "accounted": accounted,
     "origin": origin,
     "side-by-side": side_by_side,
     "by-process": by_process,

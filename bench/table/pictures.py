@@ -12,6 +12,10 @@ from bench.table.results import Parts, as_results
 NAMES = {
     "floor": "floor",
     "portkey": "Portkey",
+    "sqlite accounted": "accounted floor, SQLite",
+    "postgresql accounted": "accounted floor, PostgreSQL",
+    "sqlite accounted msgspec": "with msgspec, SQLite",
+    "postgresql accounted msgspec": "with msgspec, PostgreSQL",
     "sqlite 1+1": "chatapi, SQLite",
     "postgresql 1+1": "chatapi, PostgreSQL",
     "sqlite 1+1 alone": "chatapi, SQLite",

@@ -1,5 +1,6 @@
 """What is kept of the table's runs, and what their rounds say about a bound."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -74,10 +75,10 @@ def scatter(rounds: list[float]) -> float:
     return upper - lower
 
 
-def readings(parts: Parts) -> list[Reading]:
-    """Return all rows that were measured, on each database."""
+def readings(parts: Parts, rows: Sequence[Row] = ROWS) -> list[Reading]:
+    """Return the rows that were measured, on each database."""
     found = []
-    for row in ROWS:
+    for row in rows:
         if row.part in parts:
             results = as_results(row.part, parts[row.part])
             found += [Reading(row, database, row.of_rounds(results, database)) for database in DATABASES]

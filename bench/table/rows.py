@@ -3,7 +3,7 @@ part, and its bound on each database).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.measurement import Cost, Measurement
 from bench.report import (
@@ -19,6 +19,12 @@ from bench.report import (
 
 DATABASES = ("sqlite", "postgresql")
 FLOOR, PORTKEY = "floor", "portkey"
+ACCOUNTED = "accounted"
+"""The floor with the packages and the commits (`bench/accounted_floor/`)."""
+ACCOUNTED_MSGSPEC = f"{ACCOUNTED} msgspec"
+WITH_ACCOUNTED = ("1+1", ACCOUNTED)
+WITH_BOTH = (*WITH_ACCOUNTED, ACCOUNTED_MSGSPEC)
+"""Where events are parsed one by one."""
 OVERHEAD_S = 2.5
 """Of a run: its process, warming up, checking the answers."""
 
@@ -42,10 +48,10 @@ class Part:
 PARTS = (
     # First, so that no other service has connections to the same PostgreSQL, whose memory counts whole.
     Part("crowd", "crowd", (FLOOR,), ("1+1 alone",), seconds=9, setup_s=12),
-    Part("streams", "saturate", (DIRECT, FLOOR, PORTKEY), setup_s=12),
-    Part("first token", "sequential", (DIRECT,)),
-    Part("not streamed", "non-stream", (FLOOR, PORTKEY)),
-    Part("paced", "paced", (FLOOR,), seconds=3),
+    Part("streams", "saturate", (DIRECT, FLOOR, PORTKEY), WITH_BOTH, setup_s=18),
+    Part("first token", "sequential", (DIRECT,), WITH_ACCOUNTED),
+    Part("not streamed", "non-stream", (FLOOR, PORTKEY), WITH_ACCOUNTED),
+    Part("paced", "paced", (FLOOR,), WITH_BOTH, seconds=3),
     Part("long streams", "long"),
     Part("large prompt", "prompt"),
     Part("loop", "one-prompt", variants=("1+1 probed",), setup_s=12),
@@ -99,6 +105,11 @@ def ratio(figure: Figure, reference: str, variant: str = "1+1") -> OfRounds:
     return lambda results, database: results.ratios(f"{database} {variant}", reference, figure)
 
 
+def difference(figure: Figure, reference: str, variant: str = "1+1") -> OfRounds:
+    """Return how to take off another target's figure of the same round."""
+    return lambda results, database: results.differences(f"{database} {variant}", reference, figure)
+
+
 def against(figure: Figure, variant: str, base: str) -> OfRounds:
     """Return how to divide by another variant's figure of the same round, on the same database."""
     return lambda results, database: results.ratios(f"{database} {variant}", f"{database} {base}", figure)
@@ -129,7 +140,7 @@ ROWS = (
         "first-token",
         "first token",
         "one at a time: time added to the first token, ms",
-        lambda results, database: results.differences(f"{database} 1+1", DIRECT, ttft_p50_ms),
+        difference(ttft_p50_ms, DIRECT),
         (3, 5),
     ),
     Row(
@@ -201,3 +212,21 @@ ROWS = (
         is_lower_bound=True,
     ),
 )
+
+
+def bounded(variant: str) -> tuple[Row, ...]:
+    """Return the rows whose bounds stand beside another program, as this variant reads them."""
+    of_rounds = {
+        "streams": ratio(answers_per_second, PORTKEY, variant),
+        "cpu": ratio(cpu_ms_per_request, FLOOR, variant),
+        "first-token": difference(ttft_p50_ms, DIRECT, variant),
+        "not-streamed": ratio(answers_per_second, PORTKEY, variant),
+        "paced-lag": ratio(lag_p99_ms, FLOOR, variant),
+        "paced-cpu": ratio(cpu_us_per_token, FLOOR, variant),
+    }
+    having = {part.name for part in PARTS if variant in part.variants}
+    return tuple(
+        replace(row, of_rounds=of_rounds[row.name])
+        for row in ROWS
+        if row.name in of_rounds and row.part in having
+    )

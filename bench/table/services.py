@@ -1,4 +1,6 @@
-"""The chatapi services of the table: one web and one worker process unless their name says otherwise."""
+"""The services of the table: chatapi's, with one web and one worker process unless their name says otherwise,
+and the floor with the packages and the commits.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -13,7 +15,7 @@ from psycopg import sql
 from bench.children import PROJECT_FOLDER
 from bench.processes import PROC
 from bench.target import Roots, Target
-from bench.targets import Service, manage, served_chatapi
+from bench.targets import MSGSPEC, Service, manage, served_accounted_floor, served_chatapi
 
 KEYS = 10_000
 KEYS_FILE = "keys"
@@ -39,6 +41,8 @@ VARIANTS = {
     "1+1": Variant(),
     "1+1 alone": Variant("alone"),
     "1+1 probed": Variant("probed"),
+    "accounted": Variant("accounted"),
+    "accounted msgspec": Variant("accounted-msgspec"),
     "one key": Variant("keys"),
     "10,000 keys": Variant("keys", has_keys_in_turn=True),
     "full books": Variant("filled"),
@@ -56,6 +60,11 @@ def served(service: str, database: str, upstream_url: str, folder: Path, rows: i
     """Run a service of the table on a new database."""
     name = f"{database}-{service}"
     with new_database(database, name) as environment:
+        if service.startswith("accounted"):
+            started = Service(name, environment, MSGSPEC if service.endswith("msgspec") else ())
+            with served_accounted_floor(started, upstream_url, folder) as target:
+                yield target
+            return
         if service == "probed":
             turns = folder / f"{name}-turns"
             turns.mkdir()

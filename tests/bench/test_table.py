@@ -77,6 +77,17 @@ def test_the_table_compares_within_a_round() -> None:
     assert found.count("not measured") == 2 * (len(ROWS) - 1)
 
 
+def test_the_accounted_floor_is_held_against_the_same_bounds() -> None:
+    found = page.accounted(parts(portkey=[100, 50], sqlite_accounted=[150, 75], sqlite_one_and_one=[130, 60]))
+    streams = [line for line in found.splitlines() if line.startswith("| 64-token streams")]
+    assert [line.split(" | ")[1:4] for line in streams] == [
+        ["accounted floor", "≥ 1.25", "1.50 (1.50–1.50): met"],
+        ["accounted floor, msgspec", "≥ 1.25", "not measured"],
+        ["chatapi", "≥ 1.25", "1.25 (1.20–1.30): met"],
+    ]
+    assert {line.count("|") for line in found.splitlines()} == {7}
+
+
 def test_a_wrong_answer_and_a_wrong_ledger_are_named() -> None:
     wrong = parts(portkey=[100])
     wrong["streams"].runs["portkey"][0].problems["no usage"] = 2
@@ -115,6 +126,8 @@ def test_the_plan_is_bounded_before_it_begins() -> None:
         "floor",
         "portkey",
         "sqlite 1+1",
+        "sqlite accounted",
+        "sqlite accounted msgspec",
     ]
 
 

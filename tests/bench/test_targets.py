@@ -1,6 +1,8 @@
-"""A gateway that cannot be had is one line; the floor of the shape answers right; keys take turns."""
+"""A gateway that cannot be had is one line; the floors of the shape answer right; keys take turns."""
 
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,35 @@ def test_the_floor_answers_right(is_stream: bool, tmp_path: Path) -> None:
         run = run_load(scenario, target, upstream, seconds=5)
     assert (run.right, run.problems) == (8, {})
     assert set(run.cost) == {"upstream", "web", "worker", "valkey"}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_stream"),
+    [("accounted-floor", True), ("accounted-floor", False), ("accounted-floor-msgspec", True)],
+)
+def test_the_accounted_floor_answers_right_and_charges_each_request_once(
+    name: str, is_stream: bool, tmp_path: Path
+) -> None:
+    scenario = Scenario("few", "a few", "tok64-d0", 4, is_stream, requests=8, warmup_requests=1)
+    with (
+        running_upstream(tmp_path) as (upstream, url),
+        TARGETS[name](url, tmp_path) as target,
+    ):
+        run = run_load(scenario, target, upstream, seconds=5)
+        assert (run.right, run.problems) == (8, {})
+        assert set(run.cost) == {"upstream", "web", "worker", "valkey"}
+        assert target.verify_ledger is not None
+        assert target.verify_ledger() == ""
+        with closing(sqlite3.connect(tmp_path / name / "chatapi.sqlite3")) as database:
+            settled = database.execute("SELECT fence, completion_tokens FROM floor_generation").fetchall()
+            charges = database.execute("SELECT count(*), sum(amount) FROM floor_ledger").fetchall()
+            budgets = database.execute("SELECT held, charged FROM floor_budget").fetchall()
+            assert settled == [(1, 64)] * 9
+            assert charges == [(9, budgets[0][1])]
+            assert budgets[0][0] == 0
+            database.execute("UPDATE floor_budget SET held = 1")
+            database.commit()
+        assert "held=1 " in target.verify_ledger()
 
 
 def test_keys_take_turns_from_any_one_on(tmp_path: Path) -> None:
