@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.listener import Listener
-from tests.installation import Installation
+from tests.installation import Installation, wait_for
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
@@ -59,7 +59,11 @@ def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[In
     if "valkey" not in installed.processes:
         installed.start_valkey()
     if "worker" not in installed.processes:
+        is_alive = installed.folder / "worker.alive"
+        is_alive.unlink(missing_ok=True)
         installed.start_worker()
+        # On a busy machine it starts later than a request may wait in the queue.
+        wait_for(is_alive.exists, "the worker")
     if "web" not in installed.processes:
         installed.start_web()
     yield installed
