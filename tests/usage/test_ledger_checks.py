@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from inspect import get_annotations, isfunction
 from itertools import chain
 from typing import Any
@@ -11,15 +12,17 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import OperationalError, connection
 from django.db.models import Sum
+from django.db.models.signals import post_init
 from django.test import Client
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from chatapi.worker.reaper import housekeeping
-from tests.cast import Person, run
+from tests.cast import Person, admit, run
 from usage import insights
 from usage.database.clock import database_now
 from usage.database.group_commit import GroupCommit
 from usage.models import Budget, LedgerCheck, LedgerEntry, LedgerSeal
+from usage.models.budget_keys import BudgetKey
 from usage.rollups import closing
 from usage.verification import checks, invariants, issued_statements, ledger_checks, seals, sum_checks
 from usage.verification.invariants import Difference
@@ -315,3 +318,43 @@ def test_the_overview_shows_the_result_of_the_last_check(
     shown = " ".join(shown[: shown.index("</dd>")].split())  # as a browser shows the template's line breaks
     assert said in shown
     assert (str(WRONG) in shown) is bool(differences)
+
+
+def check_budgets() -> list[str]:
+    """Check the budgets as the hour's check does; return what differs."""
+    since = database_now() - ledger_checks.WINDOWS[0]
+    return [str(each) for each in ledger_checks.look(partial(sum_checks.budgets_conserve, since))]
+
+
+def old_budget(days: int, **columns: int) -> Budget:
+    """Return the budget that a key had so many days ago, not saved."""
+    key = BudgetKey("key", 7, "day", database_now().date() - timedelta(days=days))
+    return Budget.new(key, id=str(key), **columns)
+
+
+def test_the_hours_check_reads_no_budgets_of_days_long_gone(alice: Person) -> None:
+    run(alice)
+    Budget.objects.bulk_create(old_budget(days, posted_nanodollars=1) for days in range(10, 400))
+    read: list[str] = []
+
+    def note(instance: Budget, **_: Any) -> None:
+        read.append(instance.id)
+
+    post_init.connect(note, sender=Budget)
+    try:
+        assert check_budgets() == []
+    finally:
+        post_init.disconnect(note, sender=Budget)
+    assert len(read) < 20
+
+
+def test_the_hours_check_compares_the_holds_of_all_budgets(alice: Person) -> None:
+    held = admit(alice).reserved_nanodollars
+    stale = old_budget(40, pending_nanodollars=5)
+    stale.save(force_insert=True)
+    ever = f"key/{alice.api_key.pk}/ever/1970-01-01"
+    assert Budget.objects.filter(pk=ever).update(pending_nanodollars=0) == 1
+    assert check_budgets() == [
+        f"I2 conservation: {stale.id}: expected posted 0 pending 0, found posted 0 pending 5",
+        f"I2 conservation: {ever}: expected pending {held}, found pending 0",
+    ]

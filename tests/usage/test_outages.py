@@ -1,6 +1,7 @@
 """An outage is an event when it begins, once a day while it lasts, and when it ends."""
 
 from datetime import datetime, timedelta
+from unittest.mock import patch
 
 import pytest
 from django.db import connection
@@ -31,9 +32,10 @@ def look(now: datetime, *down: str) -> list[str]:
     return sorted(Event.objects.exclude(pk__in=before).values_list("kind", flat=True))
 
 
-def answer(person: Person, at: datetime, **changes: object) -> None:
+def answer(person: Person, at: datetime, took: timedelta = timedelta(), **changes: object) -> None:
     """Complete a request that began at this time."""
-    row = run(person, **changes)  # type: ignore[arg-type]
+    with patch("tests.cast.database_now", lambda: at + took):
+        row = run(person, **changes)  # type: ignore[arg-type]
     Generation.objects.filter(pk=row.pk).update(admitted_at=at)
 
 
@@ -81,6 +83,15 @@ def test_silence_and_what_fails_do_not_end_an_outage(alice: Person, now: datetim
     answer(alice, now + MINUTE, model="large")
     assert look(now + 2 * MINUTE) == []
     assert look(now + outages.FORGET_AFTER + MINUTE) == []
+
+
+def test_an_answer_that_took_long_ends_an_outage_too(alice: Person, now: datetime) -> None:
+    fail(alice)
+    assert look(now, "small") == ["model.down"]
+    answer(alice, now - MINUTE, took=20 * MINUTE)  # began before
+    assert look(now + 20 * MINUTE) == []
+    answer(alice, now + MINUTE, took=20 * MINUTE)
+    assert look(now + 22 * MINUTE) == ["model.up"]
 
 
 def test_what_fails_again_and_again_is_down_once_an_hour(alice: Person, now: datetime) -> None:

@@ -12,7 +12,7 @@ from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.database.time_limit import time_limit
-from usage.models import ENDS, NEWEST_OF_OUTAGE, OUTAGES_KINDS, Event, EventKind, Outcome
+from usage.models import ENDS, NEWEST_OF_OUTAGE, OUTAGES_KINDS, Event, EventKind, Kind, Outcome
 from usage.notifications.watch import callers
 
 REMIND_AFTER = timedelta(days=1)
@@ -20,7 +20,7 @@ REMIND_AFTER = timedelta(days=1)
 AGAIN_AFTER = timedelta(hours=1)
 # An outage without an event for so long has ended in silence: nobody calls the model, or it is gone.
 FORGET_AFTER = timedelta(days=3)
-# The end is an answer to a request that began so recently; a look a minute misses none.
+# The end is an answer that was complete so recently; a look a minute misses none, however long one takes.
 ANSWERED_WITHIN = timedelta(minutes=5)
 # A model, or a model and the name of a deployment.
 Place = tuple[str, ...]
@@ -104,7 +104,7 @@ def _ended(now: datetime, open_ones: Iterable[Event]) -> Iterator[NewEvent]:
     for row in open_ones:
         by_place.setdefault(_place(row), []).append(row)
     for place, rows in by_place.items():
-        if _has_answered(place, max(now - ANSWERED_WITHIN, *(row.created_at for row in rows))):
+        if _has_answered(place, now - ANSWERED_WITHIN, max(row.created_at for row in rows)):
             for row in rows:
                 data = {**row.data, "since": _since(row).isoformat()}
                 period = row.created_at.isoformat()
@@ -121,15 +121,19 @@ def _since(event: Event) -> datetime:
     return datetime.fromisoformat(since) if since else event.created_at
 
 
-def _has_answered(place: Place, since: datetime) -> bool:
-    """Return whether a request that began since then was completed there; test keys reach no upstream."""
+def _has_answered(place: Place, since: datetime, began_after: datetime) -> bool:
+    """Return whether a request that began after the one time was completed there since the other; test keys
+    reach no upstream.
+    """
     of_deployment = "AND g.deployment = %s" if len(place) > 1 else ""
-    # One look into the index for each organization, as in `callers`.
+    # One look into an index for each organization, as in `callers`: the ledger's is by the time of the end.
     found = fetch_all(
-        f"""SELECT 1 FROM accounts_organization AS o WHERE 1 = (SELECT 1 FROM usage_generation AS g
-        WHERE g.organization_id = o.id AND g.admitted_at >= %s AND g.model = %s {of_deployment}
-        AND g.outcome = '{Outcome.COMPLETED.value}' AND NOT g.is_test LIMIT 1)
+        f"""SELECT 1 FROM accounts_organization AS o WHERE 1 = (SELECT 1 FROM usage_ledgerentry AS e
+        JOIN usage_generation AS g ON g.id = e.generation_id
+        WHERE e.organization_id = o.id AND e.created_at >= %s AND e.kind = '{Kind.CHARGE.value}'
+        AND e.outcome = '{Outcome.COMPLETED.value}' AND g.admitted_at >= %s AND e.model = %s {of_deployment}
+        AND NOT g.is_test LIMIT 1)
         LIMIT 1""",  # noqa: S608  the text is ours, the values are parameters
-        [db_value(since), *place],
+        [db_value(since), db_value(began_after), *place],
     )
     return bool(found)
