@@ -81,7 +81,8 @@ class MessagesParser:
             case "message_start":
                 # The prompt's figures come here, those of the answer with `message_delta`: together they are
                 # the usage.
-                self._usage = sent.message.usage
+                # A copy, because all events without a message share the default.
+                self._usage = {**sent.message.usage}
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":
                 yield from self._start(sent.content_block)

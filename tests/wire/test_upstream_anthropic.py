@@ -117,6 +117,14 @@ def test_what_is_new_or_nothing_is_passed_over() -> None:
     assert read(body)[1:] == [Text("a"), Finished("stop"), Usage(5, 1, 2)]
 
 
+def test_a_beginning_without_a_message_has_no_usage_of_another_stream() -> None:
+    text = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+    end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 7})
+    other = end.replace(b'"output_tokens"', b'"input_tokens": 9, "output_tokens"')
+    assert read(event("message_start") + text + other)[-1] == Usage(9, 7)
+    assert read(event("message_start") + text + end)[-1] == Finished("stop")
+
+
 def test_the_prompts_figures_come_before_the_answer() -> None:
     """So they are charged if the answer is cut off: nobody else can count pictures."""
     sent = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 1}
