@@ -39,7 +39,8 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False):
-    usage: dict[str, Any] = {}
+    usage: Any = None
+    """Of any type, as in `_MessageEvent`: a wrong one must not spoil the answer, because we can count."""
 
 
 class _MessageEvent(msgspec.Struct, gc=False):
@@ -47,7 +48,7 @@ class _MessageEvent(msgspec.Struct, gc=False):
     message: _Head = _Head()
     content_block: _Block = _Block()
     delta: _Delta = _Delta()
-    usage: dict[str, Any] = {}
+    usage: Any = None
 
 
 _decoder = msgspec.json.Decoder(_MessageEvent)
@@ -81,8 +82,7 @@ class MessagesParser:
             case "message_start":
                 # The prompt's figures come here, those of the answer with `message_delta`: together they are
                 # the usage.
-                # A copy, because all events without a message share the default.
-                self._usage = {**sent.message.usage}
+                self._usage = _members(sent.message.usage)
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":
                 yield from self._start(sent.content_block)
@@ -124,12 +124,16 @@ class MessagesParser:
                 Message(), "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence
             )
         # A later figure replaces an earlier one: they are running totals. Null means unchanged.
-        self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
+        self._usage |= {name: value for name, value in _members(sent.usage).items() if value is not None}
         details = self._usage.get("output_tokens_details")
         if isinstance(details, dict):
             reasoning_tokens = details.get("thinking_tokens")
             self._usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
         yield Event(to_json({"choices": [], "usage": self._usage}))
+
+
+def _members(usage: object) -> dict[str, Any]:
+    return usage if isinstance(usage, dict) else {}
 
 
 def _chunk(message: Message, finish_reason: str | None = None, stop_sequence: str | None = None) -> Event:

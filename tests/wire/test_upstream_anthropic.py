@@ -125,6 +125,14 @@ def test_a_beginning_without_a_message_has_no_usage_of_another_stream() -> None:
     assert read(event("message_start") + text + end)[-1] == Finished("stop")
 
 
+@pytest.mark.parametrize("usage", [None, [], "9"])
+def test_a_usage_of_another_type_spoils_no_answer(usage: object) -> None:
+    beginning = event("message_start", message={"usage": usage})
+    text = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+    end = event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage) + event("message_stop")
+    assert read(beginning + text + end) == [Started(), Text("a"), Finished("stop")]
+
+
 def test_the_prompts_figures_come_before_the_answer() -> None:
     """So they are charged if the answer is cut off: nobody else can count pictures."""
     sent = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 1}
