@@ -61,6 +61,8 @@ class MessagesParser:
         self._parser = sse.Parser()
         self._usage: dict[str, Any] = {}
         self._calls_count = 0
+        # Whether the last call has no arguments yet.
+        self._is_call_empty = False
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes; see `sse.Parser.feed`."""
@@ -94,10 +96,12 @@ class MessagesParser:
                 yield DONE
 
     def _start(self, block: _Block) -> Iterator[Event]:
+        yield from self._end_call()
         if block.type == "tool_use":
             # Anthropic numbers blocks of all kinds, OpenAI only the calls.
             call = Fragment(self._calls_count, block.id, Function(block.name))
             self._calls_count += 1
+            self._is_call_empty = True
             yield _chunk(Message(tool_calls=[call]))
         elif block.data:
             yield _chunk(Message(redacted_thinking=block.data))
@@ -113,12 +117,27 @@ class MessagesParser:
             case "signature_delta":
                 yield _chunk(Message(thinking_signature=delta.signature))
             case "input_json_delta":
-                # One block is open at a time, so a piece belongs to the last call.
-                call = Fragment(self._calls_count - 1, function=Function(arguments=delta.partial_json))
-                yield _chunk(Message(tool_calls=[call]))
+                self._is_call_empty &= not delta.partial_json
+                yield self._arguments(delta.partial_json)
+
+    def _arguments(self, text: str) -> Event:
+        # One block is open at a time, so a piece belongs to the last call.
+        call = Fragment(self._calls_count - 1, function=Function(arguments=text))
+        return _chunk(Message(tool_calls=[call]))
+
+    def _end_call(self) -> Iterator[Event]:
+        """Yield the arguments of a call that is whole and has none: Anthropic sends no piece of `{}`, which
+        clients of chats decode as JSON.
+        """
+        if self._is_call_empty:
+            self._is_call_empty = False
+            yield self._arguments("{}")
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
         reason = sent.delta.stop_reason
+        # With another reason, the call may be cut.
+        if reason == "tool_use":
+            yield from self._end_call()
         if reason is not None:
             yield _chunk(
                 Message(), "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence
