@@ -39,7 +39,8 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Head(msgspec.Struct, frozen=True, gc=False):
-    usage: dict[str, Any] = {}
+    usage: Any = None
+    """Of any type, as in `_MessageEvent`: a wrong one must not spoil the answer, because we can count."""
 
 
 class _MessageEvent(msgspec.Struct, gc=False):
@@ -47,7 +48,7 @@ class _MessageEvent(msgspec.Struct, gc=False):
     message: _Head = _Head()
     content_block: _Block = _Block()
     delta: _Delta = _Delta()
-    usage: dict[str, Any] = {}
+    usage: Any = None
 
 
 _decoder = msgspec.json.Decoder(_MessageEvent)
@@ -60,6 +61,8 @@ class MessagesParser:
         self._parser = sse.Parser()
         self._usage: dict[str, Any] = {}
         self._calls_count = 0
+        # Whether the last call has no arguments yet.
+        self._is_call_empty = False
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events that `data` completes; see `sse.Parser.feed`."""
@@ -81,7 +84,7 @@ class MessagesParser:
             case "message_start":
                 # The prompt's figures come here, those of the answer with `message_delta`: together they are
                 # the usage.
-                self._usage = sent.message.usage
+                self._usage = _members(sent.message.usage)
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":
                 yield from self._start(sent.content_block)
@@ -93,10 +96,12 @@ class MessagesParser:
                 yield DONE
 
     def _start(self, block: _Block) -> Iterator[Event]:
+        yield from self._end_call()
         if block.type == "tool_use":
             # Anthropic numbers blocks of all kinds, OpenAI only the calls.
             call = Fragment(self._calls_count, block.id, Function(block.name))
             self._calls_count += 1
+            self._is_call_empty = True
             yield _chunk(Message(tool_calls=[call]))
         elif block.data:
             yield _chunk(Message(redacted_thinking=block.data))
@@ -112,23 +117,42 @@ class MessagesParser:
             case "signature_delta":
                 yield _chunk(Message(thinking_signature=delta.signature))
             case "input_json_delta":
-                # One block is open at a time, so a piece belongs to the last call.
-                call = Fragment(self._calls_count - 1, function=Function(arguments=delta.partial_json))
-                yield _chunk(Message(tool_calls=[call]))
+                self._is_call_empty &= not delta.partial_json
+                yield self._arguments(delta.partial_json)
+
+    def _arguments(self, text: str) -> Event:
+        # One block is open at a time, so a piece belongs to the last call.
+        call = Fragment(self._calls_count - 1, function=Function(arguments=text))
+        return _chunk(Message(tool_calls=[call]))
+
+    def _end_call(self) -> Iterator[Event]:
+        """Yield the arguments of a call that is whole and has none: Anthropic sends no piece of `{}`, which
+        clients of chats decode as JSON.
+        """
+        if self._is_call_empty:
+            self._is_call_empty = False
+            yield self._arguments("{}")
 
     def _end(self, sent: _MessageEvent) -> Iterator[Event]:
         reason = sent.delta.stop_reason
+        # With another reason, the call may be cut.
+        if reason == "tool_use":
+            yield from self._end_call()
         if reason is not None:
             yield _chunk(
                 Message(), "content_filter" if reason == "refusal" else reason, sent.delta.stop_sequence
             )
         # A later figure replaces an earlier one: they are running totals. Null means unchanged.
-        self._usage |= {name: value for name, value in sent.usage.items() if value is not None}
+        self._usage |= {name: value for name, value in _members(sent.usage).items() if value is not None}
         details = self._usage.get("output_tokens_details")
         if isinstance(details, dict):
             reasoning_tokens = details.get("thinking_tokens")
             self._usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
         yield Event(to_json({"choices": [], "usage": self._usage}))
+
+
+def _members(usage: object) -> dict[str, Any]:
+    return usage if isinstance(usage, dict) else {}
 
 
 def _chunk(message: Message, finish_reason: str | None = None, stop_sequence: str | None = None) -> Event:

@@ -7,11 +7,14 @@ import msgspec
 import pytest
 
 from chatapi.wire import caps, requests
+from chatapi.wire.deltas import Finished, Started, Text, Usage
 from chatapi.wire.generation_request import GenerationRequest
 from chatapi.wire.invalid_request import InvalidRequest, UnresolvedReferences
 from chatapi.wire.messages import AssistantMessage, ToolMessage, UserMessage
 from chatapi.wire.parsed_request import parse
 from chatapi.wire.prompts import Messages
+from chatapi.wire.protocols.protocol import Answer
+from chatapi.wire.protocols.responses import stored
 from chatapi.wire.protocols.responses.items import BUILT_IN
 from chatapi.wire.upstream_request import REASONING, upstream_body
 
@@ -383,6 +386,18 @@ def test_resolved_items_come_first_and_in_their_place() -> None:
     assert isinstance(prompt, Messages)
     kinds = [type(message) for message in prompt.messages]
     assert kinds == [UserMessage, AssistantMessage, ToolMessage, AssistantMessage]
+
+
+def test_an_answer_to_instructions_alone_is_continued() -> None:
+    asked = {"model": "m", "instructions": "Begin.", "input": [{"type": "web_search_call", "id": "ws_1"}]}
+    state = stored.read_state(parse(json.dumps(asked).encode(), "responses", None).state)
+    folder = stored.queued(Answer("0" * 32, 1, "m"), state)
+    for delta in (Started(context=state.context), Text("one"), Finished("stop"), Usage(1, 1)):
+        folder.add(delta)
+    body = b'{"model": "m", "previous_response_id": "resp_1", "input": "two"}'
+    pieces = stored.resolved_body([body], stored.conversation(state, folder), [])
+    prompt = requests.from_bytes(parse(b"".join(pieces), "responses", None, is_resolved=True).content).prompt
+    assert [*prompt.texts()] == ["one", "two"]
 
 
 @pytest.mark.parametrize("protocol", ["responses", "responses.input_tokens"])

@@ -117,6 +117,22 @@ def test_what_is_new_or_nothing_is_passed_over() -> None:
     assert read(body)[1:] == [Text("a"), Finished("stop"), Usage(5, 1, 2)]
 
 
+def test_a_beginning_without_a_message_has_no_usage_of_another_stream() -> None:
+    text = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+    end = event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 7})
+    other = end.replace(b'"output_tokens"', b'"input_tokens": 9, "output_tokens"')
+    assert read(event("message_start") + text + other)[-1] == Usage(9, 7)
+    assert read(event("message_start") + text + end)[-1] == Finished("stop")
+
+
+@pytest.mark.parametrize("usage", [None, [], "9"])
+def test_a_usage_of_another_type_spoils_no_answer(usage: object) -> None:
+    beginning = event("message_start", message={"usage": usage})
+    text = event("content_block_delta", index=0, delta={"type": "text_delta", "text": "a"})
+    end = event("message_delta", delta={"stop_reason": "end_turn"}, usage=usage) + event("message_stop")
+    assert read(beginning + text + end) == [Started(), Text("a"), Finished("stop")]
+
+
 def test_the_prompts_figures_come_before_the_answer() -> None:
     """So they are charged if the answer is cut off: nobody else can count pictures."""
     sent = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 1}
@@ -163,8 +179,34 @@ def test_calls_and_thinking() -> None:
         ToolCall(0, "", "a", "f"),
         ToolCall(0, "{}"),
         ToolCall(1, "", "b", "g"),
+        ToolCall(1, "{}"),
         Finished("tool_calls"),
     ]
+
+
+@pytest.mark.parametrize("piece", [[], [{"type": "input_json_delta", "partial_json": ""}]])
+def test_a_call_without_arguments_has_an_empty_object(piece: list[dict[str, str]]) -> None:
+    """Anthropic sends no piece of it, or an empty one; clients of chats decode the arguments as JSON."""
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    body = b"".join(
+        [
+            event("content_block_start", index=0, content_block=call),
+            *(event("content_block_delta", index=0, delta=each) for each in piece),
+            event("content_block_stop", index=0),
+            event("content_block_start", index=1, content_block={"type": "text", "text": "b"}),
+            event("content_block_stop", index=1),
+            event("message_delta", delta={"stop_reason": "tool_use"}, usage={}),
+            event("message_stop"),
+        ]
+    )
+    assert read(body)[1:] == [ToolCall(0, "", "a", "f"), ToolCall(0, "{}"), Text("b"), Finished("tool_calls")]
+
+
+def test_a_call_that_is_cut_before_its_arguments_does_not_look_whole() -> None:
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    beginning = event("content_block_start", index=0, content_block=call)
+    end = event("message_delta", delta={"stop_reason": "max_tokens"}, usage={}) + event("message_stop")
+    assert read(beginning + end)[1:] == [ToolCall(0, "", "a", "f"), Finished("length")]
 
 
 # ---- requests

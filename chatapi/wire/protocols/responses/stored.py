@@ -84,10 +84,11 @@ def response_of(item_id: str) -> UUID | None:
 
 def conversation(state: State, folder: Folder) -> bytes:
     """Return all items up to the end of that response, as JSON."""
-    output = _to_json(folder.response.output)
-    if output == b"[]":
-        return bytes(state.items)
-    return bytes(state.items)[:-1] + b"," + output[1:]
+    items, output = bytes(state.items), _to_json(folder.response.output)
+    # Either may be empty: a request may have instructions alone, and an answer nothing whole.
+    if b"[]" in (items, output):
+        return items if output == b"[]" else output
+    return items[:-1] + b"," + output[1:]
 
 
 def output_items(folder: Folder) -> dict[str, bytes]:
