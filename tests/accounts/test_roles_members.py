@@ -20,7 +20,7 @@ from tests.admin_pages import client_of, page
 from tests.cast import Person, join
 
 ADD = "/admin/accounts/member/add/"
-LINK = r"http://testserver(/console/invitation/[^<\s]+)<"
+LINK = r'value="http://testserver(/console/invitation/[^"\s]+)"'
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
 
@@ -50,6 +50,7 @@ def link_in(client: Client, organization: Organization, name: str) -> str:
     """Return the link that the page after an invitation shows."""
     answer = client.post(ADD, invitation(organization, name, email=f"{name}@example.com"), follow=True)
     assert "no-store" in answer.headers["cache-control"]
+    assert 'data-copies="link">Copy</button>' in answer.content.decode()
     (found,) = re.findall(LINK, answer.content.decode())
     return str(found)
 
