@@ -79,6 +79,14 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
 
 
+def test_the_name_of_an_invited_person_is_free_after_their_removal(acme: Organization, alice: Person) -> None:
+    client = client_of(alice.user)
+    for _ in range(2):
+        link_in(client, acme, "erin")
+        client.post(page(Member.objects.get(user__username="erin"), "delete"), {"post": "yes"})
+        assert not User.objects.filter(username="erin").exists()
+
+
 def test_a_link_of_the_release_before_leads_to_the_same_page(acme: Organization, alice: Person) -> None:
     link = link_in(client_of(alice.user), acme, "erin")
     form = Client().get(link.replace("/console/", "/admin/"), follow=True)
