@@ -1,7 +1,7 @@
 """Keys in the console: made, changed, rotated, disabled and revoked; the key of the playground."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -65,6 +65,19 @@ def test_a_key_is_made_with_its_limits_and_shown_once(alice: Person, small: Serv
     shown = text(client.get(url(alice, f"keys/{row.pk}")))
     assert "this key: 60 requests per minute" in shown
     assert secret not in shown
+
+
+def test_a_key_that_expires_in_an_hour_that_the_clock_shows_twice_is_changed(alice: Person) -> None:
+    Organization.objects.filter(pk=alice.project.organization_id).update(time_zone="Europe/Berlin")
+    for hour, name in enumerate(["first", "second"]):
+        expires_at = datetime(2099, 10, 25, hour, 30, 7, tzinfo=UTC)  # 02:30 in Berlin, twice
+        row, _ = keys.create_key(alice.project, name=name, expires_at=expires_at)
+        path = url(alice, f"keys/{row.pk}/change")
+        client = as_role(alice, Role.ADMIN)
+        assert 'value="2099-10-25T02:30"' in client.get(path).content.decode()
+        client.post(path, {"name": f"{name} one", "expires_at": "2099-10-25T02:30"})
+        row.refresh_from_db()
+        assert (row.name, row.expires_at) == (f"{name} one", expires_at)
 
 
 def test_a_member_makes_keys_without_limits_and_no_admin_key(alice: Person, small: ServedModel) -> None:
