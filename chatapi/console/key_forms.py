@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from accounts import keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
+from accounts.pages.admin_mixins import check_year
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console
 from chatapi.wire.dialects import DIALECTS
@@ -34,6 +35,10 @@ class ExpiryField(forms.DateTimeField):
         if self.kept is not None and value == f"{timezone.localtime(self.kept):%Y-%m-%dT%H:%M}":
             return self.kept
         return super().to_python(value)
+
+    def validate(self, value: Any) -> None:
+        super().validate(value)
+        check_year(value)
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

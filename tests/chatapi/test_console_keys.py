@@ -67,6 +67,22 @@ def test_a_key_is_made_with_its_limits_and_shown_once(alice: Person, small: Serv
     assert secret not in shown
 
 
+@pytest.mark.parametrize(
+    ("zone", "never"), [("America/New_York", "9999-12-31T23:59"), ("Asia/Tokyo", "0001-01-01T00:00")]
+)
+def test_a_time_at_an_end_of_the_calendar_is_refused_in_words(
+    alice: Person, small: ServedModel, zone: str, never: str
+) -> None:
+    Organization.objects.filter(pk=alice.project.organization_id).update(time_zone=zone)
+    client = as_role(alice, Role.ADMIN)
+    sent = {"project": alice.project.pk, "name": "for ever", "period": "day", "expires_at": never}
+    assert "Choose a year from 1000 to 8999." in text(client.post(url(alice, "keys/new"), sent))
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    rotation = {"public": row.public, "overlap": "0", "until": never}
+    refused = client.post(url(alice, f"keys/{row.pk}/rotate"), rotation)
+    assert "Choose a year from 1000 to 8999." in text(refused)
+
+
 def test_a_key_that_expires_in_an_hour_that_the_clock_shows_twice_is_changed(alice: Person) -> None:
     Organization.objects.filter(pk=alice.project.organization_id).update(time_zone="Europe/Berlin")
     for hour, name in enumerate(["first", "second"]):
