@@ -180,6 +180,7 @@ MIDDLEWARE = [
     "chatapi.static_files.StaticFilesMiddleware",
     "csp.middleware.CSPMiddleware",
     "chatapi.api.middleware.PagePolicyMiddleware",
+    "chatapi.api.middleware.FormAddressMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

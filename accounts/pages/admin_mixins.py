@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -56,6 +57,12 @@ class IsSetFilter(admin.EmptyFieldListFilter):
     def choices(self, changelist: Any) -> Iterator[Any]:
         for choice, text in zip(super().choices(changelist), ("All", "No", "Yes"), strict=True):
             yield {**choice, "display": text}
+
+
+def check_year(moment: datetime | None) -> None:
+    """Raise `ValidationError` for a time near an end of Python's calendar: it has none in some time zones."""
+    if moment is not None and not 1000 <= moment.year < 9000:
+        raise ValidationError("Choose a year from 1000 to 8999.")
 
 
 class ConstrainedForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time

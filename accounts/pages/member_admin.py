@@ -180,8 +180,12 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
             memberships.change_role(obj, obj.role)
 
     def delete_model(self, request: HttpRequest, obj: Member) -> None:
+        """Remove the member; the name of a person who never came is free again."""
         with _forbidden_when_invalid():
-            memberships.remove(obj)
+            if memberships.is_invited(obj.user):
+                memberships.withdraw(obj)
+            else:
+                memberships.remove(obj)
 
     def response_add(
         self, request: HttpRequest, obj: Member, post_url_continue: str | None = None

@@ -17,6 +17,9 @@ from accounts.sign_in.models import EmailDomain, IdentityProvider
 
 site: Any = admin.site  # our own `Site`
 site.leave_out("allauth")
+# As the menu and the console call them.
+Authenticator._meta.verbose_name = "second factor"
+Authenticator._meta.verbose_name_plural = "second factors"
 
 
 class EmailDomainForm(ConstrainedForm):

@@ -24,6 +24,7 @@ _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
     403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),
     404: ("Not found", "There is no page at this address."),
+    405: ("Only for a form", "This address takes a form. Open the page that has it, and press its button."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),
     503: ("Not available now", "The database does not answer, or not in time. Please try again in a moment."),
 }
@@ -80,9 +81,24 @@ def server_error(request: HttpRequest) -> HttpResponse:
 def _answer(request: HttpRequest, error: APIError, said: str = "") -> HttpResponse:
     if is_client_route(request.path_info) or request.content_type == "application/json":
         return envelope(request, error)
-    status = error.failure.status
+    return _page(request, error.failure.status, said)
+
+
+def takes_a_form(request: HttpRequest, allow: str) -> HttpResponse:
+    """Answer 405 to a person who opened the address of a form; `allow` is the header of the answer."""
+    response = _page(request, 405)
+    response["Allow"] = allow
+    return response
+
+
+def _page(request: HttpRequest, status: int, said: str = "") -> HttpResponse:
     title, sentence = _PAGES[status]
     template = "console/error.html" if is_console_page(request.path_info) else "chatapi/error.html"
     # Without the request: a context processor may need the part of it that failed.
-    context = {"status": status, "title": title, "sentence": said or sentence}
+    context = {
+        "status": status,
+        "title": title,
+        "sentence": said or sentence,
+        "leads_to_admin": status == 405 and request.path_info.startswith("/admin/"),
+    }
     return HttpResponse(render_to_string(template, context), status=status)

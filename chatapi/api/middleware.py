@@ -6,12 +6,13 @@ import time
 
 from django.conf import settings
 from django.core.exceptions import DisallowedHost
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase, HttpResponseNotAllowed
 from django.middleware.gzip import GZipMiddleware
 from django.utils.deprecation import MiddlewareMixin
 
 from accounts import forwarding
 from chatapi import identity
+from chatapi.api import error_pages
 from chatapi.api.client_routes import is_client_route, is_console_page, is_docs_page
 from chatapi.log_formats import fields
 from chatapi.wire.protocols import protocol_of
@@ -88,6 +89,16 @@ class CompressedPagesMiddleware(GZipMiddleware):
         """Compress a whole page; its length varies by up to 100 bytes, against BREACH (docs/security.md)."""
         is_page = response.get("content-type", "").startswith("text/html") and not response.streaming
         return super().process_response(request, response) if is_page else response
+
+
+class FormAddressMiddleware(MiddlewareMixin):
+    """Gives people a page who open an address of the console or the admin that takes only a form."""
+
+    def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+        """Replace Django's answer, which has no text."""
+        is_page = request.path_info.startswith(("/admin/", "/console/"))
+        is_opened = request.method in ("GET", "HEAD") and isinstance(response, HttpResponseNotAllowed)
+        return error_pages.takes_a_form(request, response["Allow"]) if is_page and is_opened else response
 
 
 class PagePolicyMiddleware(MiddlewareMixin):

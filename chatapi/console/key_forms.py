@@ -1,13 +1,16 @@
 """The forms of an API key: its name and rights, and a new one with its limits and budget."""
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
 from django.db import transaction
 from django.forms import BoundField
+from django.utils import timezone
 
 from accounts import keys
 from accounts.models import APIKey, KeyScope, Project, RateLimit
+from accounts.pages.admin_mixins import check_year
 from chatapi.console.offers import model_names
 from chatapi.console.tenancy import Console
 from chatapi.wire.dialects import DIALECTS
@@ -18,6 +21,24 @@ from usage.pages.forms import USDField
 
 # Only admin keys can use these, which the admin makes.
 _OF_ADMIN_KEYS = (KeyScope.USAGE, KeyScope.MANAGEMENT)
+
+
+class ExpiryField(forms.DateTimeField):
+    """A time by the organization's clock, in minutes. The time that the key has is kept as it is.
+
+    The form shows neither its seconds nor, when the clock goes back, which of two hours it is in.
+    """
+
+    kept: datetime | None = None
+
+    def to_python(self, value: Any) -> datetime | None:
+        if self.kept is not None and value == f"{timezone.localtime(self.kept):%Y-%m-%dT%H:%M}":
+            return self.kept
+        return super().to_python(value)
+
+    def validate(self, value: Any) -> None:
+        super().validate(value)
+        check_year(value)
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -43,12 +64,14 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
     class Meta:
         model = APIKey
         fields = ["name", "scopes", "allowed_models", "default_dialect", "expires_at"]
+        field_classes = {"expires_at": ExpiryField}
         widgets = {"expires_at": forms.DateTimeInput({"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")}
 
     def __init__(self, data: Any, console: Console, **kwargs: Any) -> None:
         super().__init__(data, **kwargs)
         self.fields["expires_at"].label = f"Expires ({console.organization.time_zone})"
         fields: Any = self.fields
+        fields["expires_at"].kept = self.instance.expires_at
         row, known = self.instance, model_names(console)
         # What the key has stays a choice: without it, saving could let the key do more than before.
         fields["scopes"].choices = [
@@ -59,12 +82,6 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         fields["allowed_models"].choices = [(name, name) for name in known] + [
             (name, f"{name} (not offered now)") for name in row.allowed_models if name not in known
         ]
-
-    def clean_expires_at(self) -> Any:
-        """Keep the seconds of a time that stays: the field has minutes."""
-        chosen, before = self.cleaned_data["expires_at"], self.instance.expires_at
-        is_same = chosen and before and chosen == before.replace(second=0, microsecond=0)
-        return before if is_same else chosen
 
     def change(self) -> None:
         """Save these columns only: a rotation may have changed others since the form was opened."""

@@ -35,7 +35,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
         form = SignInForm(request, request.POST)
         if form.is_valid():
             return signed_in(request, form.get_user())
-    elif typed := request.POST.get("username", "").strip():
+    elif typed := request.POST.get("username", "").replace("\0", "").strip():
         provider = providers.of_address(typed)
         if provider is not None and provider.is_required:
             return provider_page(request, provider)

@@ -16,7 +16,6 @@ from chatapi.notifications.models import WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from chatapi.pages import webhook_parts
 from chatapi.pages.webhook_parts import EndpointForm, log_page, state
-from usage.database.clock import database_now
 
 PAGE = 25
 _VIEW, _ADD = "chatapi.view_webhookendpoint", "chatapi.add_webhookendpoint"
@@ -74,6 +73,7 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
     context = {
         "title": "Webhook",
         "endpoint": endpoint,
+        "secret_id": webhooks.secret_id(endpoint),
         "state": words,
         "mood": mood,
         "form": form,
@@ -88,7 +88,10 @@ def endpoint_page(request: HttpRequest, console: Console, endpoint_id: int) -> H
 def rotate(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
     """Make a new secret, and show it once; the old one signs for a day, too."""
     row = _endpoint(console, endpoint_id)
-    return _secret_page(request, console, row, webhooks.rotate(row, database_now()))
+    secret = webhook_parts.rotate(request, row)
+    if secret is None:
+        return redirect(console.url("webhook", row.pk))
+    return _secret_page(request, console, row, secret)
 
 
 @require_POST
@@ -96,7 +99,8 @@ def rotate(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResp
 def switch(request: HttpRequest, console: Console, endpoint_id: int) -> HttpResponse:
     """Disable an endpoint, or enable it again."""
     row = _endpoint(console, endpoint_id)
-    row.is_enabled = not row.is_enabled
+    # Not the opposite of what it is: a button that is pressed twice does one thing.
+    row.is_enabled = request.POST.get("is_enabled") == "yes"
     row.save(update_fields=["is_enabled"])
     messages.success(request, f"The endpoint is {'enabled' if row.is_enabled else 'disabled'}.")
     return redirect(console.url("webhook", row.pk))

@@ -80,12 +80,26 @@ def _set_secret(endpoint: WebhookEndpoint) -> str:
     return secret
 
 
-def rotate(endpoint: WebhookEndpoint, now: datetime) -> str:
-    """Replace the secret, and return the new one; the old one signs, too, for a day."""
-    endpoint.previous_encrypted_secret = endpoint.encrypted_secret
-    endpoint.previous_expires_at = now + ROTATION
-    secret = _set_secret(endpoint)
-    endpoint.save()
+def secret_id(endpoint: WebhookEndpoint) -> str:
+    """Return a text that differs for each secret, and tells nothing of it."""
+    return hashlib.sha256(bytes(endpoint.encrypted_secret)).hexdigest()[:16]
+
+
+def rotate(endpoint: WebhookEndpoint, now: datetime, current_id: str) -> str | None:
+    """Replace the secret, and return the new one; the old one signs, too, for a day.
+
+    Returns None and changes nothing if the secret is not the one with this id any more: the secret that
+    receivers have would no longer sign.
+    """
+    with transaction.atomic():
+        locked = WebhookEndpoint.objects.select_for_update().filter(pk=endpoint.pk).first()
+        if locked is None or secret_id(locked) != current_id:
+            return None
+        endpoint.previous_encrypted_secret = locked.encrypted_secret
+        endpoint.previous_expires_at = now + ROTATION
+        secret = _set_secret(endpoint)
+        columns = ["encrypted_secret", "previous_encrypted_secret", "previous_expires_at"]
+        endpoint.save(update_fields=columns)
     return secret
 
 

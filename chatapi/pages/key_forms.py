@@ -14,6 +14,7 @@ from unfold.widgets import (
 
 from accounts import access, roles
 from accounts.models import APIKey, KeyScope
+from accounts.pages.admin_mixins import check_year
 from chatapi.models import ServedModel
 from chatapi.wire.dialects import DIALECTS
 
@@ -70,6 +71,11 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run 
         field = self.fields.get("allowed_models")  # people who may only view have no fields
         if field is not None:
             field.choices = model_choices(self.instance.allowed_models)  # type: ignore[attr-defined]
+
+    def clean_expires_at(self) -> datetime | None:
+        expires_at: datetime | None = self.cleaned_data["expires_at"]
+        check_year(expires_at)
+        return expires_at
 
     def clean_is_admin(self) -> bool:
         """Raise `ValidationError` unless the person is an owner or admin of the key's organization."""
@@ -130,6 +136,7 @@ class RotationForm(forms.Form):
 
     def clean_until(self) -> datetime | None:
         until: datetime | None = self.cleaned_data["until"]
+        check_year(until)
         if until is not None and until <= timezone.now():
             raise ValidationError("This time has passed. Choose a later one, or “now”.")
         return until

@@ -1,5 +1,6 @@
 """Admin pages about prices: their list, and the form of a new one."""
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -14,7 +15,7 @@ from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from accounts.pages.admin_mixins import ListAdmin
+from accounts.pages.admin_mixins import ListAdmin, check_year
 from accounts.pages.admin_site import CONFLICT
 from chatapi.models import ServedModel
 from chatapi.pages.price_timeline import percent, written
@@ -65,6 +66,11 @@ class NewPriceForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at
     def clean_model(self) -> str:
         """Return the model's name: prices outlive models."""
         return str(self.cleaned_data["model"].pk)
+
+    def clean_effective_from(self) -> datetime:
+        moment: datetime = self.cleaned_data["effective_from"]
+        check_year(moment)
+        return moment
 
     def clean(self) -> dict[str, Any]:
         """Fill in prices that are left out, as the catalog's file does."""

@@ -28,7 +28,6 @@ from chatapi.notifications.models import WebhookEndpoint
 from chatapi.notifications.webhooks import MAX_ENDPOINTS
 from chatapi.pages import webhook_parts
 from chatapi.pages.webhook_parts import EndpointForm, choices_of, log_page, state
-from usage.database.clock import database_now
 from usage.models import OPERATORS_KINDS
 from usage.notifications import texts
 
@@ -117,6 +116,7 @@ class WebhookEndpointAdmin(TenantAdmin, ListAdmin):
             deliveries = [(each, texts.sentence(each.event), log) for each, log in found]
             context |= {
                 "endpoint": row,
+                "secret_id": webhooks.secret_id(row),
                 "deliveries": deliveries,
                 "may_send": self.has_change_permission(request, row),
                 **links,
@@ -154,7 +154,8 @@ def may_see(request: HttpRequest) -> bool:
 def rotate(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     """Make a new secret, and show it once; the old one signs for a day, too."""
     row = _changeable(request, endpoint_id)
-    return _secret_page(request, row, webhooks.rotate(row, database_now()))
+    secret = webhook_parts.rotate(request, row)
+    return redirect(_url(row)) if secret is None else _secret_page(request, row, secret)
 
 
 @require_POST

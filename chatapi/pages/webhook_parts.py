@@ -69,6 +69,14 @@ def log_page(
     return [(each, sorted(each.log.all(), key=lambda attempt: -attempt.pk)) for each in found], links
 
 
+def rotate(request: HttpRequest, endpoint: WebhookEndpoint) -> str | None:
+    """Return a new secret of the endpoint; None, and say so on the next page, if the form is out of date."""
+    secret = webhooks.rotate(endpoint, database_now(), request.POST.get("secret_id", ""))
+    if secret is None:
+        messages.error(request, "Nothing was changed: the secret was rotated after the page was opened.")
+    return secret
+
+
 def send_test(request: HttpRequest, endpoint: WebhookEndpoint) -> None:
     """Send a test event to the endpoint, and say so on the next page."""
     if queue.send_test(database_now(), endpoint) is None:

@@ -41,6 +41,16 @@ def test_it_says_what_it_made_beside_the_key() -> None:
     assert said == [" The organization is new.\n", " The project is new.\n", "\n"]
 
 
+@pytest.mark.parametrize("owner", ["organization", "project"])
+def test_it_says_when_a_key_of_an_inactive_owner_is_refused(owner: str) -> None:
+    createkey("--organization", "Acme", "--project", "chat")
+    rows = Organization.objects.all() if owner == "organization" else Project.objects.all()
+    rows.update(is_active=False)
+    for extra in ([], ["--json"]):
+        _, err = both("--organization", "Acme", "--project", "chat", *extra)
+        assert f"The {owner} is inactive: requests with this key are refused until it is active again." in err
+
+
 def test_it_prints_one_json_object_when_asked() -> None:
     out, err = both("--organization", "Acme", "--json")
     made = json.loads(out)

@@ -20,7 +20,7 @@ from tests.admin_pages import client_of, page
 from tests.cast import Person, join
 
 ADD = "/admin/accounts/member/add/"
-LINK = r"http://testserver(/console/invitation/[^<\s]+)<"
+LINK = r'value="http://testserver(/console/invitation/[^"\s]+)"'
 PASSPHRASE = {"new_password1": "correct horse battery", "new_password2": "correct horse battery"}
 
 
@@ -50,6 +50,7 @@ def link_in(client: Client, organization: Organization, name: str) -> str:
     """Return the link that the page after an invitation shows."""
     answer = client.post(ADD, invitation(organization, name, email=f"{name}@example.com"), follow=True)
     assert "no-store" in answer.headers["cache-control"]
+    assert 'data-copies="link">Copy</button>' in answer.content.decode()
     (found,) = re.findall(LINK, answer.content.decode())
     return str(found)
 
@@ -76,6 +77,14 @@ def test_someone_new_chooses_a_password_once_and_is_in(acme: Organization, alice
         "member",
     )
     assert "This link does not work" in Client().get(link, follow=True).content.decode()
+
+
+def test_the_name_of_an_invited_person_is_free_after_their_removal(acme: Organization, alice: Person) -> None:
+    client = client_of(alice.user)
+    for _ in range(2):
+        link_in(client, acme, "erin")
+        client.post(page(Member.objects.get(user__username="erin"), "delete"), {"post": "yes"})
+        assert not User.objects.filter(username="erin").exists()
 
 
 def test_a_link_of_the_release_before_leads_to_the_same_page(acme: Organization, alice: Person) -> None:

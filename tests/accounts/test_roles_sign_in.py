@@ -58,6 +58,11 @@ def test_every_refused_sign_in_shows_the_same_error(db: None) -> None:
     assert all(each == shown[0] for each in shown)
 
 
+def test_a_name_that_no_database_takes_is_asked_for_its_password(db: None) -> None:
+    answer = Client().post("/console/sign-in", {"username": "a@acme.example\0"})
+    assert answer.status_code == 200
+
+
 def test_after_too_many_attempts_the_right_password_opens_nothing_either(db: None) -> None:
     with_password(User.objects.create_superuser("root"))
     for _ in range(attempts.MAX_PER_NAME_AND_IP):

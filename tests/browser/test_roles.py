@@ -39,7 +39,7 @@ def session(browser: Browser, installation: Installation) -> Any:
     page.goto(f"{installation.url}/admin/accounts/member/add/?organization={organization_id}&role=owner")
     page.locator("#id_name").fill("imogen")
     page.get_by_role("button", name="Save", exact=True).click()
-    link = page.locator("#link").inner_text()
+    link = page.locator("#link").input_value()
     context.close()
     return _accepted(browser, link)
 

@@ -185,6 +185,18 @@ def test_two_prices_from_one_moment_on_are_refused_in_words(root: Client, small:
     assert Price.objects.count() == 2
 
 
+def test_a_price_from_the_last_day_of_the_calendar_on_is_refused(root: Client, small: ServedModel) -> None:
+    """Pages of organizations east of Greenwich would have no date for it."""
+    form = {
+        "model": "small",
+        "effective_from_0": "9999-12-31",
+        "effective_from_1": "23:59:00",
+        **dict.fromkeys(_NAMES, "1"),
+    }
+    assert "Choose a year from 1000 to 8999." in text(root.post("/admin/usage/price/add/", form))
+    assert Price.objects.count() == 1
+
+
 def test_a_price_that_changes_nothing_is_refused_as_from_the_catalog(
     root: Client, small: ServedModel
 ) -> None:

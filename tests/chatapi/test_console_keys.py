@@ -1,7 +1,7 @@
 """Keys in the console: made, changed, rotated, disabled and revoked; the key of the playground."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -65,6 +65,35 @@ def test_a_key_is_made_with_its_limits_and_shown_once(alice: Person, small: Serv
     shown = text(client.get(url(alice, f"keys/{row.pk}")))
     assert "this key: 60 requests per minute" in shown
     assert secret not in shown
+
+
+@pytest.mark.parametrize(
+    ("zone", "never"), [("America/New_York", "9999-12-31T23:59"), ("Asia/Tokyo", "0001-01-01T00:00")]
+)
+def test_a_time_at_an_end_of_the_calendar_is_refused_in_words(
+    alice: Person, small: ServedModel, zone: str, never: str
+) -> None:
+    Organization.objects.filter(pk=alice.project.organization_id).update(time_zone=zone)
+    client = as_role(alice, Role.ADMIN)
+    sent = {"project": alice.project.pk, "name": "for ever", "period": "day", "expires_at": never}
+    assert "Choose a year from 1000 to 8999." in text(client.post(url(alice, "keys/new"), sent))
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    rotation = {"public": row.public, "overlap": "0", "until": never}
+    refused = client.post(url(alice, f"keys/{row.pk}/rotate"), rotation)
+    assert "Choose a year from 1000 to 8999." in text(refused)
+
+
+def test_a_key_that_expires_in_an_hour_that_the_clock_shows_twice_is_changed(alice: Person) -> None:
+    Organization.objects.filter(pk=alice.project.organization_id).update(time_zone="Europe/Berlin")
+    for hour, name in enumerate(["first", "second"]):
+        expires_at = datetime(2099, 10, 25, hour, 30, 7, tzinfo=UTC)  # 02:30 in Berlin, twice
+        row, _ = keys.create_key(alice.project, name=name, expires_at=expires_at)
+        path = url(alice, f"keys/{row.pk}/change")
+        client = as_role(alice, Role.ADMIN)
+        assert 'value="2099-10-25T02:30"' in client.get(path).content.decode()
+        client.post(path, {"name": f"{name} one", "expires_at": "2099-10-25T02:30"})
+        row.refresh_from_db()
+        assert (row.name, row.expires_at) == (f"{name} one", expires_at)
 
 
 def test_a_member_makes_keys_without_limits_and_no_admin_key(alice: Person, small: ServedModel) -> None:

@@ -1,5 +1,6 @@
 """The console's Notifications and Webhooks: what is shown, chosen, sent again, and recorded."""
 
+import base64
 import re
 from datetime import timedelta
 from typing import Any
@@ -158,7 +159,7 @@ def test_a_secret_is_shown_once_and_recorded_nowhere(alice: Person) -> None:
     endpoint = WebhookEndpoint.objects.get()
     page = url(alice, f"webhooks/{endpoint.pk}")
     assert not SECRET.search(client.get(page).content.decode())
-    rotated = client.post(f"{page}/rotate").content.decode()
+    rotated = client.post(f"{page}/rotate", {"secret_id": secret_id_in(client, page)}).content.decode()
     assert secret not in rotated
     [second] = set(SECRET.findall(rotated))
     entries = str([(row.action, row.changes) for row in AuditEntry.objects.all()])
@@ -166,6 +167,35 @@ def test_a_secret_is_shown_once_and_recorded_nowhere(alice: Person) -> None:
     assert "encrypted_secret" in entries
     assert secret[6:] not in entries
     assert second[6:] not in entries
+
+
+def secret_id_in(client: Client, page: str) -> str:
+    """Return what the page's form sends of the current secret."""
+    [found] = re.findall(r'name="secret_id" value="(\w+)"', client.get(page).content.decode())
+    return str(found)
+
+
+def test_a_rotation_that_is_sent_twice_does_not_end_the_secret_that_receivers_have(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    created = client.post(url(alice, "webhooks/new"), {"url": "https://example.com/hooks"})
+    [known] = set(SECRET.findall(created.content.decode()))
+    page = url(alice, f"webhooks/{WebhookEndpoint.objects.get().pk}")
+    sent = {"secret_id": secret_id_in(client, page)}
+    [new] = set(SECRET.findall(client.post(f"{page}/rotate", sent).content.decode()))
+    again = client.post(f"{page}/rotate", sent, follow=True)
+    assert "Nothing was changed: the secret was rotated" in text(again)
+    signing = webhooks._secrets(WebhookEndpoint.objects.get(), database_now())
+    assert [base64.b64encode(each).decode() for each in signing] == [new[6:], known[6:]]
+
+
+def test_an_endpoint_that_is_disabled_twice_stays_disabled(alice: Person) -> None:
+    client = as_role(alice, Role.ADMIN)
+    client.post(url(alice, "webhooks/new"), {"url": "https://example.com/hooks"})
+    page = url(alice, f"webhooks/{WebhookEndpoint.objects.get().pk}")
+    [is_enabled] = re.findall(r'name="is_enabled" value="(\w+)">Disable', client.get(page).content.decode())
+    for _ in range(2):
+        client.post(f"{page}/switch", {"is_enabled": is_enabled})
+    assert not WebhookEndpoint.objects.get().is_enabled
 
 
 @pytest.mark.parametrize(
@@ -213,9 +243,9 @@ def test_the_page_of_an_endpoint_has_its_log_and_sends_again(alice: Person) -> N
     assert "failing" in text(client.get(url(alice, "webhooks")))
     Delivery.objects.update(state=Delivery.State.FAILED)
     assert "given up after three days" in text(client.get(page))
-    client.post(f"{page}/switch")
+    client.post(f"{page}/switch", {"is_enabled": "no"})
     assert "It gets no events" in text(client.get(page))
-    client.post(f"{page}/switch")
+    client.post(f"{page}/switch", {"is_enabled": "yes"})
     client.post(f"{page}/deliveries/{delivery.pk}/replay")
     row = Delivery.objects.get()
     assert (row.state, row.attempts) == (Delivery.State.DUE, 0)
@@ -237,7 +267,7 @@ def test_an_endpoint_is_changed_disabled_and_removed(alice: Person) -> None:
     )  # fmt: skip
     assert client.post(page, {"url": "http://example.com"}).status_code == 400
     for is_enabled in (False, True):
-        client.post(f"{page}/switch")
+        client.post(f"{page}/switch", {"is_enabled": "yes" if is_enabled else "no"})
         assert WebhookEndpoint.objects.get().is_enabled is is_enabled
     client.post(f"{page}/remove")
     assert not WebhookEndpoint.objects.exists()

@@ -53,6 +53,16 @@ def test_start_says_where_to_pay(stripe: Stripe, owner: Client, path: str, acme:
     assert f'<a href="{path}">Credit</a>' in start.content.decode()
 
 
+def test_enter_in_the_amount_pays_this_amount_and_no_button_s(
+    stripe: Stripe, owner: Client, path: str
+) -> None:
+    """Enter presses the first button of the field's form, with the name and value of that button."""
+    forms = re.findall(r"<form.*?</form>", owner.get(path).content.decode(), re.DOTALL)
+    [form] = [each for each in forms if 'name="amount"' in each]
+    [button, *_] = re.findall(r"<button[^>]*type=\"submit\"[^>]*>", form)
+    assert "preset" not in button
+
+
 def test_a_founder_pays_in_and_is_served(
     stripe: Stripe, owner: Client, path: str, acme: Organization, alice: Person
 ) -> None:

@@ -166,6 +166,24 @@ def test_a_page_that_there_is_not_is_a_small_page() -> None:
     assert b"<script>" not in response.content
 
 
+@pytest.mark.parametrize(
+    ("path", "home"),
+    [
+        ("/console/sign-out", "/console/"),
+        ("/admin/live/stop-key", "/admin/"),
+        ("/console/1/live/stop-key", "/console/"),
+    ],
+)
+def test_the_address_of_a_form_that_is_opened_is_a_page_that_leads_back(
+    root: Client, path: str, home: str
+) -> None:
+    response = root.get(path)
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert "This address takes a form." in response.content.decode()
+    assert f'href="{home}"' in response.content.decode()
+    assert "content-security-policy" in response.headers
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE", "BREW"])
 @pytest.mark.parametrize(
     "path", ["/", "/docs", "/docs/errors", "/docs/reference", "/docs/sandbox.md", "/openapi.json", "/metrics"]

@@ -22,7 +22,7 @@ from pytest_django import Settings
 
 from accounts.audit.models import AuditEntry
 from chatapi.console import account_urls
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, text
 from tests.cast import Person
 from tests.chatapi.signing_in import PASSWORD, sign_in, who, with_password
 
@@ -135,6 +135,7 @@ def test_a_superuser_removes_a_lost_factor(alice: Person, root: Client) -> None:
     with_app(alice.user)
     row = Authenticator.objects.get()
     path = f"/admin/mfa/authenticator/{row.pk}/"
+    assert "Second factors | chatapi" in text(root.get("/admin/mfa/authenticator/"))
     shown = root.get(f"{path}change/").content.decode()
     assert "alice" in shown
     assert row.data["secret"] not in shown

@@ -171,7 +171,8 @@ def test_secrets_of_webhooks(installation: Installation, owner: FormSession, hom
     path = f"{home[0]}/webhooks"
     first = secret_on(owner.post(f"{path}/new", url="https://canary.example.com/hook"))
     (hook,) = set(re.findall(rf"{path}/(\d+)", owner.get(path)))
-    second = secret_on(owner.post(f"{path}/{hook}/rotate", f"{path}/{hook}"))
+    (known,) = re.findall(r'name="secret_id" value="(\w+)"', owner.get(f"{path}/{hook}"))
+    second = secret_on(owner.post(f"{path}/{hook}/rotate", f"{path}/{hook}", secret_id=known))
     owner.post(f"{path}/{hook}/test", f"{path}/{hook}")
     wait_for(lambda: "retrying" in owner.get(f"{path}/{hook}"), "an attempt")
     secrets = [secret.removeprefix("whsec_") for secret in (first, second)]

@@ -94,6 +94,15 @@ class Command(BaseCommand):
         if not options["json"]:
             kind = f"{'test' if row.is_test else 'live'}{' admin' if row.is_admin else ''} key"
             self.stderr.write(f"This {kind} {row.name!r} of {row.project} is shown only now.{made}")
+        owners: dict[str, Project | Organization] = {
+            "project": row.project,
+            "organization": row.project.organization,
+        }
+        for name, owner in owners.items():
+            if not owner.is_active:
+                self.stderr.write(
+                    f"The {name} is inactive: requests with this key are refused until it is active again."
+                )
 
 
 def _add_limits(parser: CommandParser) -> None:

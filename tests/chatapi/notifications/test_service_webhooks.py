@@ -129,11 +129,14 @@ def test_an_operator_adds_an_endpoint_and_sees_its_secret_once(root: Client) -> 
     assert "nothing sent yet" in text(listed)
     for shown in (listed, root.get(admin_pages.page(row))):
         assert not SECRET.search(shown.content.decode())
-    rotated = root.post(reverse("admin:webhook_rotate", args=[row.pk]))
+    sent = {"secret_id": webhooks.secret_id(row)}
+    rotated = root.post(reverse("admin:webhook_rotate", args=[row.pk]), sent)
     assert "no-store" in rotated["cache-control"]
     [second] = set(SECRET.findall(rotated.content.decode()))
     assert second != secret
     assert "messages have a signature by the old secret, too" in text(rotated)
+    again = root.post(reverse("admin:webhook_rotate", args=[row.pk]), sent, follow=True)
+    assert "Nothing was changed: the secret was rotated" in text(again)
     entries = AuditEntry.objects.filter(object_type="chatapi.webhookendpoint").order_by("pk")
     # The secret is encrypted for the row, which is saved before.
     assert [each.action for each in entries] == ["created", "changed", "changed"]

@@ -164,7 +164,7 @@ def test_a_rotated_secret_signs_for_a_day_beside_the_new_one(
     alice: Person, receiver: Receiver, deliver: Deliver, now: datetime
 ) -> None:
     endpoint, old = endpoint_of(alice, receiver.url)
-    new = webhooks.rotate(endpoint, now)
+    new = webhooks.rotate(endpoint, now, webhooks.secret_id(endpoint))
     write_event(alice, now)
     deliver(now)
     [message] = receiver.messages
