@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -213,9 +214,10 @@ async def _stream(
                 return
             if not services.turns.try_take(len(batch)):
                 await services.turns.wait(run.organization_id, len(batch))
-            is_light = heavy_work.is_light(run.usage, batch)
-            passing = run.usage.add(batch) if is_light else await heavy_work.add(run.usage, batch)
-            run.publish(publisher, passing)
-            del batch, passing  # they must not stay in memory until the next ones come
+            if heavy_work.is_light(run.usage, batch):
+                run.publish(publisher, run.usage.add(batch))
+            else:
+                await heavy_work.add(run.usage, batch, partial(run.publish_counted, publisher))
+            del batch  # it must not stay in memory until the next one comes
             if publisher.is_behind(run):
                 await publisher.caught_up(run)

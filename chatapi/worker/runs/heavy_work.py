@@ -110,18 +110,28 @@ async def estimate_prompt(request: GenerationRequest, request_bytes: int) -> int
     return await in_thread(lambda: request.prompt_tokens_estimate)
 
 
-async def add(usage: RunUsage, batch: Sequence[AnyDelta]) -> list[AnyDelta]:
-    """Add a batch that is not light; return the deltas to publish, large ones cut into parts.
+async def add(
+    usage: RunUsage, batch: Sequence[AnyDelta], publish: Callable[[list[AnyDelta]], object]
+) -> None:
+    """Add a batch that is not light; publish its deltas, large ones cut into parts, even if the caller is
+    cancelled meanwhile: they are counted.
 
     A reader decodes one delta in one step.
     """
-    passing = await in_thread(usage.add, [part for delta in batch for part in delta.cut(MAX_DELTA_CHARS)])
-    if usage.unencoded_chars > MAX_UNENCODED_CHARS:
-        usage.unencoded_chars = 0
-        for counter in usage.counters:
-            if counter.uncounted_chars > LIGHT_CHARS:
-                await in_thread(counter.encode_pieces)
-    return passing
+    passing: list[AnyDelta] = []
+    try:
+        await in_thread(
+            lambda: passing.extend(
+                usage.add([part for delta in batch for part in delta.cut(MAX_DELTA_CHARS)])
+            )
+        )
+        if usage.unencoded_chars > MAX_UNENCODED_CHARS:
+            usage.unencoded_chars = 0
+            for counter in usage.counters:
+                if counter.uncounted_chars > LIGHT_CHARS:
+                    await in_thread(counter.encode_pieces)
+    finally:
+        publish(passing)
 
 
 async def count_all(usage: RunUsage) -> None:

@@ -132,6 +132,13 @@ class Run:
                 loop = asyncio.get_running_loop()
                 self._release = loop.call_later(MAX_HELD_S, self._publish_slow, publisher)
 
+    def publish_counted(self, publisher: Publisher, batch: list[AnyDelta]) -> None:
+        """Publish a batch that was counted meanwhile, or take it back if the stream was lost meanwhile."""
+        if self.has_lost_stream:
+            self.usage.take_back(batch)
+        else:
+            self.publish(publisher, batch)
+
     def publish_held(self, publisher: Publisher) -> None:
         """Hand what is held to the publisher."""
         if self._release is not None:

@@ -16,7 +16,7 @@ import pytest
 
 from chatapi import identity
 from chatapi.wire import requests, tokens
-from chatapi.wire.deltas import Reasoning, Text, TokenLogprob, ToolCall
+from chatapi.wire.deltas import AnyDelta, Reasoning, Text, TokenLogprob, ToolCall
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.worker import generate
@@ -70,7 +70,7 @@ async def play(body: dict[str, Any], model: str = "sandbox", most: int = 50) -> 
         target = Target("sandbox", upstream_model=model)
         try:
             async for batch in SandboxEngine().stream(Call("id", request, target, most, run.request_bytes)):
-                await heavy_work.add(run.usage, batch)
+                await heavy_work.add(run.usage, batch, len)
         except EngineError:
             pass
         else:
@@ -137,7 +137,7 @@ async def test_a_large_delta_is_counted_aside() -> None:
     usage, expected = RunUsage(), tokens.count("word " * 600_000)
     async with watched() as turns_s:
         for _ in range(3):
-            await heavy_work.add(usage, [Text("word " * 200_000)])
+            await heavy_work.add(usage, [Text("word " * 200_000)], len)
         await heavy_work.count_all(usage)
         assert usage.completion_tokens == expected
     assert max(turns_s) < MOST_LOOP_S
@@ -145,9 +145,10 @@ async def test_a_large_delta_is_counted_aside() -> None:
 
 async def test_a_large_delta_is_passed_on_in_parts() -> None:
     long = "word " * 10_000
-    call, *others = await heavy_work.add(
-        RunUsage(), [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")]
-    )
+    passed: list[AnyDelta] = []
+    batch: list[AnyDelta] = [ToolCall(1, long, "id", "name", 2), Reasoning(long, 3), Text(long), Text("end")]
+    await heavy_work.add(RunUsage(), batch, passed.extend)
+    call, *others = passed
     assert call == ToolCall(1, long[: heavy_work.MAX_DELTA_CHARS], "id", "name", 2)
     calls = [call, *(delta for delta in others if isinstance(delta, ToolCall))]
     assert "".join(part.arguments for part in calls) == long
@@ -155,7 +156,8 @@ async def test_a_large_delta_is_passed_on_in_parts() -> None:
     assert "".join(delta.text for delta in others if isinstance(delta, Reasoning)) == long
     assert "".join(delta.text for delta in others if isinstance(delta, Text)) == long + "end"
     logprobs = [TokenLogprob("word", -1)]
-    assert await heavy_work.add(RunUsage(), [Text(long, 0, logprobs)]) == [Text(long, 0, logprobs)]
+    await heavy_work.add(RunUsage(), [Text(long, 0, logprobs)], passed.extend)
+    assert passed[-1:] == [Text(long, 0, logprobs)]
 
 
 async def test_one_thread_does_one_piece_after_the_other() -> None:

@@ -3,6 +3,7 @@ Redis that can be away.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from chatapi.delta_stream import ByServer, DeltaStream
+from chatapi.delta_stream import ByServer, Cancellation, DeltaStream
 from chatapi.fair_turns import FairTurns
-from chatapi.wire import deltas, requests
+from chatapi.wire import deltas, requests, tokens
 from chatapi.wire.deltas import Annotations, AnyDelta, Failed, Finished, Started, Text, Usage
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import generate
@@ -23,6 +24,7 @@ from chatapi.worker.routing.router import Router
 from chatapi.worker.runs import publisher as publisher_module
 from chatapi.worker.runs.publisher import Publisher
 from chatapi.worker.runs.run import Run
+from chatapi.worker.runs.run_usage import RunUsage
 from chatapi.worker.worker_services import WorkerServices
 from tests.cast import Person, admit
 from tests.chatapi.worker.test_publisher import Writes
@@ -180,6 +182,33 @@ async def test_an_upstream_whose_stream_is_lost_is_not_read_any_more(
     engine = Engine([Started(), Text(" the")], the_stream_is_lost, *[[Text(" of")]] * 100)
     row = await settled(commits, publisher, run, engine)
     assert (row.completion_tokens, engine.said) == (1, 2)
+
+
+@pytest.mark.parametrize("counts", [(RunUsage, "add"), (tokens.Counter, "encode_pieces")])
+async def test_what_is_charged_of_a_run_that_is_stopped_while_it_counts_is_published(
+    commits: Commits,
+    publisher: Publisher,
+    writes: Writes,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    counts: tuple[type, str],
+) -> None:
+    """A long batch is counted in a thread, meanwhile anything can happen on the event loop."""
+    loop, count = asyncio.get_running_loop(), getattr(*counts)
+
+    def count_slowly(*arguments: Any) -> Any:
+        is_stopped = threading.Event()
+        loop.call_soon_threadsafe(run.cancel, Cancellation.ASKED)
+        loop.call_soon_threadsafe(is_stopped.set)
+        is_stopped.wait()
+        return count(*arguments)
+
+    monkeypatch.setattr(*counts, count_slowly)
+    row = await settled(commits, publisher, run, Engine([Started(), Text(" the" * 10_000), *END]))
+    text = "".join(delta.text for delta in published(writes) if isinstance(delta, Text))
+    assert row.outcome == Outcome.CLIENT_CANCELLED
+    assert row.completion_tokens <= tokens.count(text)
+    assert isinstance(published(writes)[0], Started)
 
 
 async def test_a_commit_whose_answer_was_lost_is_published_like_any_other(
