@@ -46,6 +46,9 @@ CANCELLED_AT_ONCE = 64
 # How long the responses to be stored are left to the process that has asked for them.
 STORING_MS = 2_000
 
+# How long a listener hears nothing before it asks whether the server is there, and waits for the answer.
+SILENT_S = 3.0
+
 
 class RedisStream:
     """A `DeltaStream`, whose methods are described there."""
@@ -290,10 +293,17 @@ class RedisStream:
     async def cancellations(self, worker: str = "") -> AsyncIterator[tuple[UUID, Cancellation]]:
         # The connection shows that this worker lives, because the kernel closes it when the process dies.
         with redis_errors():
-            async with self._redis.pubsub(ignore_subscribe_messages=True) as channel:
+            async with self._redis.pubsub() as channel:
                 await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
-                async for message in channel.listen():
-                    yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
+                is_asked = False
+                while (message := await channel.get_message(timeout=SILENT_S)) is not None or not is_asked:
+                    # A machine without power closes no connection: without a question this waited for ever.
+                    is_asked = message is None
+                    if message is None:
+                        await channel.ping()
+                    elif message["type"] == "message":
+                        yield UUID(bytes=message["data"][:16]), Cancellation(message["data"][16:])
+        raise StreamUnavailable("the server of the cancellations does not answer")
 
     async def connected_workers(self) -> set[str]:
         prefix = f"{self._prefix}worker:"

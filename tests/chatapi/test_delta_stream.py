@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import msgspec
@@ -29,11 +30,13 @@ from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisPresence, RedisStream
+from chatapi.redis_stream import stream as stream_module
 from chatapi.web import inbox as module
 from chatapi.web.follower import Follower, LogFollower
 from chatapi.web.inbox import PART_FRAMES, Inbox, InboxFollower
 from chatapi.wire import deltas
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Text, Usage
+from tests.chaos_proxy import Blackhole, ChaosProxy
 from tests.chatapi.worker.processes import Valkey
 
 TTL_MS = 5_000
@@ -578,6 +581,26 @@ async def test_a_cancellation_is_heard_and_remembered(stream: DeltaStream, why: 
     assert await asyncio.wait_for(heard, 5) == (generation_id, why)
     assert await stream.cancelled_among([generation_id, other]) == {generation_id: why}
     assert await stream.jobs([generation_id]) == [(None, why)]
+
+
+async def test_a_worker_connects_again_after_its_connection_was_lost_without_a_sign(
+    shared_valkey: Valkey, stream: RedisStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So ends a connection to a machine without power: web processes would take the worker for dead."""
+    monkeypatch.setattr(stream_module, "SILENT_S", 0.2)
+    with ChaosProxy(Path(shared_valkey.socket)) as proxy:
+        redis = connect(proxy.redis_url)
+        listener = RedisStream(redis, stream.key("behind", ""), url=proxy.redis_url, ttl_ms=TTL_MS)
+        listening = asyncio.ensure_future(anext(listener.cancellations("listener")))
+        async with asyncio.timeout(5):
+            while not await listener.connected_workers():
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert not listening.done()  # nothing comes, but the server answers
+        proxy.fault = Blackhole()
+        with pytest.raises(StreamUnavailable):
+            await asyncio.wait_for(listening, 5)
+        await redis.aclose()
 
 
 async def test_everything_goes_on_when_valkey_comes_back_empty(
