@@ -166,16 +166,13 @@ class WorkerServices:
                             run.stop(End(Ending.FAILED, KEY_REVOKED))
                 await self._cancel_for_dead_web(list(self.running.values()))
             except (StreamUnavailable, UsageError) as error:
+                # A web process that was missing may have been back meanwhile: the count begins again.
+                self._absences.forget()
                 log.warning("sweep: %r", error)
 
     async def _cancel_for_dead_web(self, runs: list[Run]) -> None:
         inboxes = {run.inbox for run in runs if run.inbox}
-        try:
-            found = await self.streams.signs_of_life(sorted(inboxes))
-        except StreamUnavailable:
-            # A process that was missing may have been back meanwhile: the count begins again.
-            self._absences.forget()
-            raise
+        found = await self.streams.signs_of_life(sorted(inboxes))
         dead = self._absences.dead(inboxes, found)
         for run in runs:
             if run.inbox in dead:
