@@ -8,13 +8,13 @@ from pytest_django.fixtures import Settings
 
 from usage.database.time_limit import time_limit
 
+pytestmark = pytest.mark.skipif(
+    connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects"
+)
 NUMBERS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers)"
 ENDLESS = f"{NUMBERS} SELECT COUNT(*) FROM numbers"
 
 
-@pytest.mark.skipif(
-    connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects"
-)
 def test_an_endless_statement_is_ended(db: None, settings: Settings) -> None:
     settings.DATABASE_TIMEOUT_MS = 100
     began = time.monotonic()
@@ -37,9 +37,6 @@ def test_later_statements_have_no_limit(db: None, settings: Settings) -> None:
         assert cursor.fetchone() == (1_000_000,)
 
 
-@pytest.mark.skipif(
-    connection.vendor != "sqlite", reason="PostgreSQL has its own limit, set when it connects"
-)
 def test_a_limit_within_a_limit_ends_with_the_outer_one(db: None, settings: Settings) -> None:
     settings.DATABASE_TIMEOUT_MS = 100
     with connection.cursor() as cursor, time_limit():

@@ -165,6 +165,7 @@ def test_a_rotated_secret_signs_for_a_day_beside_the_new_one(
 ) -> None:
     endpoint, old = endpoint_of(alice, receiver.url)
     new = webhooks.rotate(endpoint, now, webhooks.secret_id(endpoint))
+    assert new is not None
     write_event(alice, now)
     deliver(now)
     [message] = receiver.messages
