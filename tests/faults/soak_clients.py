@@ -43,6 +43,8 @@ EMBEDDING_WEIGHTS = [6, 3, 1]
 POOR_PART = 0.1
 CANARY = "guest-canary"
 """A word of every prompt that occurs nowhere else."""
+# Made once: kombu's in-memory transport, of which it takes its template, is one for all threads.
+QUEUE = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
 CLOSING_PART = 0.25
 """Of the clients send `Connection: close`; the others keep their connections."""
 TRIES = 8
@@ -199,11 +201,10 @@ class Guest:
             self._deliver_again(heard.generation_id)
 
     def _deliver_again(self, generation_id: str) -> None:
-        queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
         path = str(embedded_valkey.socket_path(self._installation.folder))
         with suppress(RedisError), Redis(unix_socket_path=path, socket_timeout=1) as redis:
-            message = queue.message(generation_id[-32:], 1)
-            redis.lpush(queue.key, message, message)
+            message = QUEUE.message(generation_id[-32:], 1)
+            redis.lpush(QUEUE.key, message, message)
 
     # ---- how they ask and listen
 

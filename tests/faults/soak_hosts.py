@@ -28,12 +28,10 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
-from chatapi.celery import GENERATE_TASK, app
-from chatapi.task_queue import TaskQueue
 from tests import canaries
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.hosts import BROKER, INSIDE, STREAMS, VALKEYS, Fleet, command_inside, why_not
-from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, Guest
+from tests.faults.soak_clients import CANARY, EMBEDDING_MODELS, MODELS, QUEUE, Guest
 from tests.faults.soak_connections import BalancedClient, Connections
 from tests.faults.soak_growth import Curves, Growth, grown, print_curves
 from tests.faults.soak_report import print_report
@@ -59,10 +57,9 @@ class Visitor(Guest):
         self._client = BalancedClient(lambda: fleet.url, self._client)
 
     def _deliver_again(self, generation_id: str) -> None:
-        queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
-        message = queue.message(generation_id[-32:], 1)
+        message = QUEUE.message(generation_id[-32:], 1)
         with suppress(RedisError), Redis.from_url(BROKER, socket_timeout=1) as redis:
-            redis.lpush(queue.key, message, message)
+            redis.lpush(QUEUE.key, message, message)
 
 
 class HostFaults:
