@@ -29,6 +29,7 @@ class Exchange:
     ended_at: float = 0.0
     status: int = 0
     content_type: bytes = b""
+    retry_after_s: float = 0.0
     parts: list[tuple[float, bytes]] = field(default_factory=list)
     failure: str = ""
 
@@ -68,8 +69,12 @@ class Connection(asyncio.Protocol):
 
     # httptools calls the next four.
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.exchange is not None and name.lower() == b"content-type":
+        if self.exchange is None:
+            return
+        if name.lower() == b"content-type":
             self.exchange.content_type = value
+        elif name.lower() == b"retry-after-ms":
+            self.exchange.retry_after_s = int(value) / 1_000
 
     def on_headers_complete(self) -> None:
         if self.exchange is not None:

@@ -7,7 +7,8 @@
                                           the same with the default bound on open generations
 
 The small organization's callers send one stream of 2 s after the other. The flood's streams are all accepted,
-so that they wait and run, unless `--most-open` bounds them. A round is a measurement alone and one beside the
+so that they wait and run, unless `--most-open` bounds them; with `--impatient`, its refused callers come back
+after a second, whatever Retry-After says. A round is a measurement alone and one beside the
 flood; the table has the medians of all rounds, and their ranges.
 """
 
@@ -79,6 +80,7 @@ def main() -> None:
         )
         command = [sys.executable, "-m", "bench.flood", large.base_url, "--key", large.key]
         command += ["--model", asked.model, "--streams", str(asked.streams)]
+        command += ["--impatient"] if asked.impatient else []
         rounds: list[Round] = []
         for number in range(asked.rounds):
             time.sleep(REST_SECONDS if number else 0)
@@ -108,6 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--small-streams", type=int, default=5)
     parser.add_argument("--slots", type=int, default=200, help="of the worker")
     parser.add_argument("--most-open", type=int, help="CHATAPI_MAX_OPEN_GENERATIONS; by default no bound")
+    parser.add_argument("--impatient", action="store_true", help="the flood does not obey Retry-After")
     parser.add_argument("--model", default=SMALL_MODEL, help="of the flood; see bench/behaviour.py")
     parser.add_argument("--requests", type=int, default=100, help="of the small organization, each time")
     parser.add_argument(

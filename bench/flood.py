@@ -1,5 +1,5 @@
 """Keeps a number of streams of one key under way until it is ended, for `bench.fairness`. A caller that is
-refused waits for a second, as SDKs do.
+refused waits as long as the answer says, as SDKs do, or with `--impatient` for a second.
 
     python -m bench.flood URL --key ck_live_... --model tok20-d100-f1 --streams 400
 """
@@ -15,7 +15,7 @@ WAIT_S = 1.0
 TIMEOUT_S = 120.0
 
 
-async def flood(client: Client, streams: int) -> None:
+async def flood(client: Client, streams: int, *, is_impatient: bool) -> None:
     """Send for ever; what comes back is not kept."""
 
     async def caller() -> None:
@@ -23,7 +23,7 @@ async def flood(client: Client, streams: int) -> None:
             exchange = await client.request()
             client.exchanges.clear()
             if exchange.status != 200:
-                await asyncio.sleep(WAIT_S)
+                await asyncio.sleep(WAIT_S if is_impatient else exchange.retry_after_s or WAIT_S)
 
     await asyncio.gather(*(caller() for _ in range(streams)))
 
@@ -35,9 +35,10 @@ def main() -> None:
     parser.add_argument("--key", required=True)
     parser.add_argument("--model", required=True, help="see bench/behaviour.py")
     parser.add_argument("--streams", type=int, required=True)
+    parser.add_argument("--impatient", action="store_true", help="come back after a second in any case")
     asked = parser.parse_args()
     client = Client(asked.base_url, asked.key, asked.model, is_stream=True, timeout_seconds=TIMEOUT_S)
-    uvloop.run(flood(client, asked.streams))
+    uvloop.run(flood(client, asked.streams, is_impatient=asked.impatient))
 
 
 if __name__ == "__main__":

@@ -68,10 +68,9 @@ def too_many_tickets(most_bytes: int, retry_after_ms: int) -> APIError:
     return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
-def too_many_open_generations(most: int) -> APIError:
+def too_many_open_generations(most: int, retry_after_ms: int) -> APIError:
     message = f"Your organization may have at most {most} requests waiting and running at the same time."
-    # Nobody knows when one will end; soon is when a fast one might.
-    return APIError(_rate_limited(f"{message} Try again when some have ended.", RETRY_SOON_MS))
+    return APIError(_rate_limited(f"{message} Try again in {duration(retry_after_ms)}.", retry_after_ms))
 
 
 def queue_too_old(retry_after_ms: int) -> APIError:

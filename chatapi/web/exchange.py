@@ -142,6 +142,11 @@ class Exchange:
             self.response_headers.append((b"allow", method.encode()))
             raise errors.method_not_allowed(self.method, method)
 
+    @property
+    def creates_generation(self) -> bool:
+        """Whether the request is to be admitted: not one for a ticket or a count of tokens."""
+        return bool(self.kind.protocol) and not self.kind.is_ticket and not self.protocol.counts_tokens
+
     def choose_dialect(self, callers_default: str) -> Dialect:
         """Choose by the header, else the URL's prefix, else the caller's default, else the server's."""
         name = dialects.choose(
@@ -265,7 +270,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
 
 def _arriving(exchange: Exchange, caller: Caller, services: Services) -> AbstractContextManager[None]:
     """Count a request that waits for its turn, if it wants to create a generation."""
-    if not exchange.kind.protocol or exchange.kind.is_ticket or exchange.protocol.counts_tokens:
+    if not exchange.creates_generation:
         return nullcontext()
     may_repeat = exchange.header(b"idempotency-key") is not None
     return services.open_generations.arriving(caller.organization_id, may_repeat=may_repeat)

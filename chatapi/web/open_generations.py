@@ -7,6 +7,7 @@ and asks the books only for an organization that may be near the bound.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Final
 
 from chatapi import errors
@@ -14,6 +15,11 @@ from chatapi.concurrency import CachedValue
 
 # How old a count may be that decides: generations that have ended since still count.
 MAX_COUNT_AGE_S: Final = 0.05
+# Refused callers of one organization are to come back one after the other, so that a flood that is refused
+# leaves the process to others. Nobody knows when a generation will end: a fast one may soon.
+COME_BACK_INTERVAL_S: Final = 0.005
+MIN_RETRY_AFTER_S: Final = 1.0
+MAX_RETRY_AFTER_S: Final = 30.0
 
 
 class OpenGenerations:
@@ -28,6 +34,8 @@ class OpenGenerations:
         # By organization, since the last count.
         self._admitted: Counter[int] = Counter()
         self._arriving: Counter[int] = Counter()
+        self._last_comes_back_at: dict[int, float] = {}
+        """By organization: when the last of the refused callers is to come back."""
 
     @contextmanager
     def arriving(self, organization_id: int, *, may_repeat: bool = False) -> Iterator[None]:
@@ -38,7 +46,7 @@ class OpenGenerations:
         up to twice that number.
         """
         if self._arriving[organization_id] >= self._most * (2 if may_repeat else 1):
-            raise errors.too_many_open_generations(self._most)
+            raise self._refusal(organization_id)
         self._arriving[organization_id] += 1
         try:
             yield
@@ -46,15 +54,19 @@ class OpenGenerations:
             self._arriving[organization_id] -= 1
 
     async def add(self, organization_id: int) -> None:
-        """Count one more generation; raise a 429 if the organization has as many as it may.
+        """Count one more generation; raise what `check` raises."""
+        await self.check(organization_id)
+        self._admitted[organization_id] += 1
+
+    async def check(self, organization_id: int) -> None:
+        """Raise a 429 if the organization has as many generations as it may.
 
         Other processes' admissions of the last moment are not known here, so the bound is approximate.
         """
         if self._estimate(organization_id) >= self._most // 2:
             await self._counts.get(MAX_COUNT_AGE_S)
             if self._estimate(organization_id) >= self._most:
-                raise errors.too_many_open_generations(self._most)
-        self._admitted[organization_id] += 1
+                raise self._refusal(organization_id)
 
     def _estimate(self, organization_id: int) -> int:
         return self._open.get(organization_id, 0) + self._admitted[organization_id]
@@ -63,3 +75,11 @@ class OpenGenerations:
         self._admitted = Counter()
         self._open = await self._count()
         return self._open
+
+    def _refusal(self, organization_id: int) -> errors.APIError:
+        now = monotonic()
+        last_at = max(self._last_comes_back_at.get(organization_id, now), now)
+        comes_back_at = min(last_at + COME_BACK_INTERVAL_S, now + MAX_RETRY_AFTER_S)
+        self._last_comes_back_at[organization_id] = comes_back_at
+        retry_after_s = max(comes_back_at - now, MIN_RETRY_AFTER_S)
+        return errors.too_many_open_generations(self._most, round(retry_after_s * 1_000))

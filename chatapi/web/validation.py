@@ -163,10 +163,12 @@ async def _check_limits(exchange: Exchange, services: Services, caller: Caller, 
     is read. Raises `RateLimited` or another 429.
     """
     try:
+        if exchange.creates_generation:
+            await services.open_generations.check(caller.organization_id)
         services.rates.check(caller)
         if is_large:
             await services.rates.look(caller)
-    except RateLimited:
+    except (RateLimited, errors.APIError):
         # A request that was sent before needs no room in the limits.
         header = exchange.header(b"idempotency-key")
         digest = idempotency_header.digest_of(header) if header else None

@@ -3,6 +3,7 @@
 import json
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,24 @@ async def test_an_ended_generation_makes_room(monkeypatch: pytest.MonkeyPatch) -
     await ours.add(ALICE)
 
 
+async def test_many_refused_callers_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_generations, "monotonic", lambda: 1_000.0)
+    books = Books()
+    books.open = {ALICE: 1, BOB: 1}
+    ours = OpenGenerations(books.count, most=1)
+
+    async def retry_after_ms(organization: int) -> int | None:
+        with pytest.raises(APIError) as refused:
+            await ours.check(organization)
+        return refused.value.failure.retry_after_ms
+
+    times = [await retry_after_ms(ALICE) for _ in range(7_000)]
+    assert times[:200] == [1_000] * 200, "a few may come back together"
+    assert times[200:210] == [1_005 + 5 * late for late in range(10)]
+    assert times[5_999:] == [30_000] * 1_001, "nobody has to wait longer"
+    assert await retry_after_ms(BOB) == 1_000, "who waits is of the same organization"
+
+
 async def test_as_many_may_wait_for_the_process_as_may_be_open() -> None:
     ours = OpenGenerations(Books().count, most=2)
     with ours.arriving(ALICE), ours.arriving(BOB):
@@ -92,10 +111,14 @@ def test_the_refusal_has_a_time_to_come_back_and_others_are_served(installation:
         keys.append(json.loads(made.stdout)["key"])
     with installation.another_web(CHATAPI_MAX_OPEN_GENERATIONS="1") as web, ExitStack() as stack:
         ours, other = [Client(web.url, key) for key in keys]
-        running = stack.enter_context(ours.asking("sandbox", messages=LONG, stream=True))
+        request: dict[str, Any] = {"messages": LONG, "stream": True, "idempotency_key": "once"}
+        running = stack.enter_context(ours.asking("sandbox", **request))
         assert next(running.texts())
         wait_for(lambda: ours.complete("sandbox").status == 429, "the refusal")
         refused = ours.complete("sandbox")
         assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
         assert refused.headers["retry-after"] == "1"
+        assert ours.send("POST", "/v1/chat/completions", b"no JSON").status == 429, "it is not read before"
+        repeated = stack.enter_context(ours.asking("sandbox", **request))
+        assert next(repeated.texts()), "it needs no room"
         assert other.complete("sandbox").status == 200
