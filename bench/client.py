@@ -44,9 +44,8 @@ class Connection(asyncio.Protocol):
         self.stray_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's transports do not inherit from asyncio's
+        # Uvloop's transports do not inherit from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
 
     def send(self, payload: bytes, exchange: Exchange) -> "asyncio.Future[None]":
         """Sends a request; the future ends with its answer, or with the connection."""

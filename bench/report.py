@@ -105,9 +105,8 @@ class Results:
 
     def pairs(self, target: str, reference: str, figure: Figure) -> list[tuple[float, float]]:
         """Return both sides' figures of the rounds in which both have one."""
-        runs = zip(
-            self.runs.get(target, []), self.runs.get(reference, []), strict=False
-        )  # a comparison may lack the reference
+        # A comparison may lack the reference.
+        runs = zip(self.runs.get(target, []), self.runs.get(reference, []), strict=False)
         figures = ((figure(ours), figure(theirs)) for ours, theirs in runs)
         return [(ours, theirs) for ours, theirs in figures if ours is not None and theirs is not None]
 

@@ -137,9 +137,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.playback: Playback | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's transports do not inherit from asyncio's
+        # Uvloop's transports do not inherit from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, _error: Exception | None) -> None:
         if self.playback is not None:

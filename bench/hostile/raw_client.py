@@ -62,9 +62,8 @@ class Connection(asyncio.Protocol):
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's transports do not inherit from asyncio's
+        # Uvloop's transports do not inherit from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.tally.received_bytes += len(data)

@@ -16,9 +16,8 @@ class Sink(asyncio.Protocol):
     """One connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's transports do not inherit from asyncio's
+        # Uvloop's transports do not inherit from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, _data: bytes) -> None:
         self.transport.write(ANSWER)

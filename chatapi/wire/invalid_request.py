@@ -129,9 +129,8 @@ def _unexpected(what: str, param: str) -> InvalidRequest:
 
 
 def _in_words(types: re.Match[str]) -> str:
-    names = [name for name in types[1].split(" | ") if name != "null"] or [
-        "null"
-    ]  # null is the same as absent: nothing to offer
+    # Null is the same as absent: nothing to offer.
+    names = [name for name in types[1].split(" | ") if name != "null"] or ["null"]
     return " or ".join(_WORDS.get(name, name) for name in names)
 
 

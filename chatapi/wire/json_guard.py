@@ -106,12 +106,10 @@ def _outside_strings(body: bytes, dropped: bytes) -> bytes:
     """Return the body without strings and without the characters `dropped` (all but a few, so little is left
     to cut into pieces).
     """
-    plain = (
-        body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
-    )  # every quote left begins or ends a string
-    marks = plain.translate(None, dropped).replace(
-        b'""', b""
-    )  # two neighbouring quotes change nothing for what comes after them
+    # Every quote left begins or ends a string.
+    plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
+    # Two neighbouring quotes change nothing for what comes after them.
+    marks = plain.translate(None, dropped).replace(b'""', b"")
     return b"".join(marks.split(b'"')[::2])
 
 
@@ -213,7 +211,6 @@ def _repeated_name(body: bytes) -> str:
         if not repeated and len(dict(members)) < len(members):
             repeated.append(Counter(name for name, _ in members).most_common(1)[0][0])
 
-    json.loads(
-        body, object_pairs_hook=note, parse_float=len, parse_int=len
-    )  # no number is of interest, and some take long to read
+    # No number is of interest, and some take long to read.
+    json.loads(body, object_pairs_hook=note, parse_float=len, parse_int=len)
     return repeated[0][:MAX_NAME_CHARS]

@@ -69,9 +69,8 @@ def test_credit_is_granted_by_keyboard_alone(page: Page, installation: Installat
 def test_organizations_names_are_offered_while_one_types(page: Page, installation: Installation) -> None:
     page.goto(f"{installation.url}/admin/credit/grant")
     page.get_by_label("Organization").press_sequentially("tes")
-    expect(page.locator("datalist option")).to_have_text(
-        ["Tests"]
-    )  # also while it still has those of fewer letters
+    # Also while it still has those of fewer letters.
+    expect(page.locator("datalist option")).to_have_text(["Tests"])
     page.goto(f"{installation.url}/admin/accounts/apikey/")
     page.get_by_text("Filters").first.click()
     page.locator("input[name=project__organization__name__exact]").fill("Tests")

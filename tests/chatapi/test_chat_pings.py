@@ -85,9 +85,8 @@ def accepted(client: Client, model: str) -> dict[str, str]:
 
 
 def test_a_follower_gets_the_head_before_the_first_token(installation: Installation) -> None:
-    client = Client(
-        installation.url, installation.keys["live"]
-    )  # at the usual web process, which pings only after 15 s
+    # At the usual web process, which pings only after 15 s.
+    client = Client(installation.url, installation.keys["live"])
     address = accepted(client, "slow-to-begin")["stream_url"]
     began = time.monotonic()
     with client.exchange("GET", address, None, {}) as exchange:

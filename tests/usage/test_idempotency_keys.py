@@ -202,9 +202,8 @@ def test_of_many_at_once_through_two_doors_one_is_admitted(
 def test_every_read_of_keys_uses_an_index(ask: Ask) -> None:
     admit(*(ask(idempotency=Idempotency(f"{number:064}", "a" * 64)) for number in range(500)))
     with connection.cursor() as cursor:
-        cursor.execute(
-            "ANALYZE usage_idempotencykey"
-        )  # of what it believes to be one row PostgreSQL takes any index
+        # Of what it believes to be one row PostgreSQL takes any index.
+        cursor.execute("ANALYZE usage_idempotencykey")
     with CaptureQueriesContext(connection) as queries:
         ended(ask(idempotency=SENT), Outcome.FAILED)
         admit(

@@ -138,9 +138,8 @@ def test_opentokens_example_is_ours_with_its_usage_chunk() -> None:
 def test_llamas_examples_are_parts_of_ours(case: str) -> None:
     theirs, whole = LLAMA[case].split("\n\n"), ours("llama", case).split("\n\n")
     if case == "seed-003-text-completion":
-        assert '"finish_reason":"stop"' in whole.pop(
-            -3
-        )  # the document's stream has no last chunk, clients want one
+        # The document's stream has no last chunk, clients want one.
+        assert '"finish_reason":"stop"' in whole.pop(-3)
     assert len(theirs) == len(whole)
     for document, frame in zip(theirs, whole, strict=True):
         if document.startswith("data: {"):

@@ -33,9 +33,8 @@ class FailsAtItsEnd(EventStreamConsumer):
             raise ValueError("cleanup")
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # Django leaves the body's buffer to the collector
+# Django leaves the body's buffer to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "application", [FailsAtItsEnd.as_asgi(), django_application], ids=["hot route", "Django"]
 )

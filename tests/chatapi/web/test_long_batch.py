@@ -39,9 +39,8 @@ async def test_a_long_batch_is_sent_in_pieces() -> None:
     client = Client()
     await streaming(client)
     assert b"".join(pieces(client)) == encoder().encode(LONG)
-    assert (
-        max(piece.count(b"\n\n") for piece in pieces(client)) <= PIECE_DELTAS + 1
-    )  # the last delta brings the stream's end with it
+    # The last delta brings the stream's end with it.
+    assert max(piece.count(b"\n\n") for piece in pieces(client)) <= PIECE_DELTAS + 1
 
 
 async def test_a_batch_is_not_kept_while_its_client_does_not_read() -> None:

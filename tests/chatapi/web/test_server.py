@@ -435,9 +435,8 @@ def vanish(client: socket.socket) -> None:
     """Makes the kernel drop all that arrives for `client` before TCP sees it: no acknowledgement, no FIN, no
     reset.
     """
-    drop_all = ctypes.create_string_buffer(
-        struct.pack("HBBI", 0x06, 0, 0, 0)
-    )  # BPF: return 0 bytes of the packet
+    # BPF: return 0 bytes of the packet.
+    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
     program = struct.pack("HL", 1, ctypes.addressof(drop_all))
     try:
         client.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
