@@ -59,10 +59,8 @@ class LowCreditForm(forms.Form):
 @page(PERMISSION)
 def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     """Show a page of the events that the URL asks for; store of which kinds the person wants mail."""
-    is_member = console.organization.pk in access.roles_of(console.person)
-    wanted = preferences(console.person, console.organization) if is_member else {}
-    mail = MailForm(request.POST or None, initial={"kinds": [kind for kind in wanted if wanted[kind]]})
-    if request.method == "POST" and is_member and mail.is_valid():
+    mail = _mail_form(console, request.POST or None)
+    if request.method == "POST" and mail is not None and mail.is_valid():
         prefer(
             console.person,
             console.organization,
@@ -70,6 +68,12 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
         )
         messages.success(request, "Your choice is saved.")
         return redirect(console.url("notifications"))
+    return _show(request, console, mail, _low_credit_form(console))
+
+
+def _show(
+    request: HttpRequest, console: Console, mail: MailForm | None, low_credit: LowCreditForm | None
+) -> HttpResponse:
     form = EventFilterForm(request.GET)
     context: dict[str, Any] = {"title": "Notifications", "clear_url": console.url("notifications")}
     if not form.is_valid():
@@ -78,13 +82,14 @@ def list_page(request: HttpRequest, console: Console) -> HttpResponse:
     context |= _events(console, form) | {
         "filter": form,
         "meanings": [(kind.label, kind.value, texts.MEANINGS[kind]) for kind in TENANTS_KINDS],
-        "mail": mail if is_member else None,
+        "mail": mail,
         "sends_mail": settings.SENDS_EMAIL,
         "has_address": gets_mail(console.person),
         "webhooks_url": console.url("webhooks") if console.may("chatapi.view_webhookendpoint") else "",
-        "low_credit": _low_credit_form(console) if console.may(SET_LOW_CREDIT) else None,
+        "low_credit": low_credit if console.may(SET_LOW_CREDIT) else None,
     }
-    return render(request, console, "notifications.html", context, 400 if mail.errors else 200)
+    is_wrong = any(sent is not None and sent.errors for sent in (mail, low_credit))
+    return render(request, console, "notifications.html", context, 400 if is_wrong else 200)
 
 
 def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
@@ -142,6 +147,14 @@ _STATES: dict[str, tuple[str, str]] = {
 }
 
 
+def _mail_form(console: Console, data: Any = None) -> MailForm | None:
+    """Return the form if the person is a member: only members get mail."""
+    if console.organization.pk not in access.roles_of(console.person):
+        return None
+    wanted = preferences(console.person, console.organization)
+    return MailForm(data, initial={"kinds": [kind for kind in wanted if wanted[kind]]})
+
+
 def _low_credit_form(console: Console, data: Any = None) -> LowCreditForm | None:
     """Return the form if the organization has credit."""
     row = Credit.objects.filter(organization=console.organization).first()
@@ -161,5 +174,5 @@ def set_low_credit(request: HttpRequest, console: Console) -> HttpResponse:
         credit.set_low(console.organization, form.cleaned_data["low_credit"])
         messages.success(request, "Saved. It holds for the next requests.")
     else:
-        messages.error(request, f"Warn below: {form.errors['low_credit'][0]}")
+        return _show(request, console, _mail_form(console), form)
     return redirect(console.url("notifications"))

@@ -147,7 +147,9 @@ def test_admins_say_when_credit_is_low(alice: Person) -> None:
     for sent, stored in (("5", 5 * 10**9), ("0", 0), ("", None)):
         assert admin.post(page, {"low_credit": sent}).status_code == 302
         assert Credit.objects.get().low_credit_nanodollars == stored
-    assert "Warn below:" in text(admin.post(page, {"low_credit": "-1"}, follow=True))
+    refused = admin.post(page, {"low_credit": "-1"})
+    assert refused.status_code == 400
+    assert 'value="-1"' in refused.content.decode(), "the person need not type it again"
     assert AuditEntry.objects.filter(object_type="usage.credit", actor_id=alice.user.pk).count() == 3
 
 
