@@ -89,8 +89,16 @@ class Stripe:
             "metadata": session["intent_metadata"],
         }
         self.intents[intent] = {"id": intent, "object": "payment_intent", "latest_charge": charge}
+        self.intents[intent]["status"] = "succeeded"
         session |= {"status": "complete", "payment_status": "paid", "payment_intent": intent}
         return self.intents[intent]
+
+    def pay_by_debit(self, session_id: str) -> dict[str, Any]:
+        """Pay a session by a debit that takes days; return its payment intent, whose status tests change."""
+        intent = self.pay(session_id)
+        self.sessions[session_id]["payment_status"] = "unpaid"
+        intent["status"] = "processing"
+        return intent
 
     def expire(self, session_id: str) -> None:
         self.sessions[session_id]["status"] = "expired"

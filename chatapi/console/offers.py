@@ -1,6 +1,5 @@
 """The models that an organization can call, at its prices, now and as announced."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -13,8 +12,8 @@ from chatapi.models import ModelKind
 from chatapi.wire.parameters import CUSTOM_TOOLS
 from usage import pricing
 from usage.books import prices
+from usage.books.prices import History
 from usage.database.clock import database_now
-from usage.models import Price as PriceRow
 from usage.pricing import Price
 
 
@@ -28,7 +27,7 @@ class Offer:
     max_output_tokens: int
     price: Price
     announced: list[tuple[datetime, Price]]
-    """The prices that have not begun, the next one first, each with its start."""
+    """The prices that have not begun, the next one first, each with its start, at the discount of then."""
     extra_parameters: list[str]
     allows_image_urls: bool
     deprecated_on: date | None
@@ -43,11 +42,18 @@ class Offer:
 
 def offers(console: Console) -> list[Offer]:
     """Return the models of the console's project, or of any active project, by name."""
-    now = database_now()
-    announced = prices.announced(now)
-    points = prices.discount_of(console.organization.pk, now)
+    organization_id, now = console.organization.pk, database_now()
+    announced, history = prices.announced(now), History(organization_id)
+
+    def own(price: Price, moment: datetime) -> Price:
+        return pricing.discounted(price, history.discount_at(moment, organization_id))
+
     return [
-        _offer(model, model.price, announced.get(model.id, ()), points)
+        _offer(
+            model,
+            own(model.price, now),
+            [(row.effective_from, own(row.value, row.effective_from)) for row in announced.get(model.id, ())],
+        )
         for model in _callable(console)
         if model.price is not None
     ]
@@ -78,14 +84,14 @@ def _callable(console: Console) -> list[CatalogModel]:
     ]
 
 
-def _offer(model: CatalogModel, price: Price, announced: Iterable[PriceRow], points: int) -> Offer:
+def _offer(model: CatalogModel, price: Price, announced: list[tuple[datetime, Price]]) -> Offer:
     return Offer(
         id=model.id,
         kind=model.kind,
         context_window=model.context_window,
         max_output_tokens=model.max_output_tokens,
-        price=pricing.discounted(price, points),
-        announced=[(row.effective_from, pricing.discounted(row.value, points)) for row in announced],
+        price=price,
+        announced=announced,
         extra_parameters=sorted(model.extra_parameters - {CUSTOM_TOOLS}),
         allows_image_urls=model.remote_media_allowed,
         deprecated_on=model.deprecated_on,

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, Window
+from django.db.models.functions import RowNumber
 
 from chatapi.notifications.models import (
     MAX_ANSWER_CHARS,
@@ -44,19 +45,25 @@ class Attempt:
 
 
 def take(now: datetime, most: int) -> list[Delivery]:
-    """Lease the deliveries that are due, the oldest first, with their events, endpoints and people."""
+    """Lease the deliveries that are due, with their events, endpoints and people: those of all organizations
+    in turn, each the oldest first, so that one whose receivers hang keeps no other waiting.
+    """
     due = Delivery.objects.filter(
         Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True), state=Delivery.State.DUE, due_at__lte=now
     )
     # First without a transaction, as in `dispatch`.
     if not due.exists():
         return []
+    owner, oldest_first = "event__organization", (F("due_at").asc(), F("pk").asc())
+    turn = Window(RowNumber(), partition_by=owner, order_by=oldest_first)
+    chosen = due.order_by(turn, *oldest_first).values("pk")[:most]
     with transaction.atomic():
         # Of another process' rows, none are waited for.
         rows = list(
-            due.select_related("event__organization", "endpoint", "user")
+            due.filter(pk__in=chosen)
+            .select_related("event__organization", "endpoint", "user")
             .select_for_update(skip_locked=True, of=("self",))
-            .order_by("due_at", "pk")[:most]
+            .order_by("due_at", "pk")
         )
         Delivery.objects.filter(pk__in=[row.pk for row in rows]).update(
             due_at=now + LEASE, attempts=F("attempts") + 1

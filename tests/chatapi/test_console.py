@@ -65,6 +65,10 @@ def test_prices_are_the_organizations_now_and_as_announced(alice: Person, small:
     half = price.output_per_mtok_nanodollars // 2
     assert f"From {later:%Y-%m-%d}" in shown
     assert re.search(rf"Output \${half / 10**9:.2f}\d* \$2\.00", shown), shown
+    # An announced price is the organization's at the discount of then.
+    Discount.objects.create(organization=alice.project.organization, effective_from=later, basis_points=0)
+    shown = text(client_of(alice.user).get(url(alice, "models/small")))
+    assert re.search(rf"Output \${half / 10**9:.2f}\d* \$4\.00", shown), shown
 
 
 def test_models_are_those_of_the_projects_lists(alice: Person, small: ServedModel) -> None:

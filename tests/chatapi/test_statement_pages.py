@@ -14,7 +14,8 @@ from accounts.audit.models import AuditEntry
 from chatapi.console import statement_pages as console_pages
 from tests.admin_pages import client_of, shown, text
 from tests.cast import Person
-from tests.usage.billing_months import START, close_all, set_clock, set_prices, use
+from tests.usage.billing_months import NOTE, NOW, START, close_all, set_clock, set_prices, use
+from usage.books import credit
 from usage.models import Statement
 from usage.pages import statement_pages
 from usage.verification import seals
@@ -107,6 +108,20 @@ def test_the_page_has_the_sums_and_the_proof(acme_path: str, root: Client) -> No
     preview = shown(root.get(acme_path.replace("2026-01", "2026-03")))
     assert "Preview, as of 2026-03-03 15:20 UTC." in preview
     assert row.digest not in preview
+
+
+def test_grants_of_fractions_of_a_cent_are_exact_also_where_their_sum_has_none(
+    db: None, root: Client, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for days in (2, 1):
+        set_clock(monkeypatch, NOW - timedelta(days=days))
+        credit.grant(alice.project.organization, 5_000_000, NOTE)
+    set_clock(monkeypatch)
+    path = f"{PATH}{alice.project.organization_id}/2026-03"
+    page = shown(root.get(path))
+    assert "1 March 2026 Granted 1 $0.0050 2 March 2026 Granted 1 $0.0050" in page
+    assert "Plus: credit granted $0.0100" in page
+    assert root.get(f"{path}.pdf").content.startswith(b"%PDF-")
 
 
 def test_files_are_downloads_and_in_the_audit_log(acme_path: str, root: Client) -> None:

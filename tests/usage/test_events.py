@@ -179,6 +179,22 @@ def test_credit_is_low_again_after_a_grant_that_repeats_the_amount_before_a_refu
     assert [row.data["balance_usd"] for row in Event.objects.all()] == ["0", "0"]
 
 
+def test_credit_is_low_again_after_a_refund_that_repeats_the_amount_before_a_grant(
+    key: APIKey, ask: Ask
+) -> None:
+    organization = key.project.organization
+    credit.grant(organization, 100_000, NOTE)
+    for _ in range(10):
+        charge_10_000(ask())
+    assert len(events()) == 1
+    # Such as a second payment, which is disputed.
+    credit.grant(organization, 50_000, NOTE)
+    credit.reclaim(organization, 50_000, NOTE)
+    for _ in range(2):
+        watch.write(NOW, [watch.look(database_now(), find) for find in watch.LOOKS])
+    assert [row.data["balance_usd"] for row in Event.objects.all()] == ["0", "0"]
+
+
 def test_an_organization_chooses_what_low_credit_is(key: APIKey, ask: Ask) -> None:
     credit.grant(key.project.organization, 100_000, NOTE)
     Credit.objects.update(low_credit_nanodollars=95_000)

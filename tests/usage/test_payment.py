@@ -108,6 +108,22 @@ def test_without_a_webhook_a_payment_is_looked_at_within_a_quarter_of_its_age(
     assert (payment.state, payment.look_at) == (State.EXPIRED, None)
 
 
+def test_a_debit_that_the_bank_refuses_days_later_ends_without_a_payment(
+    stripe: Stripe, payer: Organization
+) -> None:
+    payment = begin(payer)
+    intent = stripe.pay_by_debit(payment.session_id)
+    deliver(*stripe.webhook("checkout.session.completed", shown_session(stripe, payment)))
+    look()
+    payment.refresh_from_db()
+    assert payment.state == State.OPEN
+    intent["status"] = "requires_payment_method"
+    deliver(*stripe.webhook("checkout.session.async_payment_failed", shown_session(stripe, payment)))
+    look()
+    payment.refresh_from_db()
+    assert (payment.state, payment.look_at, credited(payer)) == (State.EXPIRED, None, 0)
+
+
 def test_the_webhook_names_the_session_of_a_process_that_died(stripe: Stripe, payer: Organization) -> None:
     payment = begin(payer)
     stripe.pay(payment.session_id)

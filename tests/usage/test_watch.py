@@ -77,6 +77,24 @@ def test_a_soft_limit_beside_another_is_found_too(alice: Person) -> None:
     assert look() == ["budget.reached warning"]
 
 
+def test_a_soft_limit_that_is_changed_is_reached_as_it_is_now(alice: Person) -> None:
+    changed = BudgetLimit.objects.create(
+        scope="key", scope_id=alice.api_key.pk, period="ever", soft_limit_nanodollars=1
+    )
+    run(alice)
+    BudgetLimit.objects.update(limit_nanodollars=DOLLAR)
+    for soft in (None, DOLLAR // 2):
+        BudgetLimit.objects.update(soft_limit_nanodollars=soft)
+        assert "budget.reached warning" not in look()
+    # The other way round: nothing is spent since there is a warning.
+    changed.delete()
+    Budget.objects.update(soft_limit_reached_at=None)
+    spent = Budget.objects.get(scope="key", period="ever").posted_nanodollars
+    limit("key", alice.api_key.pk, "ever", DOLLAR)
+    BudgetLimit.objects.update(soft_limit_nanodollars=spent)
+    assert "budget.reached warning" in look()
+
+
 def test_what_a_budget_reached_is_found_together_beside_other_days(alice: Person) -> None:
     Organization.objects.create(name="First", time_zone="Pacific/Kiritimati")
     Organization.objects.create(name="Last", time_zone="Pacific/Pago_Pago")

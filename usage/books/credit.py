@@ -163,7 +163,7 @@ def _book_once(
     credit.credited_nanodollars -= owed
     if owed < 0:
         credit.last_grant_nanodollars = nanodollars
-        outbox.granted(database_now(), organization.pk, credit.credited_nanodollars)
+    outbox.credited(database_now(), organization.pk, credit.credited_nanodollars)
     # Only these columns: `is_required` may be changed by a request that holds no lock.
     credit.save(update_fields=["credited_nanodollars", "last_grant_nanodollars"])
     return Booking(_entry(organization, kind, owed, note), is_new=True)

@@ -107,7 +107,7 @@ def budget_events(
 
 
 def low_credit(organization_id: int, credited: int, balance: int, low: int) -> NewEvent:
-    """Return the event of a low balance: one for each amount that was credited, so one after each grant."""
+    """Return the event of a low balance: one for each amount that was credited, so one after each booking."""
     return NewEvent(
         EventKind.CREDIT,
         organization_id,
@@ -118,8 +118,8 @@ def low_credit(organization_id: int, credited: int, balance: int, low: int) -> N
     )
 
 
-def granted(now: datetime, organization_id: int, credited: int) -> None:
-    """Let low credit be an event again after a grant, also if this amount was credited before a refund."""
+def credited(now: datetime, organization_id: int, credited: int) -> None:
+    """Let low credit be an event again after a grant or refund, also if this amount was credited before."""
     subject, period = f"organization/{organization_id}", to_usd(credited)
     known = Event.objects.filter(kind=EventKind.CREDIT, subject=subject, period=period)
     known.update(period=f"until {now.isoformat()}")

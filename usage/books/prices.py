@@ -31,13 +31,6 @@ def current_discounts() -> dict[int, int]:
     )
 
 
-def discount_of(organization_id: int, at: datetime) -> int:
-    """Return the organization's discount at that time, in basis points."""
-    begun = Discount.objects.filter(organization=organization_id, effective_from__lte=at)
-    points = begun.order_by("-effective_from").values_list("basis_points", flat=True).first()
-    return points or 0
-
-
 def announced(now: datetime) -> dict[str, list[Price]]:
     """Return the prices that have not begun, the next ones first, by model."""
     found: defaultdict[str, list[Price]] = defaultdict(list)

@@ -64,7 +64,7 @@ def _reached(current: set[tuple[str, date]], ids: range) -> Iterator[tuple[str, 
         AND (b.period, b.period_start) IN (VALUES {", ".join(["(%s, %s)"] * len(current))})
         AND CASE WHEN t.percent > 0
             THEN {limit} <> 0 AND b.posted_nanodollars >= ABS({limit}) / 100 * t.percent
-            ELSE l.limit_nanodollars > 0 AND b.soft_limit_reached_at IS NOT NULL END
+            ELSE l.limit_nanodollars > 0 AND b.posted_nanodollars >= l.soft_limit_nanodollars END
         AND NOT EXISTS (SELECT 1 FROM usage_event AS e
             WHERE e.kind = '{EventKind.BUDGET.value}' AND e.threshold = t.threshold
             AND e.subject = {LimitKey.text_in_sql("b")}

@@ -21,7 +21,7 @@ MEANINGS: Mapping[str, str] = {
     ),
     EventKind.CREDIT: (
         "The prepaid balance fell below its threshold, which is a tenth of the last grant unless another "
-        "one is set. Once after each grant."
+        "one is set. Once after each grant or refund."
     ),
     EventKind.KEY: "An API key expires in 7 days, and in 1 day. Keys that are made for less are left out.",
     EventKind.SPEND: (

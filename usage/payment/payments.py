@@ -114,7 +114,7 @@ def book(claimed: Claimed, found: Look) -> None:
             payment.state = State.REFUSED
         elif found.is_paid:
             _book_paid(payment, found)
-        elif found.is_expired:
+        elif found.is_over:
             payment.state = State.EXPIRED
         # A webhook may have come since: then another look is due.
         if payment.look_at == claimed.until:

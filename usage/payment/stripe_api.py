@@ -24,6 +24,8 @@ OPEN_FOR = timedelta(hours=1)
 METADATA = "chatapi_payment"
 # A part of the message with which Stripe refuses an event that it has already; it has no code of its own.
 _DUPLICATE = "event already exists with identifier"
+# The states of the payment of a completed session that a bank has refused later, such as a debit.
+_FAILED = {"requires_payment_method", "canceled"}
 # Disputes in these states have taken no money, or have given it back.
 _HARMLESS = {"warning_needs_response", "warning_under_review", "warning_closed", "won", "prevented"}
 
@@ -42,7 +44,8 @@ class Look(NamedTuple):
     currency: str
     amount_cents: int
     is_paid: bool
-    is_expired: bool
+    is_over: bool
+    """Whether it ended without a payment."""
     payment_intent: str
     returned_cents: int
     """Refunded, or held or taken by a bank because of a dispute."""
@@ -82,12 +85,13 @@ def look_at(session_id: str) -> Look:
     session = _call(lambda client: client.v1.checkout.sessions.retrieve(session_id, expanded))
     intent = session.payment_intent
     charge = intent.latest_charge if intent else None
+    has_failed = intent is not None and intent.status in _FAILED
     return Look(
         reference=session.client_reference_id or "",
         currency=session.currency,
         amount_cents=session.amount_total,
         is_paid=session.payment_status == "paid",
-        is_expired=session.status == "expired",
+        is_over=session.status == "expired" or (session.status == "complete" and has_failed),
         payment_intent=intent.id if intent else "",
         returned_cents=charge.amount_refunded + _disputed_cents(intent.id, charge) if charge else 0,
         receipt_url=(charge.receipt_url or "") if charge else "",

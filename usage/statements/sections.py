@@ -10,7 +10,7 @@ from itertools import chain, groupby
 from usage.formatting import time_span
 from usage.models import OWED_SIGNS, ItemKind
 from usage.pricing import NANODOLLARS
-from usage.statements.document import CREDIT, CreditNote, StatementDocument, StatementLine
+from usage.statements.document import CREDIT, CreditMovement, CreditNote, StatementDocument, StatementLine
 from usage.statements.month import Month
 
 # Lines and credit notes that a page or a PDF shows; the other files have all of them.
@@ -204,11 +204,11 @@ def _note(note: CreditNote, made: StatementDocument, written: _Written) -> list[
 
 def _amounts(made: StatementDocument) -> _Written:
     """Return the function that writes amounts, with as few decimals as all of them need."""
-    totals = made.totals
-    credit = (getattr(totals, name) for name in _CREDIT_TOTALS)
-    sums = (totals.opening_balance, totals.list_amount, *credit)
-    lines, notes = (line.amount for line in made.lines), (note.amount for note in made.credit_notes)
-    fractions = [f"{_fraction(each.nanodollars):09d}".rstrip("0") for each in (*sums, *lines, *notes)]
+    # All others are sums of these.
+    sums = (made.totals.opening_balance, made.totals.list_amount)
+    rows: list[StatementLine | CreditNote | CreditMovement] = [*made.lines, *made.credit_notes, *made.credit]
+    amounts = (*sums, *(row.amount for row in rows))
+    fractions = [f"{_fraction(each.nanodollars):09d}".rstrip("0") for each in amounts]
     longest = max(map(len, fractions))
     decimals = next(each for each in _DECIMALS if each >= longest)
 

@@ -86,11 +86,13 @@ async def deliver_forever(commits: GroupCommit) -> None:
 
 
 async def _deliver_due(commits: GroupCommit, session: aiohttp.ClientSession) -> None:
-    now = await commits.read(database_now)
-    while await commits.read(dispatch, now) == BATCH:
-        pass
-    while await deliver(commits, session, now) == AT_ONCE:
+    taken = AT_ONCE
+    while taken == AT_ONCE:
         now = await commits.read(database_now)
+        # Each time, because receivers that hang may make this last for hours.
+        while await commits.read(dispatch, now) == BATCH:
+            pass
+        taken = await deliver(commits, session, now)
 
 
 async def deliver(commits: GroupCommit, session: aiohttp.ClientSession, now: datetime) -> int:

@@ -1,5 +1,6 @@
 """Webhooks: signed messages, retries for three days, replay, rotation of secrets, and refused addresses."""
 
+import asyncio
 import logging
 import socket
 import threading
@@ -16,10 +17,12 @@ from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
 from chatapi.process_metrics import DELIVERY_ATTEMPTS
+from chatapi.worker.reaper import notifying
 from tests.cast import Person
 from tests.chatapi.notifications.conftest import Deliver, endpoint_of, write_event
 from tests.webhook_receiver import Receiver, content
 from usage.database.clock import database_now
+from usage.database.group_commit import GroupCommit
 from usage.models import EventKind
 
 DUE, DELIVERED, FAILED = Delivery.State.DUE, Delivery.State.DELIVERED, Delivery.State.FAILED
@@ -299,6 +302,38 @@ def test_a_slow_receiver_is_given_up(
     deliver(now)
     listening.close()
     assert DeliveryAttempt.objects.get().error == "no answer within 0 s"
+
+
+def test_receivers_that_hang_keep_no_other_organization_waiting(
+    settings: Settings, alice: Person, charlie: Person, receiver: Receiver, now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    settings.WEBHOOK_PRIVATE_ADDRESSES = True
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(notifying, "AT_ONCE", 2)
+
+    async def run() -> None:
+        commits = GroupCommit()
+        delivering = asyncio.create_task(notifying.deliver_forever(commits))
+        try:
+            async with asyncio.timeout(8):
+                while not await commits.read(DeliveryAttempt.objects.exists):
+                    await asyncio.sleep(0.05)
+                await commits.read(write_event, charlie, now)
+                while not receiver.messages:
+                    await asyncio.sleep(0.05)
+        finally:
+            delivering.cancel()
+            await asyncio.gather(delivering, return_exceptions=True)
+            await commits.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        endpoint_of(alice, f"http://127.0.0.1:{hanging.getsockname()[1]}/")
+        endpoint_of(charlie, receiver.url)
+        # To give each up once takes 10 s.
+        for number in range(100):
+            write_event(alice, now - timedelta(seconds=number))
+        asyncio.run(run())
 
 
 def test_old_deliveries_and_events_are_deleted(alice: Person, now: datetime) -> None:
