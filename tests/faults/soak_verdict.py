@@ -235,7 +235,7 @@ def _of_visit(visit: Visit, rows: Mapping[str, Row], sent: Sequence[int], outage
     if visit.failure:
         yield f"the client failed: {visit.failure}"
     for heard in visit.heard:
-        yield from _told_once(heard, outages)
+        yield from _told_once(visit, heard, outages)
         yield from _told_in_order(heard)
         yield from _told_is_charged(heard, rows)
         yield from _seen_is_charged(visit, heard, rows, outages)
@@ -252,12 +252,16 @@ def _known(visit: Visit, rows: Mapping[str, Row]) -> list[Row]:
     return [rows[each] for each in ids if each in rows]
 
 
-def _told_once(heard: Heard, outages: Outages) -> Iterator[str]:
+def _told_once(visit: Visit, heard: Heard, outages: Outages) -> Iterator[str]:
     if heard.late:
         yield f"after the end came {heard.late}"
     if NO_WORKER in heard.error_codes:
         yield f"it got {NO_WORKER}"
-    ends = heard.ends + (heard.had_end and not heard.is_document)
+    # Without the log, nobody knows whether the client has all that comes before the usage, which it lacks.
+    is_lost = "stream_unavailable" in heard.error_codes and outages.has_lost_data(
+        [_id(heard)], visit.heard[0].began_at, heard.ended_at
+    )
+    ends = heard.ends + (heard.had_end and not heard.is_document and not is_lost)
     if ends > 1:
         yield f"{ends} ends"
     if heard.is_done and not ends:

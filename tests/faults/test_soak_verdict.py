@@ -18,6 +18,7 @@ from tests.faults.soak_connections import Connections, KeepingClient
 from tests.faults.soak_verdict import (
     MAX_CALLS,
     MAX_SILENCE_S,
+    Loss,
     Outages,
     Verdict,
     Waits,
@@ -162,6 +163,10 @@ def test_a_client_that_goes_on_behind_the_end_gets_no_second_one() -> None:
     assert violations(before, replace(again, ends=1), act="resumes") == ["2 ends"]
     away = replace(again, ends=1, is_document=True, status=503)
     assert violations(before, away, act="resumes") == []
+    lost = replace(again, ends=1, error_codes=["stream_unavailable"])
+    assert violations(before, lost, act="resumes") == ["2 ends"]
+    outages = Outages(valkey_losses=[Loss(11.0, ID[-1])])
+    assert violations(before, lost, act="resumes", outages=outages) == []
     later = heard(0, **{**behind, "ends": 0})
     later.go_on_behind(away)
     assert violations(before, away, later, act="resumes") == []
