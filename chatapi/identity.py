@@ -1,7 +1,11 @@
-"""Ids of generations (UUIDv7; `chatcmpl-<hex>` or another protocol's form on the wire) and of requests."""
+"""Ids of generations (UUIDv7; `chatcmpl-<hex>` or another protocol's form on the wire), of requests and of
+processes.
+"""
 
+import os
 import re
 import secrets
+import socket
 import time
 from collections.abc import Sequence
 from uuid import UUID
@@ -59,6 +63,17 @@ def parse_id(text: str) -> UUID | None:
 def created(generation_id: UUID) -> int:
     """Return the id's time in Unix seconds: `created` on the wire, the same in every process."""
     return (generation_id.int >> 80) // 1_000
+
+
+_PROCESS = secrets.token_hex(4)
+
+
+def process_name() -> str:
+    """Return a name of this process that no other one has: host, random digits, process id.
+
+    Containers may share a host's name and have the same process ids.
+    """
+    return f"{socket.gethostname()[:40]}:{_PROCESS}:{os.getpid()}"
 
 
 # The header `openai-version`, which SDKs show. OpenAI's API has never had another version.

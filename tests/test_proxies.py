@@ -348,6 +348,9 @@ def test_below_a_prefix_snippets_and_locations_have_it(
     status, location, _ = get("/llm/v1/chat/completions", *words, "-H", "Prefer: respond-async")
     assert (status, location[:18]) == (202, "/llm/opentoken/v1/")
     assert get(location, *key)[0] == 200
+    ticket = json.loads(get("/llm/openai/v1/chat/completions/tickets", *words)[2])
+    assert ticket["url"].startswith("/llm/openai/v1/")
+    assert get(ticket["url"])[2].endswith("data: [DONE]\n\n")
 
 
 @needs_caddy

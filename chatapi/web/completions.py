@@ -4,6 +4,7 @@
 """
 
 import msgspec
+from django.conf import settings
 
 from accounts.limits import NOTHING_USED
 from chatapi import errors, identity
@@ -70,6 +71,6 @@ async def issue_ticket(exchange: Exchange) -> None:
         "object": "chat.completion.ticket",
         "id": secret,
         "expires_at": identity.created(exchange.id) + services.tickets.ttl_ms // 1_000,
-        "url": f"/{dialect}/v1/chat/completions?ticket={secret}",
+        "url": f"{settings.PATH_PREFIX}/{dialect}/v1/chat/completions?ticket={secret}",
     }
     await exchange.send_json(201, msgspec.json.encode(body))

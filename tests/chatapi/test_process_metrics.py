@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from chatapi.process_metrics import Histogram
 from tests.chatapi.http_client import Client
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import ROOT, Installation, wait_for
+from usage.models import Generation
 
 pytestmark = [pytest.mark.xdist_group("process_metrics"), pytest.mark.timeout(180)]
 has_promtool = pytest.mark.skipif(
@@ -68,6 +70,20 @@ async def test_the_lag_of_a_loop_is_that_of_its_latest_tick() -> None:
     assert clock.take_lag_s() > 0.2
     assert clock.take_lag_s() == 0.0
     clock.stop()
+
+
+def test_two_processes_never_have_one_name() -> None:
+    """Containers may have the same process ids, and the same host's name or two that begin alike."""
+    ask = """import os, socket
+os.getpid, socket.gethostname = lambda: 4_194_304, lambda: "host" * 16
+from chatapi import identity
+print(identity.process_name())"""
+    asked = [
+        subprocess.run([sys.executable, "-c", ask], cwd=ROOT, check=True, capture_output=True) for _ in "ab"
+    ]
+    one, other = (each.stdout.decode().strip() for each in asked)
+    assert one != other
+    assert len(one) <= (Generation._meta.get_field("worker").max_length or 0)
 
 
 def test_a_process_that_writes_no_more_is_forgotten(tmp_path: Path) -> None:

@@ -346,10 +346,14 @@ def _headers(api: UpstreamAPI, target: Target) -> dict[str, str]:
 
 def _raise_upstream_error(error: Exception) -> NoReturn:
     """Raise the `UpstreamError` for what aiohttp raised; its own words (URLs, headers) are left behind."""
-    if isinstance(error, TimeoutError):
-        failure = upstream_errors.TIMED_OUT
-    elif isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError):
+    # The second one is a TimeoutError, too: a machine without power refuses no connection.
+    if isinstance(
+        error,
+        aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL | UnicodeError,
+    ):
         failure = upstream_errors.UNREACHABLE
+    elif isinstance(error, TimeoutError):
+        failure = upstream_errors.TIMED_OUT
     elif isinstance(
         error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | aiohttp.ClientPayloadError
     ):

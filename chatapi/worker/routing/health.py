@@ -135,6 +135,6 @@ class Health:
                 continue
             known = self._deployments.setdefault(key, _Deployment())
             if known.cool_downs != cool_down.number:
-                known.cooled_at = now
+                known.cooled_at, known.may_probe = now, False
             known.cool_downs, known.cools_until = cool_down.number, now + cool_down.left_s
             known.may_probe = known.may_probe or cool_down.may_probe

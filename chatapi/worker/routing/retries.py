@@ -57,7 +57,6 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    route: Route
     not_before: float
     not_after: float
     """From then on, an attempt that takes as long as this one would exceed the limit of the first delta."""
@@ -113,7 +112,7 @@ class AttemptPlan:
         if failure.code in TRANSIENT:
             not_before = now + (failure.retry_after_ms or 0) / 1_000
             not_after = self._give_up_at[route.key] - (now - self._began_at)
-            self._failures[route.key] = _Failure(route, not_before, not_after)
+            self._failures[route.key] = _Failure(not_before, not_after)
 
     def leave_model(self) -> None:
         """Remember a failure that every deployment of the model whose turn it is would repeat."""
@@ -166,11 +165,12 @@ class AttemptPlan:
         jitter_s = random.uniform(0, BACK_OFF_S * 2**self._repetitions)  # noqa: S311  nothing secret
         waits = {key: max(0.0, each.not_before - now) for key, each in self._failures.items()}
         routes = [
-            each.route
-            for key, each in self._failures.items()
-            if self._repetitions < each.route.retries
-            and waits[key] <= MAX_WAIT_S
-            and now + waits[key] + jitter_s < each.not_after
+            route
+            for route in self._routes  # with all of their time: those of earlier attempts have less
+            if (failure := self._failures.get(route.key)) is not None
+            and self._repetitions < route.retries
+            and waits[route.key] <= MAX_WAIT_S
+            and now + waits[route.key] + jitter_s < failure.not_after
         ]
         if not routes or not self._budgets.spend(self._model):
             return None

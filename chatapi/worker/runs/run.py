@@ -73,6 +73,8 @@ class Run:
         self.request_bytes = 0 if content is None else len(content)
         """The length of `content`, which decides how long work on the request takes."""
         self.deployment = ""
+        self.waited_for_room_s = 0.0
+        """How long it has waited at deployments that stayed full."""
         self.answers_as: str | None = None
         """The name of the model that is asked, where it is not the requested one."""
         self.stopped: End | None = None

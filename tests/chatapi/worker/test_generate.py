@@ -3,7 +3,9 @@ its job can't be read.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -17,6 +19,8 @@ from chatapi.fair_turns import FairTurns
 from chatapi.wire.protocols.chat.request import parse as parse_chat
 from chatapi.worker import attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
+from chatapi.worker.engines import Target
+from chatapi.worker.routing import router as router_module
 from chatapi.worker.routing.retries import RetryBudgets
 from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
@@ -228,6 +232,23 @@ async def test_it_gives_up_in_the_end(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(attempts, "ROUTES_RETRY_S", (0, 0))
     with pytest.raises(DatabaseUnavailable):
         await attempts.produce(services(failures=3), run, REQUEST)
+
+
+async def test_it_waits_for_room_no_longer_at_many_deployments_than_at_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (attempts, router_module):
+        monkeypatch.setattr(module, "MAX_WAIT_S", 0.5, raising=False)
+    full = [
+        replace(SANDBOX, target=Target("sandbox", name), max_concurrent=1) for name in ("one", "two", "three")
+    ]
+    parts = services(0, *full)
+    for route in full:
+        await parts.router.place(route, 2)
+    began_at = time.monotonic()
+    end = await attempts.produce(parts, run, REQUEST)
+    assert end.failure is attempts.BUSY
+    assert 0.4 < time.monotonic() - began_at < 0.9
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(

@@ -10,7 +10,7 @@ from chatapi.redis_client import connect
 from chatapi.wire import upstream_errors
 from chatapi.wire.deltas import Failed
 from chatapi.worker.routing import health as health_module
-from chatapi.worker.routing.health import COOL_DOWN_S, MAX_COOL_DOWN_S, Health
+from chatapi.worker.routing.health import COOL_DOWN_S, MAX_COOL_DOWN_S, CoolDown, Health
 from chatapi.worker.routing.router import Router
 from chatapi.worker.routing.shared_cool_downs import exchange
 from tests.chatapi.worker.processes import Valkey
@@ -151,6 +151,17 @@ async def test_one_worker_is_granted_the_probe(own_redis: Redis, monkeypatch: py
     fail(routers[0].health)
     await share(own_redis, *routers)
     assert not any(each.health.is_healthy(KEY) for each in routers)
+
+
+def test_a_probe_that_was_not_sent_is_not_sent_after_the_next_cool_down(clock: Clock) -> None:
+    health = Health()
+    health.merge({KEY: CoolDown(0, 1, may_probe=True)})
+    assert health.is_healthy(KEY)
+    health.merge({KEY: CoolDown(1, 2)})  # another worker's probe has failed meanwhile
+    clock.now_s += 1
+    assert not health.is_healthy(KEY)
+    health.merge({KEY: CoolDown(0, 2, may_probe=True)})
+    assert health.is_healthy(KEY)
 
 
 async def test_workers_count_each_other(own_redis: Redis) -> None:

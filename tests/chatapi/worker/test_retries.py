@@ -256,6 +256,19 @@ async def test_all_attempts_share_the_limit_of_the_answer() -> None:
     assert limits[0].total_ms - limits[1].total_ms >= 50
 
 
+def test_every_repetition_ends_with_the_limit_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    only, ends_at = route("only"), []
+    plan = AttemptPlan(Router(), RetryBudgets(), "model", [only])
+    while (step := plan.next()) is not None:
+        now += step.wait_s
+        ends_at.append(now + step.route.target.timeouts.total_ms / 1_000)
+        now += 20
+        plan.failed(step.route, upstream_errors.UPSTREAM_FAILED)
+    assert ends_at == pytest.approx([1_000 + only.target.timeouts.total_ms / 1_000] * 4, abs=0.01)
+
+
 @pytest.mark.parametrize("sentence", [
     "random, up to {:g}, {:g}, {:g} s and so on".format(*(retries.BACK_OFF_S * 2**n for n in range(3))),
     f"A `Retry-After` of more than {retries.MAX_WAIT_S:g} s is left to the client",
