@@ -71,9 +71,10 @@ _PROCESS = secrets.token_hex(4)
 def process_name() -> str:
     """Return a name of this process that no other one has: host, random digits, process id.
 
-    Containers may share a host's name and have the same process ids.
+    Containers may share a host's name and have the same process ids. A long host name loses its beginning,
+    because the names of pods differ at their end. The result fits `Generation.worker`.
     """
-    return f"{socket.gethostname()[:40]}:{_PROCESS}:{os.getpid()}"
+    return f"{socket.gethostname()[-40:]}:{_PROCESS}:{os.getpid()}"
 
 
 # The header `openai-version`, which SDKs show. OpenAI's API has never had another version.
