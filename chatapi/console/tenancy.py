@@ -193,7 +193,7 @@ _BY_PROJECT = {"overview", "usage", "requests", "live", "keys", "budgets", "rate
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:
     """Return the links to all projects and to each one, with the URL's other parameters."""
     name = here if here in _BY_PROJECT else "overview"
-    kept = {key: value for key, value in query.items() if key not in ("project", "key", "after")}
+    kept = {key: value for key, value in query.items() if key not in ("project", "key", "after", "before")}
     kept = kept if name == here else {}
     chosen = console.project
     every = Link("All projects", console.url(name, **kept), chosen is None)
