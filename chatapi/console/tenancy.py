@@ -105,7 +105,7 @@ class Console:
         """Return whether the person has the permission in this organization."""
         return access.may_in(self.person, permission, self.organization.pk)
 
-    def url(self, name: str, *args: object, **query: object) -> str:
+    def url(self, name: str, /, *args: object, **query: object) -> str:
         """Return the URL of a page of this organization, with the parameters that are set."""
         parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
         path = reverse(f"console:{name}", args=[self.organization.pk, *args])

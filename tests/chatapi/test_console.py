@@ -51,6 +51,10 @@ def test_the_switcher_leads_to_the_first_page_of_a_projects_list(alice: Person, 
     assert f'href="{path}?project={other.pk}"' in shown
 
 
+def test_a_parameter_of_any_name_is_left_alone(alice: Person) -> None:
+    assert client_of(alice.user).get(url(alice, "keys"), {"name": "web", "self": "me"}).status_code == 200
+
+
 def test_every_page_names_the_time_zone_of_its_times(alice: Person) -> None:
     Organization.objects.update(time_zone="Asia/Tokyo")
     for page in ("notifications", "keys", f"keys/{alice.api_key.pk}"):
