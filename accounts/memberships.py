@@ -60,8 +60,9 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     # Else its owner could neither sign up nor come in through a provider.
     if "@" in name and name.lower() != email.lower():
         raise ValidationError({name_field: _NOT_THE_ADDRESS})
-    # A name that nobody here knows can be taken all the same.
-    if User.objects.filter(username=name).exists():
+    # A name that nobody here knows can be taken all the same. Addresses differ by no case.
+    same = {"username__iexact": name} if "@" in name else {"username": name}
+    if User.objects.filter(**same).exists():
         raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)
     # Both the password reset and our invitations recognize by this a person who has never chosen a password.

@@ -20,6 +20,7 @@ from accounts import memberships
 from accounts.audit import recorder
 from accounts.audit.middleware import ip_of
 from accounts.models import Member, Organization, Role
+from accounts.models.organizations import identifier
 from accounts.sign_in import attempts, email_addresses, mail, providers
 from accounts.sign_in.adapters import provider_page
 from accounts.sign_in.form import SignInForm, TooMany, network_of, refuse_for, unless_unavailable
@@ -78,7 +79,10 @@ class PlaceForm(forms.Form):
 
     place = forms.ChoiceField(label="Organization", widget=forms.RadioSelect, choices=[(FOUND, "A new one")])
     name = Organization._meta.get_field("name").formfield(
-        label="Name of your organization", required=False, help_text="Such as your company's name."
+        label="Name of your organization",
+        required=False,
+        help_text="Such as your company's name.",
+        validators=[identifier],
     )
     password = forms.CharField(
         strip=False, max_length=256, widget=forms.PasswordInput({"autocomplete": "new-password"})

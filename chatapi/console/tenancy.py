@@ -105,7 +105,7 @@ class Console:
         """Return whether the person has the permission in this organization."""
         return access.may_in(self.person, permission, self.organization.pk)
 
-    def url(self, name: str, *args: object, **query: object) -> str:
+    def url(self, name: str, /, *args: object, **query: object) -> str:
         """Return the URL of a page of this organization, with the parameters that are set."""
         parameters = urlencode({key: str(value) for key, value in query.items() if value not in (None, "")})
         path = reverse(f"console:{name}", args=[self.organization.pk, *args])
@@ -193,7 +193,7 @@ _BY_PROJECT = {"overview", "usage", "requests", "live", "keys", "budgets", "rate
 def _projects(query: QueryDict, console: Console, here: str) -> list[Link]:
     """Return the links to all projects and to each one, with the URL's other parameters."""
     name = here if here in _BY_PROJECT else "overview"
-    kept = {key: value for key, value in query.items() if key not in ("project", "key", "after")}
+    kept = {key: value for key, value in query.items() if key not in ("project", "key", "after", "before")}
     kept = kept if name == here else {}
     chosen = console.project
     every = Link("All projects", console.url(name, **kept), chosen is None)

@@ -280,6 +280,19 @@ def test_the_project_that_is_chosen_is_charged(
     expect(row.locator(f"[title='{amount}']")).to_be_visible()
 
 
+def test_a_project_that_is_chosen_during_a_request_is_of_the_next_one(
+    page: Page, installation: Installation, ids: dict[str, int]
+) -> None:
+    made = installation.manage("shell", "--no-imports", "-c", OTHER_PROJECT)
+    assert made.returncode == 0, made.stderr
+    open_playground(page, installation, ids, "sandbox")
+    page.get_by_label("Text of the message").fill("hello [sandbox tokens=60 delay_ms=50]")
+    page.get_by_role("button", name="Send").click()
+    expect(part(page, "amount")).to_contain_text("≥ $0.0000", timeout=15_000)
+    page.get_by_label("Project").select_option("elsewhere")
+    expect(part(page, "ended")).to_contain_text("completed", timeout=15_000)
+
+
 def _said(stream: str) -> str:
     """Return the text of a stream's events, in any of the three protocols."""
     events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]

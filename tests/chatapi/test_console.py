@@ -43,6 +43,18 @@ def test_a_page_below_a_list_leads_back_to_it_and_the_list_does_not(alice: Perso
         assert back not in text(client.get(url(alice, page))), page
 
 
+@pytest.mark.parametrize("page", ["keys", "budgets/rate-limits"])
+def test_the_switcher_leads_to_the_first_page_of_a_projects_list(alice: Person, page: str) -> None:
+    other = Project.objects.create(organization=alice.project.organization, name="other")
+    path = url(alice, page)
+    shown = client_of(alice.user).get(path, {"before": alice.api_key.pk}).content.decode()
+    assert f'href="{path}?project={other.pk}"' in shown
+
+
+def test_a_parameter_of_any_name_is_left_alone(alice: Person) -> None:
+    assert client_of(alice.user).get(url(alice, "keys"), {"name": "web", "self": "me"}).status_code == 200
+
+
 def test_every_page_names_the_time_zone_of_its_times(alice: Person) -> None:
     Organization.objects.update(time_zone="Asia/Tokyo")
     for page in ("notifications", "keys", f"keys/{alice.api_key.pk}"):

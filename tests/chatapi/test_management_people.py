@@ -96,6 +96,23 @@ def test_without_a_mail_server_or_a_public_url_an_invitation_has_its_path_only(
     assert made["url"]
 
 
+@pytest.mark.parametrize("path", ["/users", "/projects/{}/users"])
+def test_pages_of_people_reach_everyone_once(boss: Person, path: str) -> None:
+    people = [User.objects.create_user(f"person-{number}") for number in range(9)]
+    # People and memberships have numbers of their own, here in opposite orders.
+    for person in people[:3:-1]:
+        Member.objects.create(organization=boss.project.organization, user=person, role=Role.VIEWER)
+    User.objects.update(last_login=datetime.now(UTC))
+    seen: list[str] = []
+    query = "limit=2"
+    for _ in range(3):
+        page = said(boss, "GET", f"{HERE}{path.format(boss.project.pk)}?{query}")
+        seen += [each["name"] for each in page["data"]]
+        query = f"limit=2&after={page['last_id']}"
+    assert sorted(seen) == ["alice", *(person.username for person in people[4:])]
+    assert page["has_more"] is False
+
+
 def test_a_member_is_removed(boss: Person, bob: Person) -> None:
     User.objects.filter(pk=bob.user.pk).update(last_login=datetime.now(UTC))
     gone = said(boss, "DELETE", f"{HERE}/users/{bob.user.pk}")
@@ -104,11 +121,10 @@ def test_a_member_is_removed(boss: Person, bob: Person) -> None:
     assert refused(boss, "GET", f"{HERE}/users/{bob.user.pk}", status=404)[1] == "not_found"
 
 
-def test_a_name_that_another_organization_has_is_taken(boss: Person, charlie: Person) -> None:
+@pytest.mark.parametrize("email", ["c@example.com", "C@Example.com"])
+def test_a_name_that_another_organization_has_is_taken(boss: Person, charlie: Person, email: str) -> None:
     User.objects.filter(pk=charlie.user.pk).update(username="c@example.com", email="c@example.com")
-    assert (
-        refused(boss, "POST", f"{HERE}/invites", {"email": "c@example.com", "role": "reader"})[0] == "email"
-    )
+    assert refused(boss, "POST", f"{HERE}/invites", {"email": email, "role": "reader"})[0] == "email"
 
 
 # ---- the audit log has the same rows of a change by the console

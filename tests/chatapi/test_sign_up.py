@@ -129,6 +129,18 @@ def test_names_of_organizations_are_tried_out_a_few_times_only(
     assert visitor.post(link, {"password": PASSWORD, "name": "Globex"}).status_code == 429
 
 
+@pytest.mark.parametrize(
+    "name", ["Globex\nYour account is closed: https://evil.example", "<b>", "-", "ab\u202ecd"]
+)
+def test_a_founded_organization_has_a_name_that_its_settings_would_take(
+    mailoutbox: list[EmailMessage], name: str
+) -> None:
+    answer = Client().post(mailed(mailoutbox), {"password": PASSWORD, "name": name})
+    assert "Use 1 to 100 ASCII letters" in answer.content.decode()
+    assert not Organization.objects.exists()
+    assert not User.objects.exists()
+
+
 @pytest.mark.parametrize("password", ["short", "ada@globex.example", ""])
 def test_a_weak_password_is_not_taken(mailoutbox: list[EmailMessage], password: str) -> None:
     answer = Client().post(mailed(mailoutbox), {"password": password, "name": "Globex"})

@@ -43,7 +43,9 @@ class Users(ManagementRoute):
         query, rows = self.query(request), _accepted(request)
         if query.emails is not None:
             rows = rows.filter(user__email__in=query.emails)
-        return respond(page_of_rows(rows, query, lambda rows: [_user(row) for row in rows]))
+        return respond(
+            page_of_rows(rows, query, lambda rows: [_user(row) for row in rows], id_column="user_id")
+        )
 
 
 class User(ManagementRoute):
@@ -104,9 +106,9 @@ class ProjectUsers(ManagementRoute):
 
     def get(self, request: Request, project_id: str) -> Response:
         self.project(request, project_id)
-        rows = _accepted(request)
+        query, rows = self.query(request), _accepted(request)
         return respond(
-            page_of_rows(rows, self.query(request), lambda rows: [_project_user(row) for row in rows])
+            page_of_rows(rows, query, lambda rows: [_project_user(row) for row in rows], id_column="user_id")
         )
 
     @transaction.atomic

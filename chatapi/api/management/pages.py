@@ -38,8 +38,10 @@ def page_of_rows(
     shown: Callable[[list[Row]], Sequence[Item]],
     *,
     newest_first: bool = False,
+    id_column: str = "pk",
 ) -> Page[Item]:
-    """Return the page of these rows, the oldest first; `shown` makes the items of its rows.
+    """Return the page of these rows, the oldest first; `shown` makes the items of its rows, whose ids are in
+    `id_column`.
 
     The cursors are ids, and a row that was deleted meanwhile still marks a place.
     """
@@ -47,9 +49,10 @@ def page_of_rows(
     is_backwards = before is not None and query.after is None
     for cursor, is_low in ((query.after, not newest_first), (before, newest_first)):
         if cursor is not None:
-            rows = rows.filter(**{"pk__gt" if is_low else "pk__lt": int(cursor)})
+            rows = rows.filter(**{f"{id_column}__{'gt' if is_low else 'lt'}": int(cursor)})
     # One more than is shown says whether there is another page.
-    found = list(rows.order_by("-pk" if newest_first != is_backwards else "pk")[: query.limit + 1])
+    order = f"-{id_column}" if newest_first != is_backwards else id_column
+    found = list(rows.order_by(order)[: query.limit + 1])
     page = found[: query.limit]
     return _page(shown(page[::-1] if is_backwards else page), has_more=len(found) > query.limit)
 

@@ -206,7 +206,8 @@ form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   if (stopping) return;
   stopping = new AbortController();
-  for (const id of ["send", "second", "test_key"]) find(id).disabled = true;
+  // The receipt is asked for with the key of the project that was chosen.
+  for (const id of ["send", "second", "project", "test_key"]) find(id).disabled = true;
   find("stop").disabled = false;
   find("stop").focus();
   let failed = null;
@@ -218,7 +219,7 @@ form?.addEventListener("submit", async (event) => {
   } finally {
     const hadFocus = document.activeElement === find("stop") || document.activeElement === document.body;
     stopping = null;
-    for (const id of ["send", "second", "test_key"]) find(id).disabled = false;
+    for (const id of ["send", "second", "project", "test_key"]) find(id).disabled = false;
     find("stop").disabled = true;
     if (hadFocus) find("send").focus();
   }
