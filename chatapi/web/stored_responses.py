@@ -161,7 +161,7 @@ async def _delete(exchange: Exchange) -> None:
 async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:
     """Send the events behind `starting_after`, as they come; a client that leaves cancels nothing."""
     after = _number(exchange, "starting_after", -1, 0, 10**9)
-    exchange.encoder = stored.events(found.answer, after)
+    exchange.encoder = stored.events(found.answer, found.state, after)
     await exchange.send_head(200, STREAM_HEADERS)
     # So that the head leaves at once, even if the first event takes long.
     await exchange.send_body(b"")

@@ -83,8 +83,8 @@ class MessagesParser:
                 yield Event(event.data, "error")
             case "message_start":
                 # The prompt's figures come here, those of the answer with `message_delta`: together they are
-                # the usage.
-                self._usage = _members(sent.message.usage)
+                # the usage. Nothing is said yet, so an output here is none of the answer's.
+                self._usage = _members(sent.message.usage) | {"output_tokens": None}
                 yield Event(to_json({"choices": [], "usage": self._usage}))
             case "content_block_start":
                 yield from self._start(sent.content_block)

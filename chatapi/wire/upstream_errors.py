@@ -107,6 +107,12 @@ _UNKNOWN_MODEL = re.compile(
       | model_not_found""",
     re.I | re.X,
 )
+# OpenAI's codes, with 429 or 400, and Anthropic's words, with 400. It is our account that they speak of.
+_QUOTA = re.compile(
+    r"""insufficient_quota | billing_(?:hard_limit_reached|not_active)
+      | credit\ balance\ is\ too\ low | reached\ your\ specified\ api\ usage\ limits""",
+    re.I | re.X,
+)
 # A message about our key, with any status: no client may read it.
 _API_KEY = re.compile(r"\bapi[ _-]?key", re.I)
 
@@ -196,8 +202,8 @@ def _classify(status: int, complaint: Complaint | None) -> Failed:
         # A rate limit also speaks of tokens and context.
         if status != 429 and _CONTEXT_LENGTH.search(text):
             return _refused(complaint, code="context_length_exceeded")
-        # OpenAI sends it with 429; but no waiting helps, so it must not look like a rate limit.
-        if "insufficient_quota" in text:
+        # No waiting helps, and no other request: it must not look like a rate limit or the request's fault.
+        if _QUOTA.search(text):
             return QUOTA_EXHAUSTED
         if status in _REQUEST_FAULTS:
             return _request_fault(complaint, text)

@@ -8,6 +8,7 @@ get ("call_1call_1"), so none of this may reach them.
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 
@@ -74,8 +75,10 @@ class _LegacyFragment(Fragment, gc=False):
 class _Call:
     """A call in progress. Its first piece waits until the name is known, as only that piece may say it."""
 
-    def __init__(self, number: int, fragment: Fragment) -> None:
+    def __init__(self, number: int, fragment: Fragment, told_ids: set[str]) -> None:
+        """`told_ids`: the ids that calls of the choice have."""
         self.number = number
+        self._told_ids = told_ids
         self.upstream_index = fragment.index
         self.kind = fragment.kind
         self.upstream_id = fragment.id
@@ -107,12 +110,19 @@ class _Call:
         if not self.name:
             return None
         return ToolCall(
-            self.number, "".join(self._arguments), self._identifier, self.name, choice_index, self.kind
+            self.number, "".join(self._arguments), self._new_id(), self.name, choice_index, self.kind
         )
 
-    @property
-    def _identifier(self) -> str | None:
-        return None if self.kind == "function_call" else self.upstream_id or f"call_{self.number}"
+    def _new_id(self) -> str | None:
+        """Return the upstream's id, or one of ours if it has none, or has given it to another call."""
+        if self.kind == "function_call":
+            return None
+        # Not the call's number: clients match results by id within a whole conversation.
+        new_id = self.upstream_id
+        if not new_id or new_id in self._told_ids:
+            new_id = f"call_{uuid4().hex}"
+        self._told_ids.add(new_id)
+        return new_id
 
 
 class ToolCallReader:
@@ -121,6 +131,7 @@ class ToolCallReader:
     def __init__(self, choice_index: int) -> None:
         self._choice_index = choice_index
         self._calls: list[_Call] = []
+        self._told_ids: set[str] = set()
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
@@ -158,7 +169,7 @@ class ToolCallReader:
             # A model that repeats itself can call for ever, and each call takes memory until the end.
             if len(self._calls) == MAX_CALLS:
                 raise UpstreamError(INVALID_RESPONSE)
-            call = _Call(len(self._calls), fragment)
+            call = _Call(len(self._calls), fragment, self._told_ids)
             self._calls.append(call)
         # The latest call of an index: some servers give all calls the index 0.
         if fragment.index is not None:

@@ -19,7 +19,8 @@ The kinds of input have several names; the first one that is present counts:
                              (LiteLLM), cache_creation_input_tokens (Anthropic), or the sum of the next two
     written for 5 min, 1 h   ephemeral_5m_input_tokens, ephemeral_1h_input_tokens (Anthropic, LiteLLM)
 
-Reasoning is part of the completion, but not for xAI, and some gateways of Gemini: their total says so.
+Reasoning is part of the completion, but not for xAI, Gemini, and some gateways of Gemini: their total says
+so, and of Gemini's own API nothing else does.
 
 `prompt_tokens` includes all kinds. Anthropic's `input_tokens`, which some gateways pass on in its place, is
 the uncached input only.
@@ -104,8 +105,9 @@ class SentUsage(msgspec.Struct, gc=False):
         reasoning = (
             self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
         )
-        if reasoning and reasoning > 0 and self.total_tokens == prompt + completion + reasoning:
-            completion += reasoning  # counted apart
+        apart = self.total_tokens - prompt - completion if isinstance(self.total_tokens, int) else 0
+        if apart > 0 and reasoning in (None, apart):
+            completion, reasoning = completion + apart, apart
         return Usage(
             prompt,
             completion,
@@ -119,7 +121,8 @@ class SentUsage(msgspec.Struct, gc=False):
         """Return what it says of the prompt; None if that is nothing, zero, as of one that is not read yet,
         or more than can be.
         """
-        found = msgspec.structs.replace(self, completion_tokens=0, completion_tokens_details=None).value()
+        of_answer = {"completion_tokens": 0, "completion_tokens_details": None, "total_tokens": None}
+        found = msgspec.structs.replace(self, **of_answer).value()
         return found if found is not None and 0 < found.prompt_tokens <= _MAX_TOKENS else None
 
     def _written(self, details: _PromptDetails) -> tuple[int | None, int | None]:

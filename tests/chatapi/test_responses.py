@@ -385,6 +385,14 @@ def test_a_response_in_the_background(client: Client) -> None:
     assert (first["type"], first["response"]["status"]) == ("response.created", "queued")
 
 
+def test_a_failure_in_the_background_is_told_the_same_by_either_way(client: Client) -> None:
+    failing = {"model": "sandbox", "input": "[sandbox error=server_error]"}
+    response_id = ask(client, background=True, metadata={"a": "b"}, **failing).json["id"]
+    failed = wait_until(client, response_id, "failed")
+    assert (failed["background"], failed["store"], failed["metadata"]) == (True, True, {"a": "b"})
+    assert events(get(client, response_id, "?stream=true"))[-1]["response"] == failed
+
+
 def test_a_stream_in_the_background_outlives_its_client(client: Client) -> None:
     body = json.dumps({"model": "sandbox", "input": "[sandbox tokens=6 delay_ms=100]"} | BACKGROUND).encode()
     with client.exchange("POST", "/v1/responses", body, {}) as exchange:

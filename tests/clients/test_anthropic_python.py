@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from anthropic import Anthropic
+from anthropic import Anthropic, beta_tool
 from anthropic.types import MessageParam, ModelInfo, ToolParam
 
 from chatapi.wire.sse import Parser
@@ -122,6 +122,20 @@ def test_a_loop_with_tools(client: Anthropic) -> None:
     turn: MessageParam = {"role": "assistant", "content": message.content}
     answer = client.messages.create(messages=[*HELLO, turn, results], **asked)  # type: ignore[call-overload]
     assert answer.stop_reason == "end_turn"
+
+
+def test_a_tool_runner(client: Anthropic) -> None:
+    """It sends only what is new of each turn, unless the server says that it keeps no thread."""
+
+    @beta_tool
+    def get_weather(city: str) -> str:
+        return f"sunny in {city}"
+
+    asked: dict[str, Any] = {"model": "sandbox-parallel-tool-calls", "max_tokens": 99, "tools": [get_weather]}
+    run: Any = client.beta.messages.tool_runner
+    whole = [turn.stop_reason for turn in run(messages=HELLO, **asked)]
+    streamed = [turn.get_final_message().stop_reason for turn in run(messages=HELLO, stream=True, **asked)]
+    assert whole == streamed == ["tool_use", "end_turn"]
 
 
 def test_two_calls_of_an_upstream(client: Anthropic) -> None:

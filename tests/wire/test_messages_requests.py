@@ -406,6 +406,7 @@ def test_a_remote_picture_has_the_clients_path() -> None:
         ({"output_config": {"effort": "none"}}, "output_config.effort"),
         ({"metadata": {"user_id": 5}}, "metadata.user_id"),
         ({"service_tier": "flex"}, "service_tier"),
+        ({"thread": {"type": "create"}}, "thread"),
     ],
 )
 def test_a_refusal_names_the_clients_own_parameter(members: dict[str, Any], param: str) -> None:

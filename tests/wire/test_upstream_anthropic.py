@@ -133,6 +133,19 @@ def test_a_usage_of_another_type_spoils_no_answer(usage: object) -> None:
     assert read(beginning + text + end) == [Started(), Text("a"), Finished("stop")]
 
 
+@pytest.mark.parametrize("usage", [{}, {"usage": {"output_tokens": None}}])
+def test_the_beginnings_figure_is_not_the_answers(usage: dict[str, Any]) -> None:
+    body = b"".join(
+        [
+            event("message_start", message={"usage": {"input_tokens": 5, "output_tokens": 1}}),
+            event("content_block_start", content_block={"type": "text", "text": "Many tokens, not one."}),
+            event("message_delta", delta={"stop_reason": "end_turn"}, **usage),
+            event("message_stop"),
+        ]
+    )
+    assert isinstance(read(body)[-1], Finished)  # so we count
+
+
 def test_the_prompts_figures_come_before_the_answer() -> None:
     """So they are charged if the answer is cut off: nobody else can count pictures."""
     sent = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 1}

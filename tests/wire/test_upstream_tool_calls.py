@@ -33,18 +33,24 @@ def test_calls_that_share_an_index_are_kept_apart_by_id_and_name(index: dict[str
     assert collected(*events) == [(0, "a", "f", "{}"), (1, "b", "f", "{}")]
 
 
-def test_calls_get_ids_and_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
+def test_a_repeated_name_continues_a_call_until_it_is_whole() -> None:
     fragments = [
         call("{", "f", index=0),
         call("}", "f", index=0),
         call("{}", "f", index=0),
         call("[]", "g", index=0),
     ]
-    assert collected(*map(tools, fragments)) == [
-        (0, "call_0", "f", "{}"),
-        (1, "call_1", "f", "{}"),
-        (2, "call_2", "g", "[]"),
-    ]
+    found = [(number, name, arguments) for number, _, name, arguments in collected(*map(tools, fragments))]
+    assert found == [(0, "f", "{}"), (1, "f", "{}"), (2, "g", "[]")]
+
+
+@pytest.mark.parametrize("id_", ["same", "", None])
+def test_no_two_calls_have_the_same_id(id_: str | None) -> None:
+    """Clients send all calls and results of a conversation back, and match them by id."""
+    calls = tools(call("{}", "f", index=0, id=id_), call("{}", "f", index=1, id=id_))
+    ids = [found for _, found, *_ in collected(calls)]
+    assert len({*ids}) == 2
+    assert ids[0] == "same" if id_ else {*ids}.isdisjoint(found for _, found, *_ in collected(calls))
 
 
 @pytest.mark.parametrize("index", [{"index": 0}, {}])
@@ -66,9 +72,10 @@ def test_a_fragment_without_an_id_goes_on_where_its_index_was_last() -> None:
 
 
 def test_calls_that_share_an_id_are_kept_apart_by_index() -> None:
-    assert collected(tools(call("{}", "f", index=0, id="a"), call("[]", "g", index=1, id="a"))) == [
-        (0, "a", "f", "{}"),
-        (1, "a", "g", "[]"),
+    found = collected(tools(call("{}", "f", index=0, id="a"), call("[]", "g", index=1, id="a")))
+    assert [(number, name, arguments) for number, _, name, arguments in found] == [
+        (0, "f", "{}"),
+        (1, "g", "[]"),
     ]
 
 

@@ -39,10 +39,14 @@ def test_usage_comes_alone_or_with_the_end_or_with_every_chunk(events: list[Even
         pytest.param(2, -1, 13, Usage(12, 2), id="negative"),
         pytest.param(2, 317, "331", Usage(12, 2), id="a total of another type"),
         pytest.param(2, 317, None, Usage(12, 2), id="no total"),
+        pytest.param(2, None, 331, Usage(12, 319, None, 317), id="in the total only, as Gemini has it"),
+        pytest.param(2, None, 14, Usage(12, 2), id="not known"),
+        pytest.param(2, None, 13, Usage(12, 2), id="a total that is less"),
+        pytest.param(2, None, "331", Usage(12, 2), id="a total of another type, alone"),
     ],
 )
 def test_reasoning_that_is_counted_apart_from_the_completion_is_added(
-    completion: int, reasoning: int, total: Any, counted: Usage
+    completion: int, reasoning: int | None, total: Any, counted: Usage
 ) -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
     usage = {"prompt_tokens": 12, "completion_tokens": completion, "total_tokens": total, **details}
@@ -53,6 +57,7 @@ def test_reasoning_that_is_counted_apart_from_the_completion_is_added(
     ("early", "kept"),
     [
         ({"prompt_tokens": 3, "completion_tokens": 1}, Usage(3, 0)),
+        ({"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 99}, Usage(3, 0)),
         ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}, Usage(3, 0, 2)),
         ({"input_tokens": 3, "cache_creation_input_tokens": 2}, Usage(5, 0, cache_write_tokens=2)),
         ({"prompt_tokens": 0, "completion_tokens": 0}, None),

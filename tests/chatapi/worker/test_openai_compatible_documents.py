@@ -262,10 +262,10 @@ async def test_tool_calls_may_come_whole(
     said = (
         await completion(engine, call_of(upstream, Script(tool_calls=2, whole_tool_calls=True, **how)))
     ).choice(0)
-    ids = ["call_0", "call_1"] if "no_tool_ids" in how else ["call_up_0", "call_up_1"]
-    assert [(call.id, call.name, call.arguments) for call in said.tool_calls.values()] == [
-        (identifier, "lookup", '{"city":" the"}') for identifier in ids
-    ]
+    calls = said.tool_calls.values()
+    assert [(call.name, call.arguments) for call in calls] == [("lookup", '{"city":" the"}')] * 2
+    ids = [call.id for call in calls]
+    assert len({*ids}) == 2 if "no_tool_ids" in how else ids == ["call_up_0", "call_up_1"]
     assert list(said.tool_calls) == [0, 1]
 
 

@@ -144,6 +144,7 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     output_config: OutputConfig = OutputConfig()
     # The older name of `output_config.format`, which released SDKs still send.
     output_format: JSONSchemaOutput | None = None
+    thread: Any = None
 
     extras: dict[str, Any] = {}
     ignored: tuple[str, ...] = ()
@@ -152,8 +153,13 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
         {"messages", "system", "tools", "tool_choice", "thinking", "output_config", "output_format"}
         | {"extras", "ignored"}
     )
+    refused: ClassVar = frozenset({"thread"})
 
     def __post_init__(self) -> None:
+        # Left out, it would lose the conversation. After this code, SDKs send all of it with each turn.
+        if self.thread is not None:
+            allowed = "threads are not kept here, send the whole conversation"
+            raise Violation("thread", allowed, "thread_unsupported_request")
         # Anthropic's rule: an answer calls tools by name.
         names: set[str] = set()
         for index, tool in enumerate(self.tools):

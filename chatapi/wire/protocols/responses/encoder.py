@@ -17,13 +17,13 @@ class Encoder:
 
     def __init__(self, answer: Answer, after: int = -1) -> None:
         """`after`: the number of the last event that the client has."""
-        self._response = Response(answer)
+        self.response = Response(answer)
         self._after = after
         self._number = 0
 
     def encode(self, batch: Iterable[AnyDelta]) -> bytes:
         """Return the batch's events; see `protocol.Encoder`."""
-        return self._frames(event for delta in batch for event in self._response.add(delta))
+        return self._frames(event for delta in batch for event in self.response.add(delta))
 
     def failed(self, failure: Failed) -> bytes:
         """Return the events that end a stream that broke off.
@@ -32,7 +32,7 @@ class Encoder:
         own would belong to other events when the stream is read again.
         """
         last = max(self._after, self._number - 1, 0)
-        return b"".join(_frame(last, event) for event in self._response.fail(failure, is_end=False))
+        return b"".join(_frame(last, event) for event in self.response.fail(failure, is_end=False))
 
     def _frames(self, events: Iterable[Event]) -> bytes:
         frames = []

@@ -71,9 +71,12 @@ def queued(answer: Answer, state: State) -> Folder:
     return folder
 
 
-def events(answer: Answer, after: int) -> Encoder:
+def events(answer: Answer, state: State, after: int) -> Encoder:
     """Return the encoder of the events behind the one with the number `after`; -1: of all events."""
-    return Encoder(answer, after)
+    encoder = Encoder(answer, after)
+    # A response that failed before it began has no other source of what its last event repeats.
+    encoder.response.expect(state.context)
+    return encoder
 
 
 def response_of(item_id: str) -> UUID | None:
