@@ -75,10 +75,10 @@ class _LegacyFragment(Fragment, gc=False):
 class _Call:
     """A call in progress. Its first piece waits until the name is known, as only that piece may say it."""
 
-    def __init__(self, number: int, fragment: Fragment, told_ids: set[str]) -> None:
-        """`told_ids`: the ids that calls of the choice have."""
+    def __init__(self, number: int, fragment: Fragment, used_ids: set[str]) -> None:
+        """`used_ids`: the ids that calls of the choice have."""
         self.number = number
-        self._told_ids = told_ids
+        self._used_ids = used_ids
         self.upstream_index = fragment.index
         self.kind = fragment.kind
         self.upstream_id = fragment.id
@@ -119,9 +119,9 @@ class _Call:
             return None
         # Not the call's number: clients match results by id within a whole conversation.
         new_id = self.upstream_id
-        if not new_id or new_id in self._told_ids:
+        if not new_id or new_id in self._used_ids:
             new_id = f"call_{uuid4().hex}"
-        self._told_ids.add(new_id)
+        self._used_ids.add(new_id)
         return new_id
 
 
@@ -131,7 +131,7 @@ class ToolCallReader:
     def __init__(self, choice_index: int) -> None:
         self._choice_index = choice_index
         self._calls: list[_Call] = []
-        self._told_ids: set[str] = set()
+        self._used_ids: set[str] = set()
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
 
@@ -169,7 +169,7 @@ class ToolCallReader:
             # A model that repeats itself can call for ever, and each call takes memory until the end.
             if len(self._calls) == MAX_CALLS:
                 raise UpstreamError(INVALID_RESPONSE)
-            call = _Call(len(self._calls), fragment, self._told_ids)
+            call = _Call(len(self._calls), fragment, self._used_ids)
             self._calls.append(call)
         # The latest call of an index: some servers give all calls the index 0.
         if fragment.index is not None:

@@ -100,13 +100,15 @@ class SentUsage(msgspec.Struct, gc=False):
             prompt = self.input_tokens + max(0, cached or 0) + max(0, written or 0)
         if prompt is None or completion is None or prompt < 0 or completion < 0:
             return None
+        # Else the prompt lacks its cached part, which the total has.
+        is_whole_prompt = max(0, cached or 0) + max(0, written or 0) <= prompt
         cached = _at_most(prompt, cached)
         written = _at_most(prompt - (cached or 0), written)
         reasoning = (
             self.completion_tokens_details.reasoning_tokens if self.completion_tokens_details else None
         )
         apart = self.total_tokens - prompt - completion if isinstance(self.total_tokens, int) else 0
-        if apart > 0 and reasoning in (None, apart):
+        if apart > 0 and (reasoning == apart or (reasoning is None and is_whole_prompt)):
             completion, reasoning = completion + apart, apart
         return Usage(
             prompt,
