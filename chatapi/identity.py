@@ -1,7 +1,9 @@
-"""Ids of generations (UUIDv7; `chatcmpl-<hex>` or another protocol's form on the wire) and of requests."""
+"""Ids of generations (UUIDv7; `chatcmpl-<hex>` or another form on the wire), of requests and of processes."""
 
+import os
 import re
 import secrets
+import socket
 import time
 from collections.abc import Sequence
 from uuid import UUID
@@ -72,3 +74,12 @@ def request_id(client_id: bytes | None, generation_id: UUID) -> bytes:
     if client_id is not None and _ECHOED.fullmatch(client_id):
         return client_id
     return b"req_" + generation_id.hex.encode()
+
+
+def process_name() -> str:
+    """Return the name of this process among those of all machines: its host and its process id.
+
+    A long host name loses its beginning, because the names of pods differ at their end. The result fits
+    `Generation.worker`.
+    """
+    return f"{socket.gethostname()[-56:]}:{os.getpid()}"

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import resource
-import socket
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from redis.exceptions import RedisError
 
 from accounts.loop_clock import clock
 from accounts.redis_time_limit import in_time
+from chatapi import identity
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class Snapshot(msgspec.Struct):
 
 async def publish_forever(redis: Redis, prefix: str, role: str, active: Callable[[], int]) -> None:
     """Write this process's numbers every `PUBLISH_S`; `active` counts what it works on."""
-    name = f"{socket.gethostname()[:40]}:{os.getpid()}"
+    name = identity.process_name()
     while True:
         count = active()
         gauges = {gauge.name: float(gauge.read(count)) for gauge in GAUGES}

@@ -4,10 +4,8 @@ A thread exports in the background. Its queue is bounded: while the collector is
 """
 
 import logging
-import os
 import re
 import secrets
-import socket
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -32,7 +30,7 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import SpanKind, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from chatapi import __version__
+from chatapi import __version__, identity
 from chatapi.tracing import Attributes, Span
 
 log = logging.getLogger(__name__)
@@ -53,7 +51,7 @@ class OTLPTracer:
         own = {
             "service.name": "chatapi",
             "service.version": __version__,
-            "service.instance.id": f"{socket.gethostname()[:40]}:{os.getpid()}",
+            "service.instance.id": identity.process_name(),
             "chatapi.role": role,
         }
         self._provider = TracerProvider(

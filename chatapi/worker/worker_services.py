@@ -2,9 +2,7 @@
 
 import asyncio
 import logging
-import os
 import resource
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -12,6 +10,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from chatapi import identity
 from chatapi.celery import GENERATE_TASK, app
 from chatapi.concurrency import Batch, CachedValue, Loop, supervise
 from chatapi.delta_stream import ByServer, Cancellation, DeltaStream, StreamUnavailable
@@ -67,7 +66,7 @@ class WorkerServices:
     """The process's connections, engines and running generations."""
 
     def __init__(self) -> None:
-        self.name = f"{socket.gethostname()[:40]}:{os.getpid()}"
+        self.name = identity.process_name()
         self.commits = GroupCommit()
         self._redis = RedisServers()
         self.streams = self._redis.streams
