@@ -47,6 +47,9 @@ class Environment(environ.Env):
         if cast is bool and text is not None and text.lower() not in TRUE + FALSE:
             raise _unreadable(var, text, bool)
         try:
+            # django-environ would take the rest of the value for the name of another variable.
+            if text is not None and text.startswith("$"):
+                return self.parse_value(text, cast)
             return super().get_value(var, cast, default, parse_default)
         except ValueError:
             raise _unreadable(var, text, cast) from None

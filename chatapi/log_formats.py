@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from django.http import HttpRequest
+
 
 def fields(**values: Any) -> Mapping[str, Any]:
     """Return `extra` for a record with these fields; None is left out."""
     return {"fields": {name: value for name, value in values.items() if value is not None}}
+
+
+def route_of(request: HttpRequest) -> str:
+    """Return the pattern of the request's URL."""
+    return "/" + request.resolver_match.route if request.resolver_match else "no route"
 
 
 class ConsoleFormatter(logging.Formatter):

@@ -8,13 +8,24 @@ import logging
 import threading
 import time
 
+from chatapi.log_formats import route_of
 from usage.errors import is_unavailable
 
 MAX_LINES_PER_MINUTE = 20
 MAX_CHARACTERS = 300
 
 
-class OneLine(logging.Filter):
+class ByRoute(logging.Filter):
+    """Names a request by its route: a path may have what nobody may read, such as an invitation."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record in place; return True."""
+        if (request := getattr(record, "request", None)) is not None:
+            record.msg, record.args = record.getMessage().replace(request.path, route_of(request)), ()
+        return True
+
+
+class OneLine(ByRoute):
     """Makes each record a line without a traceback, and lets a bounded number of lines pass in a minute."""
 
     def __init__(self) -> None:
@@ -29,8 +40,9 @@ class OneLine(logging.Filter):
             left_out = self._take_line()
         if left_out is None:
             return False
+        super().filter(record)
         request = getattr(record, "request", None)
-        where = "" if request is None else f"{request.method} {request.path}: "
+        where = "" if request is None else f"{request.method} {route_of(request)}: "
         text = f"{where}{record.getMessage()}".encode("unicode_escape").decode("ascii")
         more = f" ({left_out} more lines were left out)" if left_out else ""
         record.msg, record.args = f"{text[:MAX_CHARACTERS]}{more}", ()

@@ -308,6 +308,7 @@ LOGGING = {
         "json": {"()": "chatapi.log_formats.JSONFormatter"},
     },
     "filters": {
+        "by_route": {"()": "chatapi.refusal_log.ByRoute"},
         "one_line": {"()": "chatapi.refusal_log.OneLine"},
         "without_outages": {"()": "chatapi.refusal_log.WithoutOutages"},
     },
@@ -322,7 +323,7 @@ LOGGING = {
         "stripe": {"level": "WARNING"},
         # DEBUG would log the first line of any client's request.
         "daphne": {"level": "INFO"},
-        "django.request": {"level": "ERROR", "filters": ["without_outages"]},
+        "django.request": {"level": "ERROR", "filters": ["without_outages", "by_route"]},
         "django.security": {"handlers": ["refusals"], "propagate": False},
         # Any client can send a wrong Host; it gets 400, and the log needs no error.
         "django.security.DisallowedHost": {"level": "CRITICAL"},

@@ -14,7 +14,7 @@ from accounts import forwarding
 from chatapi import identity
 from chatapi.api import error_pages
 from chatapi.api.client_routes import is_client_route, is_console_page, is_docs_page
-from chatapi.log_formats import fields
+from chatapi.log_formats import fields, route_of
 from chatapi.wire.protocols import protocol_of
 
 access_log = logging.getLogger("chatapi.access")
@@ -66,9 +66,8 @@ class IdentifyingMiddleware(MiddlewareMixin):
         """Set the headers, and log the route: a path may have what nobody may read, such as an invitation."""
         response["x-request-id"] = request.META["chatapi.request_id"]
         elapsed_ms = round((time.monotonic() - request.META["chatapi.began_at"]) * 1_000)
-        route = "/" + request.resolver_match.route if request.resolver_match else "no route"
         access = fields(method=request.method, status=response.status_code, ms=elapsed_ms)
-        access_log.info("%s", route, extra=access)
+        access_log.info("%s", route_of(request), extra=access)
         if "/v1/" in request.path_info:
             response["openai-version"] = identity.OPENAI_VERSION
             response["openai-processing-ms"] = str(elapsed_ms)

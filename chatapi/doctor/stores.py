@@ -103,9 +103,9 @@ def check_redis() -> Iterator[Finding]:
         try:
             with connect_from_thread(url) as redis:
                 yield from _check_one(redis, _place(url))
-        except (RedisError, OSError, ValueError) as error:
+        except (RedisError, OSError, ValueError, TypeError) as error:
             # The text of a ValueError may contain the URL with its password.
-            reason = "its URL can't be read" if isinstance(error, ValueError) else str(error)
+            reason = "its URL can't be read" if isinstance(error, ValueError | TypeError) else str(error)
             remedy = (
                 "Start the service: manage.py serve runs its own Valkey."
                 if settings.EMBEDDED_VALKEY

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from django.conf import settings
 
@@ -16,13 +16,13 @@ INTERVAL_S = 5.0
 async def alive(role: str) -> AsyncIterator[None]:
     """Touch `<state folder>/<role>.alive` while the block runs, for docker-compose.yml's health checks."""
     path = settings.STATE_DIR / f"{role}.alive"
-    path.parent.mkdir(parents=True, exist_ok=True)
 
     async def keep_fresh() -> None:
         while True:
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch()
-            except OSError as error:  # the disk may be full for a while
+            except OSError as error:  # the disk may be full for a while; only health checks read the file
                 log.warning("%s can't be touched: %s", path, error)
             await asyncio.sleep(INTERVAL_S)
 
@@ -31,4 +31,5 @@ async def alive(role: str) -> AsyncIterator[None]:
         yield
     finally:
         touching.cancel()
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()

@@ -205,9 +205,11 @@ def _redis_error(url: str) -> Exception | None:
     try:
         with connect_from_thread(url, timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S) as redis:
             redis.ping()
-    except ValueError:
+    except (ValueError, TypeError):  # of a parameter that the client does not know
         # The error's text, like the URL, may contain a password.
-        hint = "user and password must be percent-encoded, and port and database numbers"
+        hint = (
+            "user and password must be percent-encoded, port and database numbers, and parameters redis-py's"
+        )
         raise CannotStart(f"a Redis URL can't be read ({hint}): {_REDIS_SETTINGS}") from None
     except RedisError as error:
         return error

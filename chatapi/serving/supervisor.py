@@ -112,7 +112,10 @@ class Supervisor:
         self._stages: list[list[Watched]] = []
         self._stop = asyncio.Event()
         self._is_killed = self._is_interrupted = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            numbers.remove(signal.SIGHUP)  # by nohup
+        for number in numbers:
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
 
     def say(self, text: str) -> None:

@@ -169,11 +169,13 @@ def test_a_redis_that_is_not_right(redis: Redis, name: str, value: str, level: s
 
 
 def test_a_redis_that_is_away_is_named_without_its_password(settings: Settings) -> None:
-    settings.BROKER_URL = settings.STREAMS_URL = "redis://user:hunter2@127.0.0.1:9/0"
-    ((level, text),) = not_ok(stores.check_redis())
-    assert level == "WRONG"
-    assert text.startswith("127.0.0.1:9 does not answer: ")
-    assert "hunter2" not in text
+    settings.BROKER_URL = "redis://user:hunter2@127.0.0.1:9/0"
+    settings.STREAMS_URL = "redis://user:hunter2@127.0.0.1:9/0?ssl=true"
+    found = not_ok(stores.check_redis())
+    assert [level for level, _ in found] == ["WRONG", "WRONG"]
+    assert all(text.startswith("127.0.0.1:9 does not answer: ") for _, text in found)
+    assert found[1][1].startswith("127.0.0.1:9 does not answer: its URL can't be read.")
+    assert "hunter2" not in str(found)
 
 
 def test_a_redis_that_is_a_replica(redis: Redis) -> None:

@@ -37,6 +37,14 @@ def test_a_choice_is_read_in_any_case_and_refused_as_it_was_written(monkeypatch:
         Environment().choice(VARIABLE, default="console", choices=("console", "json"))
 
 
+def test_a_secret_may_begin_with_a_dollar_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "$hunter2")
+    assert Environment().str(VARIABLE) == Environment().str(VARIABLE, default="") == "$hunter2"
+    assert Environment().list(VARIABLE, default=[]) == ["$hunter2"]
+    with pytest.raises(ImproperlyConfigured, match="must be a whole number"):
+        Environment().int(VARIABLE, default=1)
+
+
 @pytest.mark.parametrize(
     "url", ["mysql://root:hunter2@localhost/x", "hunter2", "postgres://u:hunter2@h:port/x"]
 )

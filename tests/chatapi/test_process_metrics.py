@@ -1,5 +1,6 @@
 """What processes count by themselves, up to `/metrics`, and the files in deploy/ that use it."""
 
+import asyncio
 import json
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 from accounts.loop_clock import LoopClock
 from chatapi import process_metrics
@@ -60,8 +62,6 @@ def test_to_observe_costs_next_to_nothing() -> None:
 
 
 async def test_the_lag_of_a_loop_is_that_of_its_latest_tick() -> None:
-    import asyncio
-
     clock = LoopClock()
     clock.start(asyncio.get_running_loop())
     await asyncio.sleep(0.01)  # its first tick
@@ -84,6 +84,21 @@ print(identity.process_name())"""
     one, other = (each.stdout.decode().strip() for each in asked)
     assert one != other
     assert len(one) <= (Generation._meta.get_field("worker").max_length or 0)
+
+
+async def test_pods_of_a_deployment_with_a_long_name_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes ends the name of each pod with five characters of its own; its process has the number 1."""
+    pods = [f"the-chat-api-of-our-company-production-worker-7d9f8b6c5-{end}" for end in ("abcde", "fghij")]
+    with Valkey(tmp_path) as valkey, Redis(unix_socket_path=str(valkey.socket)) as redis:
+        async with AsyncRedis(unix_socket_path=str(valkey.socket)) as client:
+            for pod in pods:
+                monkeypatch.setattr("socket.gethostname", lambda pod=pod: pod)
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        await process_metrics.publish_forever(client, "t:", "worker", lambda: 0)
+        assert len(process_metrics.read(redis, "t:")) == len(pods)
 
 
 def test_a_process_that_writes_no_more_is_forgotten(tmp_path: Path) -> None:

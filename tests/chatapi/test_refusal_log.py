@@ -41,6 +41,26 @@ def test_a_refused_look_up_is_one_line(admin_client: Client, written: io.StringI
     assert len(line) < MAX_CHARACTERS + 100
 
 
+INVITATION, ROUTE = "/console/invitation/MQ/secret-token/", "/console/invitation/<uidb64>/<token>/"
+
+
+def test_a_form_without_its_token_is_logged_by_its_route(db: None, written: io.StringIO) -> None:
+    """The path has what nobody may read, such as an invitation."""
+    assert Client(enforce_csrf_checks=True).post(INVITATION).status_code == 403
+    (line,) = written.getvalue().splitlines()
+    assert f"W django.security.csrf: POST {ROUTE}: Forbidden (CSRF cookie not set.): {ROUTE}" in line
+
+
+def test_a_page_that_fails_is_logged_by_its_route(
+    db: None, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chatapi.console.password_pages.Invitation.get_user", lambda *_: 1 / 0)
+    assert Client(raise_request_exception=False).get(INVITATION).status_code == 500
+    assert [each.getMessage() for each in caplog.records if each.name == "django.request"] == [
+        f"Internal Server Error: {ROUTE}"
+    ]
+
+
 def test_many_of_them_are_few_lines(admin_client: Client, written: io.StringIO) -> None:
     for _ in range(3 * MAX_LINES_PER_MINUTE):
         assert admin_client.get(f"{LIST}?digest=a").status_code == 400

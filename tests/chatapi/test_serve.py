@@ -256,6 +256,11 @@ def test_a_folder_that_cannot_be_written_is_named(start: Start, tmp_path: Path) 
         ),
         (
             "REDIS_URL",
+            "redis://:hunter2@127.0.0.1/0?ssl=true",
+            "a Redis URL can't be read (user and password must be percent-encoded, ",
+        ),
+        (
+            "REDIS_URL",
             "redis://:hunter2@127.0.0.1:1",
             "Redis can't be reached (Error 111 connecting to 127.0.0.1:1.",
         ),

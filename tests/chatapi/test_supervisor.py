@@ -119,6 +119,20 @@ async def test_a_second_signal_kills_what_still_ends(supervisor: Supervisor, tmp
     assert await supervisor.stop() == 1
 
 
+async def test_under_nohup_it_outlives_its_terminal(said: list[str]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    supervisor = Supervisor(said.append)
+    try:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+        assert not supervisor.is_stopping
+    finally:
+        await supervisor.stop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        signal.signal(signal.SIGHUP, before)
+
+
 async def test_nothing_is_started_after_a_signal(supervisor: Supervisor, tmp_path: Path) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     await supervisor.until_stopped()
