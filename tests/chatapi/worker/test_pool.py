@@ -103,14 +103,14 @@ def test_a_full_pool_leaves_the_other_tasks_in_the_queue(
 
 def test_a_slot_that_becomes_free_is_used_at_once(valkey: Valkey, start_worker: StartWorker) -> None:
     start_worker(PROBE_CONCURRENCY="1")
-    for task, name in (("hold", "first"), ("note", "second")):
+    for task, name in (("hold", "first"), *(("note", str(number)) for number in range(8))):
         valkey.execute(TaskQueue(app, task, QUEUE).enqueueing([Entry(name, 1)]))
     assert valkey.next_event() == "started first"
     valkey.client.set("release", 1)
     assert valkey.next_events(2) == ["ended first", "settled first"]
     freed = time.monotonic()
-    assert valkey.next_event() == "noted second 0"
-    assert time.monotonic() - freed < 0.5  # The hub's own tick comes once a second.
+    assert valkey.next_events(8) == [f"noted {number} {number}" for number in range(8)]
+    assert time.monotonic() - freed < 4  # The hub's own tick comes once a second.
 
 
 @pytest.mark.parametrize(
