@@ -282,6 +282,28 @@ def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMess
 
 
 @pytest.mark.usefixtures("mailing")
+def test_an_address_that_was_given_up_is_free_for_its_next_owner(
+    mailoutbox: list[EmailMessage], alice: Person, settings: Settings
+) -> None:
+    settings.SIGN_UP = "open"
+    person = confirmed(alice, "desk@acme.example")
+    User.objects.filter(pk=person.pk).update(username="desk@acme.example")
+    client = Client()
+    sign_in(client, "desk@acme.example")
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "alice@acme.example"})
+    client.post(link_in(mailoutbox[0]))
+    assert who(client) == "alice@acme.example"
+    Client().post("/console/sign-up", {"email": "desk@acme.example"})
+    assert mailoutbox[1].subject == "Confirm your address"
+    Client().post(link_in(mailoutbox[1]), {"password": PASSWORD, "name": "Desk"})
+    for name in ("alice@acme.example", "desk@acme.example"):
+        visitor = Client()
+        sign_in(visitor, name)
+        assert who(visitor) == name
+
+
+@pytest.mark.usefixtures("mailing")
 def test_nobody_confirms_an_address_for_a_strangers_account(
     mailoutbox: list[EmailMessage], alice: Person, bob: Person
 ) -> None:
