@@ -190,6 +190,16 @@ def test_nobody_is_named_by_somebody_elses_address(alice: Person, acme: Organiza
     assert not User.objects.filter(username="ceo@hooli.example").exists()
 
 
+def test_an_address_that_signs_somebody_in_is_no_name_for_another_account(
+    alice: Person, charlie: Person, acme: Organization
+) -> None:
+    confirmed(charlie, "charlie@globex.example")
+    path, sent = f"/console/{acme.pk}/members/invite", {"email": "Charlie@globex.example", "role": "viewer"}
+    refused = client_of(alice.user).post(path, sent).content.decode()
+    assert "This name is taken" in refused
+    assert User.objects.filter(email="charlie@globex.example").count() == 1
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
