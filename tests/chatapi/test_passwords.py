@@ -200,6 +200,22 @@ def test_an_address_that_signs_somebody_in_is_no_name_for_another_account(
     assert User.objects.filter(email="charlie@globex.example").count() == 1
 
 
+def test_any_address_is_a_user_name(alice: Person, acme: Organization, root: Client) -> None:
+    sent = {"email": "O'Brien/x@acme.example", "role": "viewer"}
+    client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    person = User.objects.get(username="o'brien/x@acme.example")
+    form = {"username": person.username, "email": person.email, "date_joined_0": "2026-01-01"}
+    saved = root.post(f"/admin/auth/user/{person.pk}/change/", form | {"date_joined_1": "12:00"})
+    person.refresh_from_db()
+    assert (saved.status_code, person.is_active) == (302, False)
+
+
+def test_an_address_that_is_too_long_for_a_user_name_is_refused(alice: Person, acme: Organization) -> None:
+    sent = {"email": f"erin@{'a.' * 70}example", "role": "viewer"}
+    refused = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    assert "at most 150 characters" in refused.content.decode()
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
