@@ -34,11 +34,20 @@ admin.site.unregister(User)
 admin.site.unregister(Group)
 
 
+class PersonForm(UserChangeForm):
+    """A person, whose user name may be any address."""
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """Check a new name only: Django refuses some signs that addresses have."""
+        found: set[str] = super()._get_validation_exclusions()
+        return found if "username" in self.changed_data else found | {"username"}
+
+
 @admin.register(User)
 class UserAdmin(DjangoUserAdmin, ListAdmin):  # type: ignore[type-arg]  # not generic at run time
     """People. Staff can't give themselves, or anyone, more rights than they have."""
 
-    form = UserChangeForm
+    form = PersonForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
 

@@ -8,7 +8,7 @@ from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
 from django.contrib.auth.models import User
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from accounts import access
 from accounts.models import Member, Organization, Role
@@ -64,11 +64,16 @@ def _new_person(name: str, email: str, name_field: str) -> User:
     same = {"username__iexact": name} if "@" in name else {"username": name}
     if User.objects.filter(**same).exists():
         raise ValidationError({name_field: _TAKEN})
+    # An address that signs somebody else in (`email_addresses.owner_of`) would not sign in the new person.
+    is_confirmed = Q(emailaddress__email=name.lower(), emailaddress__verified=True)
+    if User.objects.filter(is_confirmed, email__iexact=name).exists():
+        raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)
     # Both the password reset and our invitations recognize by this a person who has never chosen a password.
     person.set_unusable_password()
     try:
-        person.full_clean()
+        # Addresses, which `email` checks, may have signs that other names have not, as o'brien@example.com.
+        person.full_clean(exclude=["username"] if "@" in name else None)
     except ValidationError as error:
         texts = error.message_dict
         if "username" in texts:

@@ -111,7 +111,7 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
                 name=str(row.organization),
                 client_id=row.client_id,
                 secret=secret,
-                settings={"server_url": row.issuer},
+                settings={"server_url": row.issuer.rstrip("/")},  # as in `discovery`
             )
         ]
 

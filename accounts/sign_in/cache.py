@@ -6,6 +6,7 @@ stay in this process: they have rows of tenants, and need no Redis.
 
 from typing import Any
 
+from allauth.mfa import app_settings as mfa_settings
 from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache
 from django.core.cache.backends.locmem import LocMemCache
 from django.core.cache.backends.redis import RedisCache
@@ -14,6 +15,7 @@ from accounts.redis_urls import shared_url
 
 # What django-allauth's keys begin with.
 _SHARED = ("allauth", "jwt:")
+_USED_CODES = "allauth.mfa.totp.used"
 
 
 class SharedCache(BaseCache):
@@ -27,6 +29,9 @@ class SharedCache(BaseCache):
         return self._of(key).get(key, default, version)
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
+        # allauth forgets a used code after one period, but takes it in those before and after, too.
+        if key.startswith(_USED_CODES):
+            timeout *= 1 + 2 * mfa_settings.TOTP_TOLERANCE
         return self._of(key).add(key, value, timeout, version)
 
     def set(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> None:

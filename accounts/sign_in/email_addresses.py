@@ -49,9 +49,12 @@ def confirm(person: User, address: str) -> bool:
         EmailAddress.objects.update_or_create(
             user=person, email=address, defaults={"verified": True, "primary": True}
         )
+        if person.username == person.email and person.email.lower() != address:
+            # Else the next owner of the address before could neither sign up nor be invited.
+            person.username = address
         if person.email != address:
             person.email = address
-            person.save(update_fields=["email"])
+            person.save(update_fields=["email", "username"])
     return True
 
 

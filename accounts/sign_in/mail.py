@@ -33,7 +33,7 @@ def send(template: str, to: str, **context: Any) -> bool:
     subject, _, body = render_to_string(f"mail/{template}.txt", context | {"days": days}).partition("\n")
     try:
         EmailMessage(subject.strip(), f"{body.strip()}\n", to=[to]).send()
-    except (SMTPException, OSError) as error:
+    except (SMTPException, OSError, ValueError) as error:  # the last one for an address that no mail can have
         log.warning("the mail %r was not sent: %r", template, error)
         return False
     return True

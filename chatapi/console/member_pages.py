@@ -36,7 +36,7 @@ def _role_choices(console: Console) -> list[tuple[str, str]]:
 class InviteForm(forms.Form):
     """An invitation of a new person, or of a colleague from another organization."""
 
-    email = forms.EmailField(label="E-mail address", required=False, max_length=254)
+    email = forms.EmailField(label="E-mail address", required=False, max_length=150)
     name = forms.CharField(
         label="User name",
         required=False,

@@ -19,9 +19,14 @@ SECRET = "the-clients-secret"
 SERVE = """
 import sys
 import oidc_provider_mock
+from werkzeug.exceptions import NotFound
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.serving import run_simple
 port, certificate, key = sys.argv[1:]
-run_simple("localhost", int(port), oidc_provider_mock.app(), threaded=True, ssl_context=(certificate, key))
+app = oidc_provider_mock.app()
+# The second one is for paths with two slashes, which most servers take for others.
+realms = DispatcherMiddleware(app, {"/realms/acme": app, "/realms/acme/": NotFound()})
+run_simple("localhost", int(port), realms, threaded=True, ssl_context=(certificate, key))
 """
 
 

@@ -66,6 +66,15 @@ def test_someone_new_comes_with_the_role_of_new_people(provider: Provider, acme:
     assert row.used_at is not None
 
 
+def test_someone_comes_from_an_issuer_whose_name_ends_with_a_slash(
+    provider: Provider, acme: Organization
+) -> None:
+    row = offer(acme, provider, "acme.example", default_role="viewer")
+    IdentityProvider.objects.update(issuer=f"{provider.issuer}/realms/acme/")
+    provider.knows("4", email="erin@acme.example")
+    assert who(come(provider, row, "4")[1]) == "erin@acme.example"
+
+
 def test_someone_comes_again_as_the_same_person(provider: Provider, acme: Organization) -> None:
     row = offer(acme, provider, "acme.example", default_role="viewer")
     provider.knows("2", email="erin@acme.example")

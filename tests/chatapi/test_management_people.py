@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -34,6 +35,14 @@ def test_nobody_is_given_a_role_above_the_keys(alice: Person, bob: Person) -> No
     assert refused(alice, "DELETE", f"{HERE}/users/{alice.user.pk}", status=403)[1] == "permission_denied"
     assert said(alice, "POST", f"{HERE}/users/{bob.user.pk}", {"role": "reader"})["role"] == "reader"
     assert Member.objects.get(user=bob.user).role == "viewer"
+
+
+def test_any_address_is_invited(boss: Person) -> None:
+    address = "o'brien/x@acme.example"
+    assert said(boss, "POST", f"{HERE}/invites", {"email": address, "role": "reader"})["email"] == address
+    User.objects.update(last_login=datetime.now(UTC))
+    (found,) = said(boss, "GET", f"{HERE}/users?emails={quote(address)}")["data"]
+    assert found["name"] == address
 
 
 def test_an_invitation_link_ends_with_the_right_to_send_it(boss: Person) -> None:

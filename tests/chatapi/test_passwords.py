@@ -190,6 +190,32 @@ def test_nobody_is_named_by_somebody_elses_address(alice: Person, acme: Organiza
     assert not User.objects.filter(username="ceo@hooli.example").exists()
 
 
+def test_an_address_that_signs_somebody_in_is_no_name_for_another_account(
+    alice: Person, charlie: Person, acme: Organization
+) -> None:
+    confirmed(charlie, "charlie@globex.example")
+    path, sent = f"/console/{acme.pk}/members/invite", {"email": "Charlie@globex.example", "role": "viewer"}
+    refused = client_of(alice.user).post(path, sent).content.decode()
+    assert "This name is taken" in refused
+    assert User.objects.filter(email="charlie@globex.example").count() == 1
+
+
+def test_any_address_is_a_user_name(alice: Person, acme: Organization, root: Client) -> None:
+    sent = {"email": "O'Brien/x@acme.example", "role": "viewer"}
+    client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    person = User.objects.get(username="o'brien/x@acme.example")
+    form = {"username": person.username, "email": person.email, "date_joined_0": "2026-01-01"}
+    saved = root.post(f"/admin/auth/user/{person.pk}/change/", form | {"date_joined_1": "12:00"})
+    person.refresh_from_db()
+    assert (saved.status_code, person.is_active) == (302, False)
+
+
+def test_an_address_that_is_too_long_for_a_user_name_is_refused(alice: Person, acme: Organization) -> None:
+    sent = {"email": f"erin@{'a.' * 70}example", "role": "viewer"}
+    refused = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent)
+    assert "at most 150 characters" in refused.content.decode()
+
+
 def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization) -> None:
     shown = client_of(alice.user).post(
         f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
@@ -279,6 +305,28 @@ def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMess
     assert alice.user.email == "alice@home.example"
     assert list(EmailAddress.objects.values_list("email", "verified")) == [("alice@home.example", True)]
     assert client.post(link).status_code == 404
+
+
+@pytest.mark.usefixtures("mailing")
+def test_an_address_that_was_given_up_is_free_for_its_next_owner(
+    mailoutbox: list[EmailMessage], alice: Person, settings: Settings
+) -> None:
+    settings.SIGN_UP = "open"
+    person = confirmed(alice, "desk@acme.example")
+    User.objects.filter(pk=person.pk).update(username="desk@acme.example")
+    client = Client()
+    sign_in(client, "desk@acme.example")
+    client.post("/console/account/again/password", {"password": PASSWORD})
+    client.post("/console/account/address", {"email": "alice@acme.example"})
+    client.post(link_in(mailoutbox[0]))
+    assert who(client) == "alice@acme.example"
+    Client().post("/console/sign-up", {"email": "desk@acme.example"})
+    assert mailoutbox[1].subject == "Confirm your address"
+    Client().post(link_in(mailoutbox[1]), {"password": PASSWORD, "name": "Desk"})
+    for name in ("alice@acme.example", "desk@acme.example"):
+        visitor = Client()
+        sign_in(visitor, name)
+        assert who(visitor) == name
 
 
 @pytest.mark.usefixtures("mailing")

@@ -89,6 +89,14 @@ def test_a_known_address_gets_the_same_page_and_another_mail(
     assert link_in(unknown).startswith(f"{PATH}/")
 
 
+@pytest.mark.parametrize("path", [PATH, "/console/password/forgotten"])
+@pytest.mark.parametrize("address", ["ada@b\N{ARABIC LETTER ALEF}.example", "\u0131" * 30 + "@b.example"])
+def test_an_address_to_which_no_mail_can_be_written_gets_the_same_page(path: str, address: str) -> None:
+    answer = Client().post(path, {"email": address})
+    assert answer.status_code == 200
+    assert "console/mail_sent.html" in [template.name for template in answer.templates]
+
+
 @pytest.mark.parametrize("mode", ["closed", "invitation"])
 def test_elsewhere_nobody_signs_up(mailoutbox: list[EmailMessage], settings: Settings, mode: str) -> None:
     link = mailed(mailoutbox)

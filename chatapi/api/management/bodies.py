@@ -13,7 +13,7 @@ NANODOLLARS_PER_CENT = NANODOLLARS // 100
 _TEN_YEARS_S = 315_360_000
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@-]{0,99}\Z")]
-Email = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.@+_-]{3,150}\Z")]
+Email = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.@!#$%&'*+/=?^_`{|}~-]{3,150}\Z")]
 Seconds = Annotated[int, Meta(ge=1, le=_TEN_YEARS_S)]
 Scopes = Annotated[list[Literal["completions", "models", "generations"]], Meta(max_length=3)]
 ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
