@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 from django.db import DatabaseError, connection
+from django.db.models import Model
 
 from usage.database.index_beside_writers import AddIndexBesideWriters
-from usage.models import DailyTotals, Event
+from usage.models import Budget, DailyTotals, Event, Generation
 
 
 def indexes(table: str) -> set[str]:
@@ -15,18 +16,30 @@ def indexes(table: str) -> set[str]:
     return {name for name, each in found.items() if each["index"]}
 
 
+@pytest.mark.parametrize(
+    ("before", "model", "index"),
+    [
+        ("0015", Generation, "end_user_generations"),
+        ("0015", Budget, "budgets_by_period"),
+        ("0029", Event, "events_not_followed"),
+        ("0029", DailyTotals, "totals_of_a_member"),
+    ],
+)
 def test_an_index_that_was_interrupted_is_built_the_next_time(
-    migrate: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    migrate: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    model: type[Model],
+    index: str,
 ) -> None:
     def interrupt(*_: object) -> None:
         raise DatabaseError("the server is going down")
 
-    migrate("usage", "0029")
+    migrate("usage", before)
     with monkeypatch.context() as patch:
         patch.setattr(AddIndexBesideWriters, "database_forwards", interrupt)
         with pytest.raises(DatabaseError):
             migrate()
     migrate()
-    assert "events_not_followed" in indexes(Event._meta.db_table)
-    assert "totals_of_a_member" in indexes(DailyTotals._meta.db_table)
+    assert index in indexes(model._meta.db_table)
     assert not Event.objects.filter(followed_at=None).exists()
