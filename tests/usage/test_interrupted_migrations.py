@@ -43,3 +43,18 @@ def test_an_index_that_was_interrupted_is_built_the_next_time(
     migrate()
     assert index in indexes(model._meta.db_table)
     assert not Event.objects.filter(followed_at=None).exists()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no such index")
+def test_an_index_that_is_not_valid_is_not_kept(migrate: Callable[..., None]) -> None:
+    """An interrupted CREATE INDEX CONCURRENTLY leaves one that no query uses."""
+    migrate("usage", "0005")
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE INDEX generations_by_time ON usage_generation USING brin (settled_at)")
+        cursor.execute(
+            "UPDATE pg_index SET indisvalid = FALSE WHERE indexrelid = 'generations_by_time'::regclass"
+        )
+    migrate()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid")
+        assert cursor.fetchall() == []
