@@ -52,6 +52,8 @@ def count(number: int) -> str:
 def share(part: int, whole: int) -> str:
     """Return the part in percent of the whole: "0 %", "0.04 %", "12.5 %"."""
     percent = 100 * part / whole if whole else 0.0
+    if 0 < percent < 0.0001:
+        return "<0.0001 %"  # Python would write 5e-05
     return f"{percent:.2g} %" if percent < 1 else f"{percent:.3g} %"
 
 
@@ -122,11 +124,16 @@ class Change:
 
 
 def change(now: float | None, before: float | None) -> Change | None:
-    """Return the change in percent, or as a factor beyond tenfold; None without a number to compare with."""
-    if not before or now is None:
+    """Return the change in percent, or as a factor beyond tenfold; None without a number to compare with.
+
+    Below zero, as spend may be after corrections, is none: a share of it would have the wrong sign.
+    """
+    if now is None or not before or before < 0:
         return None
     percent = 100 * (now - before) / before
     if abs(percent) < 0.5:
         return Change("±0 %", "same")
-    text = f"×{now / before:.3g}" if percent > 900 else f"{percent:+.0f} %".replace("-", "−")
+    factor = now / before
+    times = f"{factor:.3g}" if factor < 999.5 else count(round(factor))
+    text = f"×{times}" if percent > 900 else f"{percent:+.0f} %".replace("-", "−")
     return Change(text, "up" if percent > 0 else "down")

@@ -32,7 +32,7 @@ def overview_page(request: HttpRequest, console: Console) -> HttpResponse:
         return render(request, console, "overview.html", context | {"mistake": form.mistake}, status=400)
     with closed_days.read_once(form.over.before.start, form.over.end):
         # An organization that did not exist for all of the time before has nothing to compare with.
-        can_compare = not form.is_of_requests and console.organization.created_at <= form.over.before.start
+        can_compare = form.is_comparable and console.organization.created_at <= form.over.before.start
         specs = [SumsSpec(form.over.before, None, form.chart.filters)] if can_compare else []
         if form.has_partial_groups:
             specs.append(replace(form.chart, group_by=None))

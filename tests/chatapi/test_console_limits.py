@@ -1,6 +1,7 @@
 """Budgets and rate limits in the console: what each role sees, sets, changes and removes."""
 
 import asyncio
+from datetime import datetime, timedelta, timezone
 from uuid import uuid4
 
 import pytest
@@ -11,15 +12,16 @@ from pytest_django import Settings
 from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.limits import NOTHING_USED
-from accounts.models import EndUser, Member, Project, RateLimit, Role
+from accounts.models import EndUser, Member, Organization, Project, RateLimit, Role
 from accounts.rate_limits import RateLimits
 from chatapi.models import ServedModel
 from chatapi.redis_client import connect
+from tests import cast
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from tests.chatapi.worker.processes import Valkey
 from usage.insights.limit_list import limits_page
-from usage.models import Budget, BudgetLimit, Scope
+from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.pricing import from_usd
 
 
@@ -140,6 +142,22 @@ def test_a_budget_of_an_end_user_leads_to_their_requests(alice: Person) -> None:
     ((_, (model,)),) = context["tables"]
     for link in (context["requests_url"], model.url):
         assert [each.pk for each in client.get(link).context["page"].rows] == [request.pk]
+
+
+def test_a_budget_of_an_end_user_is_not_of_the_day_before(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    Organization.objects.filter(pk=alice.project.organization_id).update(time_zone="Etc/GMT-5")
+    midnight = datetime.now(timezone(timedelta(hours=5))).replace(hour=0, minute=0, second=0, microsecond=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(cast, "database_now", lambda: midnight - timedelta(minutes=1))
+        run(alice, end_user="customer-1")
+    run(alice, end_user="customer-1")
+    row = limit(Scope.END_USER, EndUser.objects.get(name="customer-1").pk, Period.DAY)
+    context = client_of(alice.user).get(url(alice, f"budgets/{row.pk}")).context
+    ((_, (model,)),) = context["tables"]
+    assert model.totals.amount_nanodollars == context["line"].use.posted_nanodollars
 
 
 def test_a_limit_is_changed_and_removed(alice: Person) -> None:

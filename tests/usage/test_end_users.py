@@ -1,5 +1,7 @@
 """Requests by end user: found by an index, and each tenant's own."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -7,11 +9,13 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.http import urlencode
 
 import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts import end_users
 from accounts.models import Project
+from tests import cast
 from tests.admin_pages import client_of, downloaded
 from tests.cast import Person, admit, run
 from usage.insights import RequestFilters, requests_page
@@ -147,6 +151,55 @@ def test_the_overview_of_one_end_user_has_all_kinds_of_tokens(counted: Client) -
     exported = downloaded(counted, reverse("admin:index") + "overview.csv?group=end_user")
     assert "ann,ann,2," in exported
     assert "failed_requests" not in exported
+
+
+NOON = datetime.now(UTC).replace(hour=12, minute=30, second=0, microsecond=0)
+
+
+@pytest.fixture
+def run_at(alice: Person, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Generation]:
+    """Return a function that runs a request at a moment; it is noon, and Alice's project counts end users."""
+    Project.objects.filter(pk=alice.project.pk).update(counts_end_users=True)
+    monkeypatch.setattr(timezone, "now", lambda: NOON)
+
+    def at(moment: datetime, **changes: Any) -> Generation:
+        with monkeypatch.context() as patched:
+            patched.setattr(cast, "database_now", lambda: moment)
+            return run(alice, **changes)
+
+    return at
+
+
+@pytest.mark.parametrize("query", ["group=end_user", "end_user=ann", "group=model"])
+def test_all_numbers_about_end_users_are_of_the_same_days(
+    run_at: Callable[..., Generation], alice: Person, query: str
+) -> None:
+    run_at(NOON - timedelta(hours=8), end_user="ann")
+    run_at(NOON, end_user="ann")
+    last_hour = f"start={NOON - timedelta(hours=1):%Y-%m-%dT%H:00}"
+    browser = client_of(alice.user)
+    page = browser.get(
+        f"{reverse('admin:index')}?{query}&{last_hour}&project={alice.project.pk}&measure=requests"
+    )
+    counted = {card.title: card for card in page.context["cards"]}["Requests"]
+    tops = [line.totals.requests for _, lines in page.context["spenders"] for line in lines]
+    listed = browser.get(counted.url).context["page"].rows
+    assert {int(counted.value), *tops, len(listed)} == {page.context["chart"].total}
+
+
+def test_a_part_of_an_end_users_day_is_not_compared_with_a_whole_one(
+    run_at: Callable[..., Generation], alice: Person
+) -> None:
+    for moment in (NOON - timedelta(hours=16), NOON - timedelta(days=1), NOON):
+        run_at(moment, end_user="ann")
+    browser, page = client_of(alice.user), reverse("admin:index")
+    today = browser.get(page, {"end_user": "ann", "days": "1"})
+    assert [card.change for card in today.context["cards"]] == [None] * 3
+    assert "Compared with" not in today.text
+    days = {"start": f"{NOON - timedelta(days=1):%Y-%m-%d}", "end": f"{NOON - timedelta(days=1):%Y-%m-%d}"}
+    run_at(NOON - timedelta(days=2), end_user="ann")
+    changes = [card.change for card in browser.get(page, {"end_user": "ann", **days}).context["cards"]]
+    assert [change and change.text for change in changes] == ["+100 %"] * 3
 
 
 def test_end_users_of_hashed_names_are_found_by_name(alice: Person) -> None:

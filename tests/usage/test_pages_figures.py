@@ -51,6 +51,15 @@ def test_a_column_of_rates_has_two_decimals(part: int, whole: int, written: str)
 
 
 @pytest.mark.parametrize(
+    ("part", "whole", "written"),
+    [(0, 0, "0 %"), (1, 8, "12.5 %"), (3, 7_000, "0.043 %"), (1, 1_000_000, "0.0001 %"),
+     (1, 2_000_000, "<0.0001 %")],
+)  # fmt: skip
+def test_a_small_share_is_no_power_of_ten(part: int, whole: int, written: str) -> None:
+    assert formatting.share(part, whole) == written
+
+
+@pytest.mark.parametrize(
     ("number", "written"),
     [
         (0, "0"),
@@ -95,6 +104,10 @@ def test_a_change_needs_something_to_compare_with() -> None:
     assert formatting.change(50, 100) == formatting.Change("−50 %", "down")
     assert formatting.change(100, 100) == formatting.Change("±0 %", "same")
     assert formatting.change(3_000, 100) == formatting.Change("×30", "up")
+    assert formatting.change(300_000, 100) == formatting.Change("×3,000", "up")
+    # More was given back than was spent, and then something was spent.
+    assert formatting.change(100, -100) is None
+    assert formatting.change(-100, 100) == formatting.Change("−200 %", "down")
 
 
 def test_bars_stack_to_their_columns_height() -> None:

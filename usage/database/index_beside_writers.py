@@ -20,7 +20,7 @@ class AddIndexBesideWriters(AddIndex):
             super().database_forwards(app_label, schema_editor, from_state, to_state)
             return
         model = to_state.apps.get_model(app_label, self.model_name)
-        with _no_time_limit(schema_editor):
+        with no_time_limit(schema_editor):
             schema_editor.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {self.index.name}")
             schema_editor.add_index(model, self.index, concurrently=True)
 
@@ -29,12 +29,12 @@ class AddIndexBesideWriters(AddIndex):
             super().database_backwards(app_label, schema_editor, from_state, to_state)
             return
         model = from_state.apps.get_model(app_label, self.model_name)
-        with _no_time_limit(schema_editor):
+        with no_time_limit(schema_editor):
             schema_editor.remove_index(model, self.index, concurrently=True)
 
 
 @contextmanager
-def _no_time_limit(schema_editor: Any) -> Iterator[None]:
+def no_time_limit(schema_editor: Any) -> Iterator[None]:
     """Lift the time limits: a concurrent index waits for all transactions that began before it."""
     limits = ("statement_timeout", "lock_timeout")
     for limit in limits:

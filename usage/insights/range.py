@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 Bucket = Literal["hour", "day"]
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The longest range for each bucket: charts have no room for more, and reports should not read more.
 MAX_DAYS: Mapping[Bucket, int] = {"hour": 31, "day": 400}
 USUAL_DAYS = 7
@@ -58,6 +59,13 @@ class Range:
         start = self.start.astimezone(UTC)
         earlier = start - (self.end.astimezone(UTC) - start)
         return Range(earlier.astimezone(self.start.tzinfo), self.start, self.bucket)
+
+    def in_utc_days(self, now: datetime) -> "Range":
+        """Return the range in UTC, wider by the rest of its first and last day; today ends with this hour."""
+        start, end = self.start.astimezone(UTC), self.end.astimezone(UTC)
+        midnight = end + (_EPOCH - end) % DAY
+        first = start - (start - _EPOCH) % DAY
+        return Range(first, max(end, min(midnight, _end_of_hour(now.astimezone(UTC)))), "day")
 
     def fits(self, bucket: Bucket) -> bool:
         """Return whether the range is short enough for these buckets."""

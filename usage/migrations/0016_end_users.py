@@ -1,15 +1,13 @@
 """The names that clients give to a model and to the people who ask; budgets and daily usage of these. Null
 elsewhere, so code that does not know them may write too.
 
-Neither database rebuilds a table for it, so the triggers of the generations and the ledger stay.
+Neither database rebuilds a table for it, so the triggers of the generations and the ledger stay. The index of
+the end users is made by 0018: beside columns, it could not be made again after an interruption.
 """
 
 import django.db.models.deletion
 from django.db import migrations, models
 from django.db.models import Value
-
-from usage.database.index_beside_writers import AddIndexBesideWriters
-
 
 SCOPES = [
     ("organization", "Organization"),
@@ -26,7 +24,6 @@ def _owner(model):
 
 
 class Migration(migrations.Migration):
-    atomic = False
     dependencies = [("accounts", "0005_aliases_and_end_users"), ("usage", "0015_cache_writes")]
 
     operations = [
@@ -86,13 +83,5 @@ class Migration(migrations.Migration):
                     )
                 ],
             },
-        ),
-        AddIndexBesideWriters(
-            model_name="generation",
-            index=models.Index(
-                fields=["organization", "end_user", "-admitted_at"],
-                condition=models.Q(end_user__isnull=False),
-                name="end_user_generations",
-            ),
         ),
     ]

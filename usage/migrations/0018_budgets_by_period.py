@@ -1,4 +1,6 @@
-"""Indexes in the order of the list of budgets: without those of end users, and of one scope."""
+"""Indexes in the order of the list of budgets, without those of end users and of one scope, and of the requests
+of an end user.
+"""
 
 from django.db import migrations, models
 
@@ -9,6 +11,14 @@ class Migration(migrations.Migration):
     dependencies = [("usage", "0017_months_of_end_users")]
 
     operations = [
+        AddIndexBesideWriters(
+            model_name="generation",
+            index=models.Index(
+                fields=["organization", "end_user", "-admitted_at"],
+                condition=models.Q(end_user__isnull=False),
+                name="end_user_generations",
+            ),
+        ),
         AddIndexBesideWriters(
             model_name="budget",
             index=models.Index(

@@ -1,7 +1,7 @@
 """A budget limit as pages show it, and who spent its budget."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -90,6 +90,9 @@ def spent_by(
         return []
     over = period_of(use, organization)
     parameters = requests_of(use, over) or {}
+    # The rollup of end users has days of UTC, of which one would begin before the period.
+    is_by_request = filters.end_user is not None and use.key.resets_on is not None and over.start.hour > 0
+    filters = replace(filters, is_by_request=is_by_request)
     with closed_days.read_once(over.start, over.end):
         tops = insights.tops(over, _SPENT_BY[use.limit.scope], filters, _SPENDERS)
     return [

@@ -76,15 +76,14 @@ def _reports(
     tables = spenders_of(form)
     groups = [group for _, group in tables]
     with closed_days.read_once(form.over.before.start, form.over.end):
-        # The newest requests of two times can't be compared: there may be more of them in one of the times.
-        sums = insights.overview_sums(form.chart, groups, can_compare=not form.is_of_requests)
+        sums = insights.overview_sums(form.chart, groups, can_compare=form.is_comparable)
     form.offer_choices()
     limited_to = access.organizations_of(user)
     is_operator = access.is_operator(user)
     health = insights.health() if is_operator else None
     return {
         "form": form,
-        "before": None if form.is_of_requests else form.over.before,
+        "before": form.over.before if form.is_comparable else None,
         "newest_since": form.newest_since(),
         "searched": insights.SEARCHED,
         "cards": cards(form, sums),

@@ -98,7 +98,7 @@ def spenders_of(form: OverviewForm) -> list[tuple[str, GroupBy]]:
             ("Top projects", "project") if is_about_one else ("Top organizations", "organization")
         )
         tables = [owners, ("Top keys", "key"), *tables]
-        if form.counts_end_users:
+        if form.has_utc_days and form.counts_end_users:
             tables[0] = ("Top end users", "end_user")
     return tables
 

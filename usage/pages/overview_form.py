@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from functools import cached_property
 from typing import Any, get_args
 
 from django import forms
 from django.db.models import QuerySet
 from django.http import QueryDict
+from django.utils import timezone
 
 from accounts import access
 from accounts.models import Project
@@ -241,6 +242,22 @@ class OverviewForm(UsageFilterForm):
         """Return whether the filters are of columns that only requests have."""
         return request_sums.are_needed(None, self.filters)
 
+    @property
+    def has_utc_days(self) -> bool:
+        """Return whether the rollup of end users has exactly the range, which may end with this hour."""
+        days = self.over.in_utc_days(timezone.now())
+        return (days.start, days.end) == (self.over.start, self.over.end)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Return whether the range before has sums of the same kind.
+
+        Of the newest requests there may be more in one of the two times, and the days of an end user before
+        are whole ones, though today is not over.
+        """
+        is_day_open = self.filters.has_days_of_end_user and self.over.end.time() != time()
+        return not (self.is_of_requests or is_day_open)
+
     @cached_property
     def chart(self) -> SumsSpec:
         """Return what the chart shows: of the newest requests if the rollups know too little."""
@@ -255,7 +272,8 @@ class OverviewForm(UsageFilterForm):
     def read_range(self, query: Mapping[str, str], now: datetime) -> Range:
         """Return the range: by UTC day for end users, and by day where hours would be too many."""
         if self.has_days_of_end_users:
-            return insights.parse_range({**query, "bucket": "day", "time_zone": "UTC"}, now)
+            over = insights.parse_range({**query, "bucket": "day", "time_zone": "UTC"}, now)
+            return over.in_utc_days(now)
         usual = insights.parse_range({**query, "bucket": ""}, now)
         # A link with hours may get a longer range from another link of the page; days are the better answer
         # than an error.
@@ -338,6 +356,9 @@ class OverviewForm(UsageFilterForm):
         """Return the URL of the requests behind a number: those that were settled in the range."""
         filters = ("organization", "project", "key", "model", "outcome", "error", "metadata", "end_user")
         own = self.parameters(*TIME) | self.parameters(*filters)
+        if self.has_days_of_end_users:
+            # The reader's own times may be within a day, and of another zone.
+            own |= {"days": "", "start": self.over.start.isoformat(), "end": self.over.end.isoformat()}
         return self.link("requests", {**own, **narrowed, "time": "settled"})
 
     def group_url(self, group: GroupBy, group_id: str) -> str:
