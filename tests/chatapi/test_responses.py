@@ -223,6 +223,21 @@ def test_input_items(client: Client) -> None:
     assert [item["id"] for item in newest_first[1:]] == [item["id"] for item in page["data"][::-1]]
 
 
+def test_every_input_item_has_an_id_of_its_own(client: Client) -> None:
+    first = ask(client, input="one").json
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    given = [reference, *({"id": "msg_1", "role": "user", "content": text} for text in ("two", "three"))]
+    second = ask(client, input=given, previous_response_id=first["id"]).json
+    whole = get(client, second["id"], "/input_items?order=asc").json["data"]
+    assert len({item["id"] for item in whole}) == len(whole) == 5
+    pages, after = [], ""
+    for _ in whole:
+        page = get(client, second["id"], f"/input_items?order=asc&limit=1&after={after}").json
+        pages += page["data"]
+        after = page["last_id"]
+    assert (pages, page["has_more"]) == (whole, False)
+
+
 @pytest.mark.parametrize(
     ("query", "param"), [("limit=0", "limit"), ("order=up", "order"), ("after=msg_1", "after")]
 )
