@@ -350,7 +350,7 @@ def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, instal
 
 
 def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
-    ask(client)
+    first = ask(client, background=True, idempotency_key="responses-2")
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         counters = redis.keys("*states:*")
         for counter in counters:
@@ -358,12 +358,15 @@ def test_an_organization_stores_so_many_bytes(client: Client, installation: Inst
         try:
             response = ask(client).json
             refused = ask(client, background=True)
+            again = ask(client, background=True, idempotency_key="responses-2")
         finally:
             for counter in counters:
                 redis.decrby(counter, MAX_STATES_BYTES)
     assert (response["status"], response["store"]) == ("completed", False)
     assert get(client, response["id"]).status == 404
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+    assert again.status == 200, again.body
+    assert again.json["id"] == first.json["id"]
 
 
 def test_a_repeated_request_gets_the_first_ones_answer_and_stores_nothing(
