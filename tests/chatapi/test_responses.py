@@ -351,6 +351,7 @@ def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, instal
 
 def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
     first = ask(client, background=True, idempotency_key="responses-2")
+    logged = len(installation.log("web"))
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         counters = redis.keys("*states:*")
         for counter in counters:
@@ -367,6 +368,7 @@ def test_an_organization_stores_so_many_bytes(client: Client, installation: Inst
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
     assert again.status == 200, again.body
     assert again.json["id"] == first.json["id"]
+    assert "Traceback" not in installation.log("web")[logged:], "a refusal is no error of ours"
 
 
 def test_a_repeated_request_gets_the_first_ones_answer_and_stores_nothing(
