@@ -174,9 +174,9 @@ def internal_error() -> APIError:
     return APIError(Failed(message, "server_error", "internal_error", status=500))
 
 
-def not_found(path: str, meant: str | None = None) -> APIError:
+def not_found(path: str, docs: str, meant: str | None = None) -> APIError:
     """Return a 404 for an unknown route; `meant` is the one that its client seems to mean."""
-    hint = "See /docs for the routes." if meant is None else f"Did you mean {meant}?"
+    hint = f"See {docs} for the routes." if meant is None else f"Did you mean {meant}?"
     message = f"Invalid URL ({path}). {hint}"
     return APIError(Failed(message, INVALID, "unknown_url", status=404))
 

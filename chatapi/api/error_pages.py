@@ -44,15 +44,14 @@ def permission_denied(request: HttpRequest, exception: Exception) -> HttpRespons
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    route = CLIENT_ROUTE.match(request.path_info)
+    route, root = CLIENT_ROUTE.match(request.path_info), settings.PATH_PREFIX
     if route and route["dialect"] and route["dialect"] not in DIALECTS:
-        root = settings.PATH_PREFIX
         prefixes = ", ".join(f"{root}/{name}/v1" for name in sorted(DIALECTS))
         message = f"Invalid URL ({request.path}). The API is at {root}/v1, and in one dialect at {prefixes}."
         failure = Failed(f"{message} See {root}/docs for the routes.", INVALID, "unknown_url", status=404)
         return envelope(request, APIError(failure))
     meant = _meant(request.path_info)
-    return _answer(request, errors.not_found(request.path, meant and settings.PATH_PREFIX + meant))
+    return _answer(request, errors.not_found(request.path, f"{root}/docs", meant and root + meant))
 
 
 def _meant(path: str) -> str | None:

@@ -154,10 +154,7 @@ async def _take_from_limits(
             fallbacks=[each.model for each in admission.fallbacks],
         )
     except (RateLimited, errors.APIError) as error:
-        if admission.idempotency is None:
-            raise
-        first = await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
-        if first is None:
+        if (first := await _first(services, admission)) is None:
             raise
         if isinstance(error, RateLimited):
             exchange.add_limits(error)
@@ -165,6 +162,13 @@ async def _take_from_limits(
     exchange.is_counted = True
     exchange.add_limits(reservation)
     return reservation
+
+
+async def _first(services: Services, admission: ledger.Admission) -> AlreadyAdmitted | None:
+    """Return what the request's idempotency key stands for, if it was sent before: a repeat needs no room."""
+    if admission.idempotency is None:
+        return None
+    return await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
 
 
 async def end_user_limits(services: Services, caller: Caller, end_user: str | None) -> Sequence[Limit]:
@@ -184,7 +188,12 @@ async def _admit(
     This runs to its end even if the client leaves meanwhile, so that no hold is left behind.
     """
     try:
-        counter = await _take_room_for_state(services, request)
+        try:
+            counter = await _take_room_for_state(services, request)
+        except errors.APIError:
+            if (first := await _first(services, admission)) is None:
+                raise
+            raise first from None
         try:
             await services.commits.write(ledger.admit, admission)
         except Exception:

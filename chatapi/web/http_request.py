@@ -47,8 +47,10 @@ class HTTPRequest(WebRequest):
             return refusals.NOT_A_PATH
         if length is not None and length > self.channel.limits.max_body_bytes:
             return refusals.REQUEST_TOO_LARGE
-        # Daphne would refuse these later and at once: all such requests of a read in one turn of the loop.
-        if self.is_websocket and length != 0:
+        # Daphne would refuse these later and at once: all such requests of a read in one turn of the loop. It
+        # would fail with an error of ours to decode a subprotocol that is not ASCII.
+        subprotocols = header_values(b"sec-websocket-protocol", ())
+        if self.is_websocket and (length != 0 or not all(map(bytes.isascii, subprotocols))):
             return refusals.BAD_REQUEST if command == b"GET" else refusals.NOT_A_HANDSHAKE
         return None if path.isascii() else refusals.BAD_REQUEST
 

@@ -16,7 +16,7 @@ from accounts.authentication import Caller, CallerCache, KeyHeaders, RefusedKey,
 from accounts.errors import AccountsError
 from accounts.failed_attempts import attempts
 from accounts.rate_limits import LEASE_MS, RateLimits
-from chatapi import catalog, response_store
+from chatapi import catalog, errors, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, supervise
 from chatapi.delta_stream import StreamUnavailable
@@ -207,6 +207,6 @@ class Services:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         # The request that waits for the task answers its client with errors of these kinds.
-        expected = AccountsError | UsageError | StreamUnavailable | RedisError
+        expected = errors.APIError | AccountsError | UsageError | StreamUnavailable | RedisError
         if error is not None and not isinstance(error, expected):
             log.error("%s failed", task.get_coro(), exc_info=error)

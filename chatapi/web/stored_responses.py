@@ -42,6 +42,8 @@ MAX_PAGE_ITEMS: Final = 100
 STATE_UNIT_BYTES: Final = 4_096
 # How long a cancellation waits for the end that it brings.
 CANCEL_WAIT_S: Final = 5.0
+# How long the log of a response that was deleted while it ran outlives its end, for those who follow it.
+DELETED_LOG_MS: Final = 3_000
 # The most deltas that are encoded at once.
 PIECE_DELTAS: Final = 256
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
@@ -152,10 +154,21 @@ async def _delete(exchange: Exchange) -> None:
     services = await Services.get()
     found = await _requested(exchange, services)
     # Redis before the database: a response that is being stored finds in Redis that it is deleted.
-    stream = services.streams.of(found.row.id)
-    await stream.delete(found.row.id, has_ended=found.row.state == RowState.SETTLED)
+    stream, has_ended = services.streams.of(found.row.id), found.row.state == RowState.SETTLED
+    await stream.delete(found.row.id, has_ended=has_ended)
     await services.commits.read(response_store.delete, found.row.id)
+    if not has_ended:
+        services.in_background(_forget_answer(services, found.row))
     await exchange.send_json(200, stored.deleted(found.answer))
+
+
+async def _forget_answer(services: Services, row: Generation) -> None:
+    """Let the log of a deleted response expire soon after its end: until then its worker writes it."""
+    async for _ in follow(services, row):
+        pass
+    # A stream may end before its generation: what a lost worker has generated is charged by its log.
+    if await services.commits.read(reports.end_of, row.id) is not None:
+        await services.streams.of(row.id).forget({row.id: DELETED_LOG_MS})
 
 
 async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:

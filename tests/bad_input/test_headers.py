@@ -188,6 +188,7 @@ HANDSHAKES: dict[str, tuple[tuple[str, ...], int]] = {
     "no key": (HANDSHAKE[:3], 400),
     "a short key": ((*HANDSHAKE[:3], "Sec-WebSocket-Key: x"), 400),
     "nothing but the word": (("Upgrade: websocket",), 400),
+    "a subprotocol that is not ASCII": ((*HANDSHAKE, "Sec-WebSocket-Protocol: \xff"), 400),
     "extensions": (
         (*HANDSHAKE, "Sec-WebSocket-Extensions: permessage-deflate; server_max_window_bits=\xff"),
         403,

@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.db import InternalError, OperationalError
 from django.test import Client
 from psycopg.errors import ReadOnlySqlTransaction
+from pytest_django import Settings
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import api_keys, keys
@@ -193,6 +194,14 @@ def test_a_body_in_json_gets_an_envelope_anywhere(db: None, path: str) -> None:
 def test_no_hint_names_a_route_that_does_not_exist(db: None, path: str) -> None:
     message = error(Client().post(path, "{}", "application/json"), 404)["message"]
     assert message == f"Invalid URL ({path}). See /docs for the routes."
+
+
+def test_a_hint_leads_below_the_prefix_of_a_proxy(
+    db: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "PATH_PREFIX", "/llm")
+    message = error(Client().get("/v1/nothing"), 404)["message"]
+    assert message.endswith("See /llm/docs for the routes.")
 
 
 def test_no_unknown_url_takes_long(db: None) -> None:

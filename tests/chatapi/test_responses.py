@@ -223,6 +223,21 @@ def test_input_items(client: Client) -> None:
     assert [item["id"] for item in newest_first[1:]] == [item["id"] for item in page["data"][::-1]]
 
 
+def test_every_input_item_has_an_id_of_its_own(client: Client) -> None:
+    first = ask(client, input="one").json
+    reference = {"type": "item_reference", "id": first["output"][0]["id"]}
+    given = [reference, *({"id": "msg_1", "role": "user", "content": text} for text in ("two", "three"))]
+    second = ask(client, input=given, previous_response_id=first["id"]).json
+    whole = get(client, second["id"], "/input_items?order=asc").json["data"]
+    assert len({item["id"] for item in whole}) == len(whole) == 5
+    pages, after = [], ""
+    for _ in whole:
+        page = get(client, second["id"], f"/input_items?order=asc&limit=1&after={after}").json
+        pages += page["data"]
+        after = page["last_id"]
+    assert (pages, page["has_more"]) == (whole, False)
+
+
 @pytest.mark.parametrize(
     ("query", "param"), [("limit=0", "limit"), ("order=up", "order"), ("after=msg_1", "after")]
 )
@@ -335,7 +350,8 @@ def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, instal
 
 
 def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
-    ask(client)
+    first = ask(client, background=True, idempotency_key="responses-2")
+    logged = len(installation.log("web"))
     with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
         counters = redis.keys("*states:*")
         for counter in counters:
@@ -343,12 +359,16 @@ def test_an_organization_stores_so_many_bytes(client: Client, installation: Inst
         try:
             response = ask(client).json
             refused = ask(client, background=True)
+            again = ask(client, background=True, idempotency_key="responses-2")
         finally:
             for counter in counters:
                 redis.decrby(counter, MAX_STATES_BYTES)
     assert (response["status"], response["store"]) == ("completed", False)
     assert get(client, response["id"]).status == 404
     assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+    assert again.status == 200, again.body
+    assert again.json["id"] == first.json["id"]
+    assert "Traceback" not in installation.log("web")[logged:], "a refusal is no error of ours"
 
 
 def test_a_repeated_request_gets_the_first_ones_answer_and_stores_nothing(
@@ -417,6 +437,14 @@ def test_a_response_in_the_background_is_cancelled(client: Client, installation:
     assert cancelled.json["usage"]["output_tokens"] == receipt["usage"]["completion_tokens"]
     again = client.send("POST", f"/v1/responses/{response_id}/cancel")
     assert again.json == cancelled.json
+
+
+def test_the_answer_of_a_response_that_was_deleted_while_it_ran_is_forgotten(client: Client) -> None:
+    response = ask(client, model="begins-late", background=True).json
+    assert client.send("DELETE", f"/v1/responses/{response['id']}").json["deleted"] is True
+    stream = f"/v1/generations/{response['id']}/stream"
+    assert b"response.completed" in client.send("GET", stream).body
+    wait_for(lambda: client.send("GET", stream).status == 410, "the end of the log")
 
 
 def test_a_synchronous_response_is_not_cancelled(client: Client) -> None:

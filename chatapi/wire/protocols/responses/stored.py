@@ -121,13 +121,17 @@ def input_page(
     """Return a page of the conversation's items; None if there is no item `after`."""
     items = msgspec.json.decode(state.items, type=list[msgspec.Raw])  # only those of the page are decoded
     numbers = range(len(items))[:: -1 if is_descending else 1]
+    places: dict[str, int] = {}
+    for number, head in enumerate(msgspec.json.decode(state.items, type=list[_Head])):
+        # An id that comes again, as of an item that is referred to, would lead to the same page for ever.
+        own_id = None if head.id in places else head.id
+        places[own_id or _item_id(answer_id, number, head.type)] = number
     if after:
-        heads = enumerate(msgspec.json.decode(state.items, type=list[_Head]))
-        ids = [head.id or _item_id(answer_id, number, head.type) for number, head in heads]
-        if after not in ids:
+        if after not in places:
             return None
-        numbers = numbers[numbers.index(ids.index(after)) + 1 :]
-    found = [_input_item(answer_id, number, items[number]) for number in numbers[:limit]]
+        numbers = numbers[numbers.index(places[after]) + 1 :]
+    ids = [*places]
+    found = [_input_item(ids[number], items[number]) for number in numbers[:limit]]
     page = {"object": "list", "data": found, "has_more": len(numbers) > limit}
     first, last = (found[0], found[-1]) if found else ({}, {})
     return _to_json(page | {"first_id": first.get("id"), "last_id": last.get("id")})
@@ -139,14 +143,14 @@ class _Head(msgspec.Struct):
 
 
 def _item_id(answer_id: str, number: int, kind: str) -> str:
-    """Return the id of an item that came without one."""
+    """Return the id of an item that came without one, or with that of another item."""
     return f"{ID_PREFIXES[kind]}_{answer_id}i{number:x}"
 
 
-def _input_item(answer_id: str, number: int, raw: msgspec.Raw) -> dict[str, Any]:
-    """Return an item with an id and the members that clients expect."""
+def _input_item(item_id: str, raw: msgspec.Raw) -> dict[str, Any]:
+    """Return an item with this id and the members that clients expect."""
     item: dict[str, Any] = msgspec.json.decode(raw)
-    whole = {"id": _item_id(answer_id, number, item["type"]), "status": "completed"} | item
+    whole = {"id": item_id, "status": "completed"} | item | {"id": item_id}
     if item["type"] == "message":
         whole["content"] = _said(item["role"], item["content"])
     elif isinstance(item.get("output"), list):
