@@ -28,17 +28,19 @@ pytestmark = [
 
 TIMEOUT_S = 0.5
 OUTAGE_S = 8.0
+IN_TRANSACTION = "SELECT count(*) FROM pg_locks WHERE locktype = 'virtualxid' AND pid = ANY(%s)"
 ENVIRONMENT = {"CHATAPI_DATABASE_TIMEOUT_MS": f"{TIMEOUT_S * 1_000:.0f}"}
 
 
 @pytest.fixture(autouse=True)
 def serving(installation: Installation, ask: Ask) -> None:
     """Start all processes: those of the last test have recovered, and no old connection is left."""
-    wait_for(
-        lambda: all(answer.end().is_done for answer in [ask("five") for _ in range(4)]),
-        "service",
-        pause_s=0.2,
-    )
+    for _ in range(8):  # a pool hands out its connections in turn, and each dead one refuses a request
+        wait_for(
+            lambda: all(answer.end().is_done for answer in [ask("five") for _ in range(4)]),
+            "service",
+            pause_s=0.2,
+        )
 
 
 @pytest.fixture
@@ -64,15 +66,26 @@ def crash(postgres: Any) -> None:
 
 
 @contextmanager
-def frozen(pids: list[int]) -> Iterator[None]:
-    """Stop the backends, and their time limits with them, inside the block."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+def frozen(postgres: Any) -> Iterator[None]:
+    """Stop the backends, and their time limits with them, inside the block.
+
+    None of them is in a transaction: nobody could take what it has locked.
+    """
+    pids = backends(postgres)
     try:
+        signal_all(pids, signal.SIGSTOP)
+        while postgres.execute(IN_TRANSACTION, [pids]).fetchone() != (0,):
+            signal_all(pids, signal.SIGCONT)
+            pids = backends(postgres)
+            signal_all(pids, signal.SIGSTOP)
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        signal_all(pids, signal.SIGCONT)
+
+
+def signal_all(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
 
 
 def test_a_crash_in_mid_stream_harms_no_answer(installation: Installation, ask: Ask, postgres: Any) -> None:
@@ -137,7 +150,7 @@ def test_a_request_that_waits_too_long_for_a_lock_is_refused_and_charged_nothing
 def test_a_backend_that_hangs_is_left_for_another(
     installation: Installation, ask: Ask, postgres: Any
 ) -> None:
-    with frozen(backends(postgres)):
+    with frozen(postgres):
         answers = [ask("five") for _ in range(5)]
         assert {answer.end().status for answer in answers} <= {200, 503}
         wait_for(lambda: ask("five").end().is_done, "service", pause_s=0.1)
@@ -147,7 +160,7 @@ def test_backends_that_hang_in_mid_stream_harm_no_answer(
     installation: Installation, ask: Ask, postgres: Any
 ) -> None:
     answers = [ask("five-seconds").heard(10) for _ in range(3)]
-    with frozen(backends(postgres)):
+    with frozen(postgres):
         for answer in answers:
             assert (len(answer.end().words), answer.ends, answer.is_done) == (250, 1, True)
     assert {installation.receipt(answer.generation_id)["outcome"] for answer in answers} == {"completed"}
@@ -176,7 +189,7 @@ def test_no_view_gets_a_connection_that_a_restart_has_ended(
 
 def test_no_view_waits_for_a_backend_that_hangs(installation: Installation, postgres: Any) -> None:
     views(installation)
-    with frozen(backends(postgres)):
+    with frozen(postgres):
         assert set(views(installation)) <= {404, 500, 503}
         wait_for(lambda: set(views(installation)) == {404}, "views without an error")
 
