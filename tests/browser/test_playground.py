@@ -264,11 +264,17 @@ print(get_or_create_project("Tests", "elsewhere").pk)
 """
 
 
+@pytest.fixture
+def other_project(installation: Installation) -> None:
+    """Make the project "elsewhere" beside the others of the tests' organization."""
+    made = installation.manage("shell", "--no-imports", "-c", OTHER_PROJECT)
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.mark.usefixtures("other_project")
 def test_the_project_that_is_chosen_is_charged(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:
-    made = installation.manage("shell", "--no-imports", "-c", OTHER_PROJECT)
-    assert made.returncode == 0, made.stderr
     open_playground(page, installation, ids, "sandbox")
     page.get_by_label("Project").select_option("elsewhere")
     page.get_by_label("Text of the message").fill("hello [sandbox tokens=12]")
@@ -280,11 +286,10 @@ def test_the_project_that_is_chosen_is_charged(
     expect(row.locator(f"[title='{amount}']")).to_be_visible()
 
 
+@pytest.mark.usefixtures("other_project")
 def test_a_project_that_is_chosen_during_a_request_is_of_the_next_one(
     page: Page, installation: Installation, ids: dict[str, int]
 ) -> None:
-    made = installation.manage("shell", "--no-imports", "-c", OTHER_PROJECT)
-    assert made.returncode == 0, made.stderr
     open_playground(page, installation, ids, "sandbox")
     page.get_by_label("Text of the message").fill("hello [sandbox tokens=60 delay_ms=50]")
     page.get_by_role("button", name="Send").click()
