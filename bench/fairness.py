@@ -8,8 +8,8 @@
 
 The small organization's callers send one stream of 2 s after the other. The flood's streams are all accepted,
 so that they wait and run, unless `--most-open` bounds them; with `--impatient`, its refused callers come back
-after a second and ignore Retry-After. A round is a measurement alone and one beside the
-flood; the table has the medians of all rounds, and their ranges.
+after a second and ignore Retry-After. A round is a measurement alone and one beside the flood; the table has
+the medians of all rounds, and their ranges.
 """
 
 import argparse

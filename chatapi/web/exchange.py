@@ -144,7 +144,7 @@ class Exchange:
 
     @property
     def creates_generation(self) -> bool:
-        """Whether the request is to be admitted: not one for a ticket or a count of tokens."""
+        """Return whether the request is to be admitted, unlike one for a ticket or a count of tokens."""
         return bool(self.kind.protocol) and not self.kind.is_ticket and not self.protocol.counts_tokens
 
     def choose_dialect(self, callers_default: str) -> Dialect:

@@ -150,7 +150,8 @@ def _item_id(answer_id: str, number: int, kind: str) -> str:
 def _input_item(item_id: str, raw: msgspec.Raw) -> dict[str, Any]:
     """Return an item with this id and the members that clients expect."""
     item: dict[str, Any] = msgspec.json.decode(raw)
-    whole = {"id": item_id, "status": "completed"} | item | {"id": item_id}
+    item.pop("id", None)
+    whole = {"id": item_id, "status": "completed"} | item
     if item["type"] == "message":
         whole["content"] = _said(item["role"], item["content"])
     elif isinstance(item.get("output"), list):
