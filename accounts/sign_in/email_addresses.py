@@ -16,6 +16,8 @@ from django.db.models import Q
 
 # Links that people have got are signed with this name.
 _SALT = "accounts.sign_in.addresses"
+# An address is its person's user name, too, and this is the length of Django's column.
+MAX_CHARS = 150
 
 
 def owner_of(address: str) -> User | None:

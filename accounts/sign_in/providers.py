@@ -82,6 +82,8 @@ def _address(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
         raise Refused("The provider named no e-mail address. It must send the claim “email”.") from None
     if domain_of(address) not in _domains(provider):
         raise Refused(f"{provider.organization} may not vouch for {address}: its domain is not approved.")
+    if len(address) > email_addresses.MAX_CHARS:
+        raise Refused(f"Your address has more than {email_addresses.MAX_CHARS} characters.")
     # Microsoft leaves this claim out; its provider belongs to the organization, as the domain does.
     if claims.get("email_verified", True) not in (True, "true"):
         raise Refused(f"The provider has not confirmed the address {address}.")

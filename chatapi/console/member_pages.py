@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access, invitations, memberships, roles
 from accounts.audit import recorder
 from accounts.models import Member, Role
+from accounts.sign_in import email_addresses
 from accounts.sign_in.form import TooMany
 from chatapi.console.tenancy import Console, page, render
 from usage.pages.filters import is_id
@@ -36,7 +37,7 @@ def _role_choices(console: Console) -> list[tuple[str, str]]:
 class InviteForm(forms.Form):
     """An invitation of a new person, or of a colleague from another organization."""
 
-    email = forms.EmailField(label="E-mail address", required=False, max_length=150)
+    email = forms.EmailField(label="E-mail address", required=False, max_length=email_addresses.MAX_CHARS)
     name = forms.CharField(
         label="User name",
         required=False,

@@ -30,7 +30,7 @@ class AddressForm(forms.Form):
 
     email = forms.EmailField(
         label="E-mail address",
-        max_length=150,
+        max_length=email_addresses.MAX_CHARS,
         widget=forms.EmailInput({"autocomplete": "email", "autofocus": True}),
     )
     status = 200

@@ -135,6 +135,7 @@ def refused(provider: Provider, row: IdentityProvider, sub: str, **claims: Any) 
         ({"email": "bob@umbrella.example"}, "may not vouch for bob@umbrella.example"),
         ({"email": "bob@sub.acme.example"}, "may not vouch"),
         ({"email": "bob@acme.example", "email_verified": False}, "has not confirmed"),
+        ({"email": f"{'b' * 138}@acme.example"}, "more than 150 characters"),
         ({"email": "bob@acme.example"}, "None of your groups has a place"),
     ],
 )
