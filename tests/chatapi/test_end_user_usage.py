@@ -10,7 +10,7 @@ from django.urls import reverse
 
 from accounts import end_users
 from accounts.models import APIKey, EndUser, Project
-from tests.admin_pages import client_of
+from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from usage.insights import buckets, end_user_pages
 from usage.models import BudgetLimit, LedgerEntry
@@ -184,12 +184,12 @@ def test_people_see_budgets_of_their_own_end_users_only(alice: Person, charlie: 
     )
     budgets = reverse("admin:usage_budget_changelist")
     pages = {
-        person.user.username: client_of(person.user).get(budgets, {"scope__exact": "end_user"}).text
-        + client_of(person.user).get(reverse("admin:usage_budgetlimit_changelist")).text
+        person.user.username: text(client_of(person.user).get(budgets, {"scope__exact": "end_user"}))
+        + text(client_of(person.user).get(reverse("admin:usage_budgetlimit_changelist")))
         for person in (alice, charlie)
     }
     assert "bob" in pages["alice"]
     assert "zoe" not in pages["alice"]
     assert "zoe" in pages["charlie"]
     assert "bob" not in pages["charlie"]
-    assert "bob" not in client_of(alice.user).get(budgets).text
+    assert "bob" not in text(client_of(alice.user).get(budgets))
