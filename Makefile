@@ -25,7 +25,7 @@ test: .venv/.test ## set up and run the tests (ARGS="-k ledger"): all but the sl
 test-slow: .venv/.test ## the slow tests: most faults, whole services, the documents' examples (SLOW=tests/chatapi/test_serve.py)
 	@.venv/bin/pytest -n auto --dist loadgroup $(SLOW) $(ARGS)
 
-slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) tests/bench/test_hostile.py \
+slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py) $(addprefix tests/bench/test_,hostile.py targets.py) \
 	$(addprefix tests/chatapi/test_,canaries.py chaining.py chat_pings.py compose_commands.py credit_end_to_end.py curl.py doctor.py \
 	every_protocol.py failover.py fallbacks.py large_bodies.py logs.py one_line_errors.py page_weight.py payment_end_to_end.py presence.py process_metrics.py prometheus.py protocol_seam.py rate_limits_end_to_end.py \
 	refused_requests_end_to_end.py resume_rights.py revocation.py secret_canaries.py serve.py serve_processes.py sign_up_twice.py stored_responses.py tracing.py upstream_keys_end_to_end.py watchdog.py without_tables.py) \
@@ -37,7 +37,7 @@ slow = $(addprefix tests/bad_input/test_,openapi_fuzzing.py size.py tokenizer.py
 	reaper_in_every_worker.py rolling_restart.py several_stream_servers.py signals.py soak_hosts.py statements.py surroundings.py \
 	valkey_death.py valkey_trouble.py web_death.py worker_death.py) \
 	tests/clients/test_provisioning.py tests/test_deploy.py tests/test_docs.py tests/test_proxies.py \
-	$(addprefix tests/usage/test_,backup.py cache_writes_migration.py retention_migration.py)
+	$(addprefix tests/usage/test_,backup.py cache_writes_migration.py interrupted_migrations.py retention_migration.py)
 SLOW ?= $(slow)
 
 .PHONY: slow-ones
