@@ -77,6 +77,11 @@ def _endpoints(event: Event) -> list[WebhookEndpoint]:
     return [row for row in rows if row.wants(event.kind)]
 
 
+def still_gets(event: Event, person: User) -> bool:
+    """Return whether mail of the event would go to the person now: it may have waited for days."""
+    return person in _people(event)
+
+
 def _people(event: Event) -> list[User]:
     # Without a choice for the end of an outage, that for its beginning counts.
     kinds = [*(begin for begin, end in ENDS.items() if end == event.kind), event.kind]

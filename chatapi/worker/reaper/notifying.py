@@ -15,7 +15,7 @@ from chatapi import catalog
 from chatapi.concurrency import repeat
 from chatapi.notifications import mail, queue, webhooks
 from chatapi.notifications.backlog import KINDS, MAIL, WEBHOOK
-from chatapi.notifications.dispatch import BATCH, dispatch
+from chatapi.notifications.dispatch import BATCH, dispatch, still_gets
 from chatapi.notifications.models import Delivery
 from chatapi.notifications.queue import Attempt
 from chatapi.process_metrics import DELIVERY_ATTEMPTS
@@ -106,12 +106,16 @@ async def _deliver(
     commits: GroupCommit, session: aiohttp.ClientSession, now: datetime, delivery: Delivery
 ) -> None:
     """Send one delivery. After a crash before the record, it is sent again with the same id."""
+    person = delivery.user
+    if person is not None and not await commits.read(still_gets, delivery.event, person):
+        await commits.read(delivery.delete)
+        return
     try:
         if delivery.endpoint is not None:
             attempt = await webhooks.send(session, delivery.endpoint, delivery.event, now)
         else:
-            assert delivery.user is not None
-            attempt = await asyncio.to_thread(mail.send, delivery.event, delivery.user)
+            assert person is not None
+            attempt = await asyncio.to_thread(mail.send, delivery.event, person)
     except Exception as error:
         # One event that can't be sent must not keep the others.
         log.exception("delivery %s can't be sent", delivery.pk)

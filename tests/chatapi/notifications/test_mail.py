@@ -1,7 +1,7 @@
 """Mail: a real SMTP server gets one message for each event and person that wants it."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -109,6 +109,29 @@ def test_mail_is_tried_again_while_the_server_refuses_it(
     deliver(now + timedelta(minutes=1))
     assert len(mailbox.messages) == 1
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
+
+
+def leave(person: Person) -> None:
+    Member.objects.filter(user=person.user).delete()
+
+
+def switch_off(person: Person) -> None:
+    prefer(person.user, person.project.organization, {EventKind.SPEND: False})
+
+
+@pytest.mark.parametrize("change", [leave, switch_off])
+def test_mail_that_waits_for_the_server_goes_to_nobody_who_would_not_get_it_any_more(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime, change: Callable[[Person], None]
+) -> None:
+    has_signed_in(alice)
+    write_event(alice, now)
+    mailbox.answer = "451 later"
+    deliver(now)
+    mailbox.answer = "250 OK"
+    change(alice)
+    deliver(now + timedelta(minutes=1))
+    assert mailbox.messages == []
+    assert Delivery.objects.count() == 0
 
 
 def test_an_address_that_bounces_keeps_no_other_member_waiting_and_is_given_up(
