@@ -191,6 +191,7 @@ async def send(
         error = exception.description or "the URL can't be called"
     except (aiohttp.ClientError, OSError, ValueError, asyncio.IncompleteReadError) as exception:
         error = str(exception) or type(exception).__name__
-    if not error and status is not None and not 200 <= status < 300:
-        error = f"status {status}"
+    if status is not None:
+        # The receiver has the event, whatever becomes of the rest of its answer.
+        error = "" if 200 <= status < 300 else f"status {status}"
     return Attempt(round((time.monotonic() - began) * 1_000), status, answer.replace("\0", ""), error)

@@ -304,6 +304,36 @@ def test_a_slow_receiver_is_given_up(
     assert DeliveryAttempt.objects.get().error == "no answer within 0 s"
 
 
+@pytest.mark.parametrize("status", [200, 500])
+@pytest.mark.parametrize("is_late", [True, False])
+def test_the_status_counts_if_the_rest_of_the_answer_is_late_or_cut_off(
+    alice: Person,
+    deliver: Deliver,
+    now: datetime,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    is_late: bool,
+) -> None:
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.5)
+
+    def answer() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 %d It\r\ncontent-length: 100\r\n\r\n" % status)
+            if is_late:
+                connection.recv(1)  # until the sender gives up
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, daemon=True).start()
+        endpoint_of(alice, f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        write_event(alice, now)
+        deliver(now)
+    assert Delivery.objects.get().state == (DELIVERED if status == 200 else DUE)
+    attempt = DeliveryAttempt.objects.get()
+    assert (attempt.status, attempt.error) == (status, "" if status == 200 else "status 500")
+
+
 def test_receivers_that_hang_keep_no_other_organization_waiting(
     settings: Settings, alice: Person, charlie: Person, receiver: Receiver, now: datetime,
     monkeypatch: pytest.MonkeyPatch,
