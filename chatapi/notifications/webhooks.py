@@ -9,10 +9,13 @@ import json
 import os
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from django.conf import settings
 from django.db import transaction
 
@@ -29,6 +32,8 @@ MAX_ENDPOINTS = 10
 ROTATION = timedelta(days=1)
 """The time for which messages have signatures by the old secret, too."""
 TIMEOUT_S = 15.0
+# Of lookups, each of which may last for half a minute; the event loop's own are two at a time.
+_NAME_THREADS = ThreadPoolExecutor(128, thread_name_prefix="names")
 _PREFIX, _SECRET_BYTES = "whsec_", 32
 SECRETS_LOST = "The secret can't be decrypted: it was made under another CHATAPI_SECRET_KEY. Rotate it."
 
@@ -144,13 +149,39 @@ def new_session() -> aiohttp.ClientSession:
     """Return a session without cookies, proxies, DNS cache and connections that are used again."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, use_dns_cache=False, force_close=True, socket_factory=_socket_to_public
+            limit=0,
+            resolver=_Resolver(),
+            use_dns_cache=False,
+            force_close=True,
+            socket_factory=_socket_to_public,
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
         auto_decompress=False,
         trust_env=False,
     )
+
+
+class _Resolver(AbstractResolver):
+    """Looks up names in threads of its own, so that names that hang keep no others waiting."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        look_up = partial(
+            socket.getaddrinfo, host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+        )
+        found = await asyncio.get_running_loop().run_in_executor(_NAME_THREADS, look_up)
+        return [
+            ResolveResult(
+                hostname=host, host=str(place[0]), port=port, family=each, proto=protocol,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for each, _, protocol, _, place in found
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        """Let go of nothing: the threads are the process's."""
 
 
 def _socket_to_public(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -334,15 +335,25 @@ def test_the_status_counts_if_the_rest_of_the_answer_is_late_or_cut_off(
     assert (attempt.status, attempt.error) == (status, "" if status == 200 else "status 500")
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "hanging.test"])
 def test_receivers_that_hang_keep_no_other_organization_waiting(
-    settings: Settings, alice: Person, charlie: Person, receiver: Receiver, now: datetime,
+    settings: Settings, alice: Person, charlie: Person, receiver: Receiver, now: datetime, *, host: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     settings.WEBHOOK_PRIVATE_ADDRESSES = True
     monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(notifying, "AT_ONCE", 2)
+    resolve, is_over = socket.getaddrinfo, threading.Event()
+
+    def resolve_late(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "hanging.test":
+            is_over.wait(20)
+        return resolve(name, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_late)
 
     async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))  # as many as uvloop has
         commits = GroupCommit()
         delivering = asyncio.create_task(notifying.deliver_forever(commits))
         try:
@@ -353,13 +364,14 @@ def test_receivers_that_hang_keep_no_other_organization_waiting(
                 while not receiver.messages:
                     await asyncio.sleep(0.05)
         finally:
+            is_over.set()
             delivering.cancel()
             await asyncio.gather(delivering, return_exceptions=True)
             await commits.close()
 
     with socket.create_server(("127.0.0.1", 0)) as hanging:
-        endpoint_of(alice, f"http://127.0.0.1:{hanging.getsockname()[1]}/")
-        endpoint_of(charlie, receiver.url)
+        endpoint_of(alice, f"http://{host}:{hanging.getsockname()[1]}/")
+        endpoint_of(charlie, receiver.url.replace("127.0.0.1", "localhost"))
         # To give each up once takes 10 s.
         for number in range(100):
             write_event(alice, now - timedelta(seconds=number))
