@@ -74,7 +74,9 @@ def take(now: datetime, most: int) -> list[Delivery]:
 
 
 def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.State:
-    """Write the attempt of a leased delivery into its log, and return the state that follows."""
+    """Write the attempt of a leased delivery, which began `now`, into its log, and return the state that
+    follows.
+    """
     is_over = now >= delivery.begun_at + GIVE_UP_AFTER
     state = Delivery.State.FAILED if is_over else Delivery.State.DUE
     if attempt.is_delivered:
@@ -91,7 +93,9 @@ def record(now: datetime, delivery: Delivery, attempt: Attempt) -> Delivery.Stat
         # If another process has taken it over since, or a person has replayed it, that one decides.
         own = Delivery.objects.filter(pk=delivery.pk, due_at=delivery.due_at)
         if state == Delivery.State.DUE:
-            own.update(due_at=min(now + _wait(delivery.attempts), delivery.begun_at + GIVE_UP_AFTER))
+            ended_at = now + timedelta(milliseconds=attempt.duration_ms)
+            due_at = min(ended_at + _wait(delivery.attempts), delivery.begun_at + GIVE_UP_AFTER)
+            own.update(due_at=due_at)
         else:
             own.update(state=state)
     return state

@@ -155,6 +155,15 @@ def test_a_delivery_is_leased_and_sent_again_with_its_id_after_a_crash(
     assert receiver.accepted_ids == [event.webhook_id] * 2
 
 
+def test_the_wait_begins_when_the_attempt_has_ended(alice: Person, now: datetime) -> None:
+    endpoint_of(alice, "https://example.com")
+    queue.send_test(now, WebhookEndpoint.objects.get())
+    [delivery] = queue.take(now, 1)
+    queue.record(now, delivery, queue.Attempt(15_000, error="no answer within 15 s"))
+    waits = Delivery.objects.get().due_at - now - timedelta(seconds=15)
+    assert timedelta(seconds=4) <= waits <= timedelta(seconds=6)
+
+
 def test_what_was_lost_to_another_process_decides_nothing(alice: Person, now: datetime) -> None:
     endpoint_of(alice, "https://example.com")
     queue.send_test(now, WebhookEndpoint.objects.get())
