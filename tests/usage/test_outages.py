@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 from tests.cast import Person, run
 from tests.usage.conftest import plan
 from usage.database.clock import database_now
-from usage.models import NEWEST_OF_OUTAGE, Event, EventKind, Generation, Outcome
+from usage.models import MAX_SUBJECT_CHARS, NEWEST_OF_OUTAGE, Event, EventKind, Generation, Outcome
 from usage.notifications import outages, texts
 from usage.pricing import Tokens
 
@@ -106,15 +106,19 @@ def test_what_fails_again_and_again_is_down_once_an_hour(alice: Person, now: dat
     assert found == ["model.down", "model.up"] * 2
 
 
-def test_a_deployment_is_up_again_when_it_answers_itself(alice: Person, now: datetime) -> None:
-    assert look(now, "small gpu-1") == ["deployment.down"]
-    answer(alice, now + MINUTE, deployment="gpu-2")
+@pytest.mark.parametrize(("model", "name"), [("small", "gpu-1"), ("m" * 128, "g" * 128)], ids=["", "long"])
+def test_a_deployment_is_up_again_when_it_answers_itself(
+    alice: Person, now: datetime, model: str, name: str
+) -> None:
+    assert look(now, f"{model} {name}") == ["deployment.down"]
+    answer(alice, now + MINUTE, model=model, deployment="gpu-2")
     assert look(now + MINUTE) == []
-    answer(alice, now + MINUTE, deployment="gpu-1")
+    answer(alice, now + MINUTE, model=model, deployment=name)
     assert look(now + MINUTE) == ["deployment.up"]
     row = Event.objects.get(kind=EventKind.DEPLOYMENT_UP)
-    assert (row.organization_id, row.data["deployment"]) == (None, "gpu-1")
-    assert texts.sentence(row).startswith("The deployment gpu-1 of small answers again.")
+    assert len(row.subject) <= MAX_SUBJECT_CHARS  # PostgreSQL refuses a longer one, SQLite does not
+    assert (row.organization_id, row.data["deployment"]) == (None, name)
+    assert texts.sentence(row).startswith(f"The deployment {name} of {model} answers again.")
 
 
 def test_a_look_reads_one_event_of_each_outage(alice: Person, now: datetime) -> None:

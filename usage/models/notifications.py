@@ -40,6 +40,7 @@ TENANTS_KINDS = (
 )  # fmt: skip
 
 
+MAX_SUBJECT_CHARS = 200
 # The others stay: without its event, a threshold of a period without an end would be reached anew.
 WITH_AN_END = ~Q(period=Period.EVER) & ~Q(kind=EventKind.CREDIT)
 # The newest event of each outage, and older ones that an older release has followed.
@@ -57,7 +58,7 @@ class Event(models.Model):
         Organization, null=True, on_delete=models.CASCADE, related_name="+", db_index=False
     )
     kind = models.CharField(max_length=24, choices=EventKind.choices)
-    subject = models.CharField(max_length=200, help_text="Such as key/7/month.")
+    subject = models.CharField(max_length=MAX_SUBJECT_CHARS, help_text="Such as key/7/month.")
     period = models.CharField(max_length=40, help_text="Such as 2026-11-01.")
     threshold = models.CharField(max_length=16, blank=True, help_text="Such as 80.")
     data = models.JSONField()

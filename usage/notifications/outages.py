@@ -7,12 +7,22 @@ finds it first. Writing it marks the event before it, so that a look reads only 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
 from usage.books import outbox
 from usage.books.outbox import NewEvent
 from usage.database.sql import db_value, execute, fetch_all, rows_of_values
 from usage.database.time_limit import time_limit
-from usage.models import ENDS, NEWEST_OF_OUTAGE, OUTAGES_KINDS, Event, EventKind, Kind, Outcome
+from usage.models import (
+    ENDS,
+    MAX_SUBJECT_CHARS,
+    NEWEST_OF_OUTAGE,
+    OUTAGES_KINDS,
+    Event,
+    EventKind,
+    Kind,
+    Outcome,
+)
 from usage.notifications.watch import callers
 
 REMIND_AFTER = timedelta(days=1)
@@ -70,7 +80,9 @@ def write(now: datetime, items: Sequence[Sequence[NewEvent]]) -> list[None]:
 
 def _of_deployment(key: str) -> NewEvent:
     model, _, name = key.partition(" ")
-    return NewEvent(EventKind.DEPLOYMENT, None, key, "", "", {"model": model, "deployment": name})
+    # Two long names are more than the column holds.
+    subject = key if len(key) <= MAX_SUBJECT_CHARS else sha256(key.encode()).hexdigest()
+    return NewEvent(EventKind.DEPLOYMENT, None, subject, "", "", {"model": model, "deployment": name})
 
 
 def _of_callers(model: str, now: datetime) -> Iterator[NewEvent]:
