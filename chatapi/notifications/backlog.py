@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, Min, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, Exists, Min, OuterRef, Q, QuerySet, Subquery
 
-from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.notifications.models import Delivery, DeliveryAttempt, WebhookEndpoint
 from chatapi.notifications.queue import GIVE_UP_AFTER
 from usage.database.time_limit import time_limit
 from usage.models import Event
@@ -107,6 +107,8 @@ def failing() -> QuerySet[WebhookEndpoint]:
 
 def with_newest_state(rows: Any) -> Any:
     """Annotate each endpoint with the state of its newest delivery that was tried; None if none was."""
-    tried = Delivery.objects.exclude(state=Delivery.State.DUE, attempts=0)
+    # The first attempt may be under way: it is in the log once it has ended.
+    ended = DeliveryAttempt.objects.filter(delivery=OuterRef("pk"), at__gte=OuterRef("begun_at"))
+    tried = Delivery.objects.filter(~Q(state=Delivery.State.DUE) | Exists(ended))
     newest = tried.filter(endpoint=OuterRef("pk")).order_by("-pk").values("state")[:1]
     return rows.annotate(newest_state=Subquery(newest))

@@ -236,6 +236,7 @@ def test_the_page_of_an_endpoint_has_its_log_and_sends_again(alice: Person) -> N
     assert "waiting already" in text(client.post(f"{page}/test", follow=True))
     now = database_now()
     [delivery] = queue.take(now, 1)
+    assert "nothing sent yet" in text(client.get(page))  # it is under way
     queue.record(now, delivery, queue.Attempt(120, 503, "<b>busy</b>", "status 503"))
     shown = client.get(page).content.decode()
     assert "after 120 ms" in shown

@@ -175,14 +175,15 @@ def test_the_service_has_ten_endpoints_at_most(root: Client, alice: Person) -> N
     endpoint_of(alice, "https://example.com")
 
 
-def test_the_page_of_an_endpoint_has_its_log_and_sends_again(root: Client, now: datetime) -> None:
+def test_the_page_of_an_endpoint_has_its_log_and_sends_again(root: Client) -> None:
     endpoint, _ = service_endpoint()
     page = admin_pages.page(endpoint)
     assert "Nothing was sent to it yet" in text(root.get(page))
     send = reverse("admin:webhook_test", args=[endpoint.pk])
     assert "on its way" in text(root.post(send, follow=True))
     assert "waiting already" in text(root.post(send, follow=True))
-    [delivery] = queue.take(database_now(), 1)
+    now = database_now()
+    [delivery] = queue.take(now, 1)
     queue.record(now, delivery, Attempt(120, 503, "<b>busy</b>", "status 503"))
     shown = root.get(page).content.decode()
     assert "after 120 ms" in shown
