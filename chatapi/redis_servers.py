@@ -67,4 +67,5 @@ async def stream_servers() -> AsyncIterator[StreamServers]:
 
 # Nothing else chooses the transport of streams.
 def _stream(redis: Redis, url: str) -> RedisStream:
-    return RedisStream(redis, settings.REDIS_KEY_PREFIX, url=url, ttl_ms=settings.STREAM_TTL_MS)
+    ttl_ms, queue_ttl_ms = settings.STREAM_TTL_MS, settings.QUEUE_TTL_MS
+    return RedisStream(redis, settings.REDIS_KEY_PREFIX, url=url, ttl_ms=ttl_ms, queue_ttl_ms=queue_ttl_ms)

@@ -29,7 +29,7 @@ from chatapi.wire.dialects import DIALECTS
 from chatapi.wire.protocols import PROTOCOLS, Operation, Protocol
 from usage.statements.formats import FORMATS
 
-_COMPLETION = (402, 404, 409, 502, 504, 415, 422)
+_COMPLETION = (402, 404, 409, 410, 415, 422, 502, 504)
 
 
 _DIALECT = new_parameter(

@@ -8,7 +8,8 @@ import msgspec
 
 from chatapi.wire.deltas import Failed
 
-# How long a job and its log live without an end: longer than `models.MAX_TIMEOUT_MS`.
+# How long a log lives without an end, and a job beyond its time in the queue: longer than
+# `models.MAX_TIMEOUT_MS`.
 RUN_TTL_MS = 26 * 3_600_000
 # The end of a cancelled generation's stream, which must not look like a good end.
 CANCELLED = Failed(

@@ -53,14 +53,15 @@ SILENT_S = 3.0
 class RedisStream:
     """A `DeltaStream`, whose methods are described there."""
 
-    def __init__(self, redis: Redis, prefix: str, *, url: str, ttl_ms: int) -> None:
+    def __init__(self, redis: Redis, prefix: str, *, url: str, ttl_ms: int, queue_ttl_ms: int = 0) -> None:
         """`url` of the same Redis, for the thread of `presence`. `ttl_ms`: how long a log outlives its
-        generation's end, for clients that resume.
+        generation's end, for clients that resume. `queue_ttl_ms`: how long a request may wait for a worker.
         """
         self._redis = redis
         self._prefix = prefix
         self.url = url
         self._ttl_ms = ttl_ms
+        self._request_ttl_ms = queue_ttl_ms + RUN_TTL_MS
         # A connection each: a read that waits must not hold up what is published.
         connections = [DedicatedConnection(redis) for _ in range(4)]
         self._keeping, self._publishing, self._reading, self._asking = connections
@@ -93,10 +94,10 @@ class RedisStream:
         return kept is not None
 
     def _commands_of(self, request: KeptRequest) -> Iterator[Command]:
-        id_hex = request.generation_id.hex
-        yield "SET", self.key("job", id_hex), self._job_encoder.encode(request.job), "PX", RUN_TTL_MS
+        id_hex, ttl = request.generation_id.hex, ("PX", self._request_ttl_ms)
+        yield "SET", self.key("job", id_hex), self._job_encoder.encode(request.job), *ttl
         if request.state:
-            yield "SET", self.key("state", id_hex), request.state, "PX", RUN_TTL_MS
+            yield "SET", self.key("state", id_hex), request.state, *ttl
         if request.state and request.stores_response:
             yield "ZADD", f"{self._prefix}unstored", 0, id_hex
 

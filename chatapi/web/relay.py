@@ -47,6 +47,25 @@ RIGHTS_ANSWER_S = 1.0
 Authorize = Callable[[], Awaitable[None]]
 
 
+class Pace:
+    """Knows when a stream needs a keep-alive. An encoder may hold back what comes, for as long as the
+    upstream likes.
+    """
+
+    def __init__(self, ping_ms: int) -> None:
+        self._ping_ms = ping_ms
+        self._sent_at = time.monotonic()
+
+    def needs_keep_alive(self, batch: list[AnyDelta], *, has_frames: bool) -> bool:
+        """Return whether to send one now, for a batch of `relay` of which the client gets frames or not."""
+        now = time.monotonic()
+        is_late = bool(self._ping_ms) and (now - self._sent_at) * 1_000 >= self._ping_ms
+        is_needed = not has_frames and (not batch or is_late)
+        if has_frames or is_needed:
+            self._sent_at = now
+        return is_needed
+
+
 async def relay(
     services: Services, follower: Follower, ping_ms: int, authorize: Authorize | None = None
 ) -> AsyncIterator[list[AnyDelta]]:

@@ -1,7 +1,6 @@
 """The way out of a completion: now, later, or again for a request that was sent before."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -11,7 +10,7 @@ from django.conf import settings
 from chatapi import errors
 from chatapi.web.exchange import Exchange
 from chatapi.web.generations import begin_answer
-from chatapi.web.relay import CLOSING, LOST, frames_of, relay
+from chatapi.web.relay import CLOSING, LOST, Pace, frames_of, relay
 from chatapi.web.resumption import follow, is_kept
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed, Usage
@@ -166,7 +165,7 @@ async def _stream(
     exchange: Exchange, encoder: Encoder, batches: AsyncIterator[list[AnyDelta]], keep_alive: bytes
 ) -> tuple[Usage | None, Failed | None]:
     """Send deltas as they come; a failure in the first place is returned, for it decides the status."""
-    usage, has_begun, sent_at = None, False, time.monotonic()
+    usage, has_begun, pace = None, False, Pace(settings.PING_MS)
     async for batch in batches:
         if not has_begun:
             if batch and isinstance(batch[0], Failed):
@@ -184,12 +183,8 @@ async def _stream(
                 await asyncio.sleep(0)  # others have their turn, and the client's leaving is noticed
             rest = batch[last_start:]
         frames = frames_of(encoder, rest)
-        now = time.monotonic()
-        # An encoder may hold back what comes, for as long as the upstream likes.
-        is_silent = not rest or bool(settings.PING_MS and (now - sent_at) * 1_000 >= settings.PING_MS)
-        if not frames and is_silent and not is_last:
+        if pace.needs_keep_alive(rest, has_frames=bool(frames)) and not is_last:
             frames = keep_alive
-        sent_at = now if frames else sent_at
         sending = exchange.send_body(frames, more=not is_last)
         # Thousands of streams wait here for their clients or their next batch. `relay` holds the batch, too.
         batch.clear()

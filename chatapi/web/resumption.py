@@ -11,7 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from chatapi.web.follower import LogFollower
-from chatapi.web.relay import Authorize, relay
+from chatapi.web.relay import Authorize, Pace, relay
 from chatapi.web.services import Services
 from chatapi.wire.deltas import TERMINAL, AnyDelta, Failed
 from chatapi.wire.invalid_request import InvalidRequest
@@ -107,7 +107,7 @@ async def remainder(
     """Yield the frames behind that position, as they come, up to the generation's end or a refusal by
     `authorize`; no bytes stand for a keep-alive.
     """
-    seq = 0
+    seq, pace = 0, Pace(ping_ms)
     with _follower(services, row) as follower:
         async for batch in relay(services, follower, ping_ms, authorize):
             in_log = batch[: follower.seq - seq]
@@ -117,7 +117,7 @@ async def remainder(
             for delta in batch[len(in_log) :]:  # nothing in it has a number, so nothing held back may come
                 frames += encoder.failed(delta) if isinstance(delta, Failed) else encoder.encode([delta])
             seq = follower.seq
-            if frames or not batch:
+            if pace.needs_keep_alive(batch, has_frames=bool(frames)) or frames:
                 yield frames
 
 

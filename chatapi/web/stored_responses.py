@@ -22,7 +22,7 @@ from accounts.limits import DAY_MS
 from chatapi import errors, identity, response_store
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
-from chatapi.web.relay import CLOSING, LOST, Authorize, frames_of, terminal_of
+from chatapi.web.relay import CLOSING, LOST, Authorize, Pace, frames_of, terminal_of
 from chatapi.web.resumption import follow, snapshot
 from chatapi.web.services import Services
 from chatapi.wire import deltas
@@ -180,10 +180,14 @@ async def _stream(exchange: Exchange, services: Services, found: Stored) -> None
     await exchange.send_body(b"")
     authorize = partial(authorize_again, exchange, services)
     keep_alive = exchange.protocol.dialect("").keep_alive
+    pace = Pace(settings.PING_MS)
     async for batch in found.follow(authorize):
+        has_frames = False
         for start in range(0, len(batch), PIECE_DELTAS):
-            await exchange.send_body(frames_of(exchange.encoder, batch[start : start + PIECE_DELTAS]))
-        if not batch:
+            frames = frames_of(exchange.encoder, batch[start : start + PIECE_DELTAS])
+            has_frames |= bool(frames)
+            await exchange.send_body(frames)
+        if pace.needs_keep_alive(batch, has_frames=has_frames):
             await exchange.send_body(keep_alive)
     await exchange.send_body(b"", more=False)
 

@@ -116,6 +116,18 @@ def test_what_follows_a_ping_is_the_same_stream(client: Client) -> None:
     )
 
 
+@pytest.mark.parametrize("path", ["responses/{}?stream=true", "generations/{}/stream"])
+def test_a_follower_is_pinged_while_what_comes_is_held_back(client: Client, path: str) -> None:
+    """A second call comes whole, at the end of the response."""
+    tools = [{"type": "custom", "name": name} for name in ("first", "second")]
+    request = {"model": "sandbox", "input": "[sandbox tool_calls=2 delay_ms=100]", "background": True}
+    queued = client.send("POST", "/v1/responses", json.dumps(request | {"tools": tools}).encode()).json
+    followed = client.send("GET", "/v1/" + path.format(queued["id"])).body.decode()
+    first_call, _, _ = followed.partition("response.custom_tool_call_input.done")
+    assert ": ping\n" in first_call.rpartition("response.custom_tool_call_input.delta")[2]
+    assert followed.count("event: response.output_item.done\n") == 2
+
+
 def test_openais_client_does_not_notice_pings_behind_ids(client: Client, impatient: Installation) -> None:
     with OpenAI(
         base_url=f"{impatient.url}/openai/v1", api_key=impatient.keys["live"], max_retries=0

@@ -8,19 +8,23 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import msgspec
 import pytest
+from pytest_django.fixtures import Settings
 from redis.asyncio import Redis
 
 from chatapi import delta_stream, identity
+from chatapi.checks.numbers import WEEK_MS
 from chatapi.delta_stream import (
     Cancellation,
     DeltaStream,
     Entry,
     Frame,
     Job,
+    KeptRequest,
     Rest,
     Signs,
     StreamLost,
@@ -29,6 +33,7 @@ from chatapi.delta_stream import (
 from chatapi.fair_turns import ITERATION_UNITS, FairTurns
 from chatapi.models import MAX_TIMEOUT_MS
 from chatapi.redis_client import connect
+from chatapi.redis_servers import stream_servers
 from chatapi.redis_stream import RedisPresence, RedisStream
 from chatapi.redis_stream import stream as stream_module
 from chatapi.web import inbox as module
@@ -440,6 +445,18 @@ async def test_a_job_of_an_earlier_release_is_read(redis: Redis, stream: RedisSt
     assert found is not None
     assert (found.inbox, found.request, found.runs_on) == ("web", b"{}", True)
     assert found.is_not_kept is not True
+
+
+async def test_a_request_is_kept_as_long_as_it_may_wait_and_run(
+    redis: Redis, url: str, settings: Settings
+) -> None:
+    settings.STREAMS_URL, settings.QUEUE_TTL_MS = url, WEEK_MS
+    generation_id = identity.new_id()
+    async with stream_servers() as servers:
+        stream = cast(RedisStream, servers.of(generation_id))
+        await stream.keep([KeptRequest(generation_id, Job("web", b"{}"), b"state")])
+    for kind in ("job", "state"):
+        assert await expires_in_ms(redis, stream, kind, generation_id.hex) > WEEK_MS + MAX_TIMEOUT_MS
 
 
 async def test_the_job_goes_with_the_end_and_the_log_a_little_later(

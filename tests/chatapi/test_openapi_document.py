@@ -68,6 +68,12 @@ def test_a_whole_answer_has_the_media_type_of_its_protocol(monkeypatch: pytest.M
     assert responses["400"]["content"].keys() == {"application/json"}
 
 
+def test_the_refusals_of_a_repeat_are_in_the_reference() -> None:
+    """Those of an `Idempotency-Key`: its answer is not kept any more, or it stands for another request."""
+    responses = json.loads(openapi._document())["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert {"410", "422"} <= responses.keys()
+
+
 def test_the_reference_says_what_each_dialect_calls_its_chunks() -> None:
     schemas = json.loads(openapi._document())["components"]["schemas"]
     name = schemas["ChatCompletionChunk"]["properties"]["object"]
