@@ -24,6 +24,7 @@ from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, series, top, totals
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
 from usage.rollups import closing
+from usage.verification import sum_checks
 
 TABLES = ("usage_generation", "usage_ledgerentry")
 
@@ -211,6 +212,14 @@ def test_overages_and_corrections_are_read_from_their_indexes_alone(used: Genera
         f"SEARCH usage_ledgerentry USING COVERING INDEX {name} (kind=?)"
         for name in ("overages", "corrections")
     ]
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="PostgreSQL chooses by what tables have in them")
+def test_the_hours_check_of_credit_reads_what_people_booked(used: Generation) -> None:
+    with CaptureQueriesContext(connection) as queries:
+        assert not list(sum_checks.credit_conserves())
+    (sql,) = [query["sql"] for query in queries if 'FROM "usage_ledgerentry"' in query["sql"]]
+    assert "bookings_of_an_organization" in _plan(sql)[0]
 
 
 @pytest.mark.parametrize(

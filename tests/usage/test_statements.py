@@ -20,7 +20,7 @@ from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, liv
 from tests.usage.triggers import without_triggers
 from usage.books import corrections, credit
 from usage.database.group_commit import GroupCommit
-from usage.models import SPENT, DailyItem, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
+from usage.models import SPENT, DailyItem, Discount, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
 from usage.rollups.closed_days import midnight
 from usage.statements import document, issuing, itemizing, month_items, reading
 from usage.statements.document import StatementDocument
@@ -146,6 +146,13 @@ def test_the_first_credit_of_an_installation_has_its_own_day(acme: Organization)
     entry, _ = credit.grant(acme, 20 * 10**9, NOTE)
     now = entry.created_at
     assert [row.date for row in preview(acme, Month.of(now), now).credit] == [now.date()]
+
+
+def test_a_preview_has_the_discounts_that_have_begun(acme: Organization) -> None:
+    for hours, points in ((-1, 1_000), (1, 2_000)):
+        begin = NOW + timedelta(hours=hours)
+        Discount.objects.create(organization=acme, effective_from=begin, basis_points=points)
+    assert [row.percent for row in preview(acme, Month.of(NOW), NOW).discounts] == ["10"]
 
 
 def test_a_busy_preview_has_the_same_sums_without_kinds(

@@ -15,8 +15,9 @@ CREDIT_BUDGET = {
     for name, value in BudgetKey.at(Scope.ORGANIZATION, 0, Period.EVER, EVER)._asdict().items()
     if name not in ("scope_id", "period_start")
 }
-# The balance at which credit `c` is low, in SQL: the chosen one, or a tenth of the last grant.
-LOW_CREDIT = "COALESCE(c.low_credit_nanodollars, c.last_grant_nanodollars / 10)"
+# The balance at which credit `c` is low, in SQL: the chosen one, or a tenth of the last grant. NULL for 0: it
+# is never low, not even below zero.
+LOW_CREDIT = "NULLIF(COALESCE(c.low_credit_nanodollars, c.last_grant_nanodollars / 10), 0)"
 
 
 class Credit(models.Model):

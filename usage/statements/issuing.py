@@ -115,7 +115,7 @@ def _closed(which: Due, requests: int) -> StatementDocument:
             requests=requests,
             days=sorted(days.items()),
             projects=month_items.projects(which.organization_id),
-            discounts=month_items.discounts(discounts, which.month),
+            discounts=month_items.discounts(discounts, which.month, which.month.end),
             newest_seal=seal.digest if seal else None,
         )
     )

@@ -34,10 +34,12 @@ def projects(organization_id: int) -> dict[int, str]:
     return dict(Project.objects.filter(organization=organization_id).values_list("pk", "name"))
 
 
-def discounts(known: Sequence[tuple[datetime, int]], month: Month) -> list[tuple[datetime, int]]:
-    """Return the discounts, in basis points, of the month: when it began, and begun in it."""
+def discounts(
+    known: Sequence[tuple[datetime, int]], month: Month, until: datetime
+) -> list[tuple[datetime, int]]:
+    """Return the discounts, in basis points, of the month: when it began, and begun in it before `until`."""
     earlier = [row for row in known if row[0] <= month.start][-1:]
-    began = (row for row in known if month.start < row[0] < month.end)
+    began = (row for row in known if month.start < row[0] < until)
     return [*(row for row in earlier if row[1]), *began]
 
 

@@ -30,19 +30,20 @@ def preview(organization: Organization, month: Month, now: datetime) -> Statemen
         with closed_days.read_once(begin, end, known.closed_days):
             found = month_items.so_far(organization.pk, month, known.itemized_until, tomorrow, history)
     moved = sum(sums.amount_nanodollars for items in found.days.values() for sums in items.values())
+    until = min(now, month.end)
     return document.build(
         Facts(
             organization.pk,
             organization.name,
             month,
-            min(now, month.end),
+            until,
             is_closed=False,
             # The balance of now, without what has moved since the month began.
             opening_nanodollars=known.balance_nanodollars + moved,
             requests=found.requests,
             days=[each for each in sorted(found.days.items()) if each[0] < month.next.first_day],
             projects=known.projects,
-            discounts=month_items.discounts(known.discounts, month),
+            discounts=month_items.discounts(known.discounts, month, until),
         )
     )
 
