@@ -5,7 +5,7 @@ The sandbox looks into requests only here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import cycle, islice, takewhile
 from typing import Any, Final, assert_never
 from zlib import crc32
 
@@ -14,7 +14,7 @@ import msgspec
 from chatapi.wire import tokens
 from chatapi.wire.deltas import ToolKind
 from chatapi.wire.generation_request import GenerationRequest
-from chatapi.wire.messages import FunctionMessage, TextPart, ToolMessage, UserMessage
+from chatapi.wire.messages import AssistantMessage, FunctionMessage, TextPart, ToolMessage, UserMessage
 from chatapi.wire.parameters import (
     AllowedToolsChoice,
     CustomChoice,
@@ -115,16 +115,19 @@ def _seed(request: GenerationRequest) -> int:
 
 
 def scripting_text(request: GenerationRequest) -> str:
-    """Return the text that may have markers: the last user message, or the first of other prompts."""
+    """Return the text that may have markers: the last user message, or the first of other prompts.
+
+    Pictures that a tool has returned are a user message without text: it does not count.
+    """
     prompt = request.prompt
     if not isinstance(prompt, Messages):
         return prompt_text(prompt.prompts[0])
-    last = next((message for message in reversed(prompt.messages) if isinstance(message, UserMessage)), None)
-    if last is None:
-        return ""
-    if isinstance(last.content, str):
-        return last.content
-    return "".join(part.text for part in last.content if isinstance(part, TextPart))
+    users = (message.content for message in reversed(prompt.messages) if isinstance(message, UserMessage))
+    texts = (
+        said if isinstance(said, str) else "".join(part.text for part in said if isinstance(part, TextPart))
+        for said in users
+    )
+    return next(filter(None, texts), "")
 
 
 def may_have_schema(request: GenerationRequest) -> bool:
@@ -150,7 +153,10 @@ def _tools_to_call(request: GenerationRequest, prompt: Messages, script: Script)
     offered = [_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     offered += [_function(function, f"functions[{index}]", kind) for index, function in enumerate(functions)]
     offered, is_required = _chosen(offered or [EXAMPLE_TOOL], request.tool_choice or request.function_call)
-    count = 0 if isinstance(prompt.messages[-1], ToolMessage | FunctionMessage) else script.tool_calls
+    # Pictures and reminders may stand behind a tool's answer, as a user's message.
+    turn = takewhile(lambda message: not isinstance(message, AssistantMessage), reversed(prompt.messages))
+    has_answer = any(isinstance(message, ToolMessage | FunctionMessage) for message in turn)
+    count = 0 if has_answer else script.tool_calls
     if is_required:
         count = max(count, 1)
     if request.parallel_tool_calls is False or kind == "function_call":

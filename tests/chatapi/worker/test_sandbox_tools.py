@@ -82,15 +82,19 @@ async def test_without_tools_an_example_is_called() -> None:
     ].name == "get_weather"
 
 
-async def test_a_tools_answer_gets_text_so_that_an_agent_ends() -> None:
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+@pytest.mark.parametrize("behind", [[], [{"role": "user", "content": [PICTURE]}]], ids=["text", "picture"])
+async def test_a_tools_answer_gets_text_so_that_an_agent_ends(behind: list[Any]) -> None:
     made = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     messages = [
-        {"role": "user", "content": "[sandbox tool_calls=1]"},
+        {"role": "user", "content": "[sandbox tokens=4]"},
         {"role": "assistant", "tool_calls": [made]},
         {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
     ]
-    answer = await answer_to(messages=messages, tools=[CLOCK])
-    assert (bool(text_of(answer)), answer.choices[0].finish_reason) == (True, "stop")
+    answer = await answer_to(upstream_model="sandbox-tool-call", messages=[*messages, *behind], tools=[CLOCK])
+    assert (tokens.count(text_of(answer)), answer.choices[0].finish_reason) == (4, "stop")
 
 
 async def test_old_functions_are_called_too() -> None:
