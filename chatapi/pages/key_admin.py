@@ -10,7 +10,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
@@ -43,6 +43,8 @@ _STATUSES = {
     "expired": "danger",
     "owner inactive": "warning",
 }
+# Pages that were opened before the key was revoked still have its buttons.
+_REVOKED = "Nothing was changed: this key is revoked."
 # The buttons of a key that is not revoked, each with its condition.
 _OFFERED: dict[str, Callable[[APIKey], bool]] = {
     "rotate": lambda row: True,
@@ -123,16 +125,16 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def get_actions_detail(self, request: HttpRequest, object_id: str) -> list[UnfoldAction]:
         """Return the buttons that apply to the key's state."""
         row = self._changeable(request, object_id)
-        offered = [name for name, is_offered in _OFFERED.items() if row is not None and is_offered(row)]
+        if row is None or row.revoked_at is not None:
+            return []
+        offered = [name for name, is_offered in _OFFERED.items() if is_offered(row)]
         return [
             each for each in self._get_base_actions_detail() if each.method.original_function_name in offered
         ]
 
     def _changeable(self, request: HttpRequest, object_id: str) -> APIKey | None:
         row: APIKey | None = self.row_of(request, object_id)
-        if row is None or row.revoked_at is not None or not self.has_change_permission(request, row):
-            return None
-        return row
+        return row if row is not None and self.has_change_permission(request, row) else None
 
     # ---- the list
 
@@ -256,9 +258,10 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     @action(description="Rotate", permissions=["key"], icon="autorenew", url_path="rotate")
     def rotate(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask until when the current secret works, then show the new one, once."""
-        row: APIKey | None = self.get_object(request, object_id)
-        if row is None:
-            raise Http404
+        row: APIKey = self.get_object(request, object_id)
+        if row.revoked_at is not None:
+            messages.error(request, _REVOKED)
+            return redirect("admin:accounts_apikey_change", object_id)
         # The form has the secret's public part, so that two people who rotate at once do not end each other's
         # secret.
         form = RotationForm(request.POST or None, initial={"public": row.public})
@@ -327,8 +330,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         ),
     )
     def disable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        keys.set_active(APIKey.objects.filter(pk=object_id), is_active=False)
-        return self._done(request, object_id, "The key is disabled.")
+        return self._switch(request, object_id, is_active=False)
 
     @action(
         description="Enable",
@@ -338,8 +340,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         dialog=_question("Enable this key?", "It works again at once.", "Enable"),
     )
     def enable(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
-        keys.set_active(APIKey.objects.filter(pk=object_id), is_active=True)
-        return self._done(request, object_id, "The key is enabled.")
+        return self._switch(request, object_id, is_active=True)
 
     @action(
         description="Revoke",
@@ -357,9 +358,15 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         keys.revoke(APIKey.objects.filter(pk=object_id))
         return self._done(request, object_id, "The key is revoked.")
 
+    def _switch(self, request: HttpRequest, object_id: str, *, is_active: bool) -> HttpResponse:
+        row = APIKey.objects.filter(pk=object_id)
+        keys.set_active(row, is_active=is_active)
+        text = f"The key is {'enabled' if is_active else 'disabled'}."
+        return self._done(request, object_id, text if row.filter(revoked_at=None).exists() else _REVOKED)
+
     def _done(self, request: HttpRequest, object_id: str, text: str) -> HttpResponse:
         """Redirect to the key's page by a header that htmx follows with the whole page."""
-        messages.success(request, text)
+        (messages.error if text == _REVOKED else messages.success)(request, text)
         return HttpResponse(
             headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])}
         )

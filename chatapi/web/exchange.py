@@ -136,11 +136,11 @@ class Exchange:
         query = parse_qs(self._connection.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         return query[name][0] if name in query else None
 
-    def allow(self, method: str) -> None:
+    def allow(self, *methods: str) -> None:
         """Raise 405 for any other method."""
-        if self.method != method:
-            self.response_headers.append((b"allow", method.encode()))
-            raise errors.method_not_allowed(self.method, method)
+        if self.method not in methods:
+            self.response_headers.append((b"allow", ", ".join(methods).encode()))
+            raise errors.method_not_allowed(self.method, " or ".join(methods))
 
     @property
     def creates_generation(self) -> bool:

@@ -96,10 +96,10 @@ class Stored:
 
 async def retrieve(exchange: Exchange) -> None:
     """`GET /v1/responses/{id}`: the response as it is now, or its events; `DELETE`: forget it."""
+    exchange.allow("GET", "DELETE")
     if exchange.method == "DELETE":
         await _delete(exchange)
         return
-    exchange.allow("GET")
     services = await Services.get()
     wants_stream = exchange.query("stream")
     if wants_stream not in (None, "true", "false"):

@@ -129,6 +129,13 @@ def test_a_request_without_a_key_is_refused(client: Client) -> None:
     assert {answer.headers["www-authenticate"] for answer in answers} == {"Bearer"}
 
 
+def test_another_method_of_a_response_is_405_and_the_answer_names_both_right_ones(client: Client) -> None:
+    answer = client.send("PUT", "/v1/responses/resp_00000000000070008000000000000000")
+    assert error_of(answer) == (405, "invalid_request_error", "method_not_allowed", None)
+    assert answer.headers["allow"] == "GET, DELETE"
+    assert "Use GET or DELETE." in answer.json["error"]["message"]
+
+
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/five", "/v1/key", "/v1/generations/chatcmpl-0"])
 def test_the_routes_that_read_refuse_with_the_same_body(client: Client, path: str) -> None:
     hot = client.send("POST", CHAT, GOOD, authorization="Bearer x")

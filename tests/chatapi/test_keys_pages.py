@@ -251,11 +251,36 @@ def test_many_keys_are_disabled_and_enabled(
 
 
 @pytest.mark.parametrize("action", ["rotate", "disable", "enable", "end-previous", "revoke"])
-def test_nothing_becomes_of_a_revoked_key_or_of_none(root: Client, alice: Person, action: str) -> None:
-    keys.revoke(APIKey.objects.all())
-    for path in (page(alice.api_key, action), f"{LIST}987654/{action}/", f"{LIST}abc/{action}/"):
+def test_nothing_becomes_of_no_key(root: Client, action: str) -> None:
+    for path in (f"{LIST}987654/{action}/", f"{LIST}abc/{action}/"):
         assert root.get(path).status_code == 403
         assert root.post(path, {"_form_submitted": "True"}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        ("rotate", "this key is revoked"),
+        ("disable", "this key is revoked"),
+        ("enable", "this key is revoked"),
+        ("end-previous", "There was no old secret"),
+        ("revoke", "The key is revoked."),
+    ],
+)
+def test_a_button_of_a_key_that_was_revoked_meanwhile_changes_nothing_and_says_so(
+    root: Client, alice: Person, action: str, said: str
+) -> None:
+    keys.revoke(APIKey.objects.all())
+    before = APIKey.objects.values().get(pk=alice.api_key.pk)
+    if action == "rotate":
+        rotate(root, alice.api_key)
+    else:
+        answer = root.post(page(alice.api_key, action), {"_form_submitted": "True"})
+        assert answer.headers["hx-redirect"] == page(alice.api_key)
+    shown = text(root.get(page(alice.api_key)))
+    assert said in shown
+    assert "Rotate" not in shown
+    assert APIKey.objects.values().get(pk=alice.api_key.pk) == before
 
 
 # ---- permissions
