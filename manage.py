@@ -4,9 +4,10 @@
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from django.core.management import BaseCommand, ManagementUtility
     from django.db import DatabaseError
 
 
@@ -23,7 +24,6 @@ def main() -> None:
 def _run() -> None:
     """Print one clear line, not a traceback, for a problem that an operator can solve."""
     from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
     from django.db import DatabaseError
 
     is_service, is_explaining = sys.argv[1:2] == ["serve"], "--traceback" not in sys.argv
@@ -31,7 +31,7 @@ def _run() -> None:
         # The line at the end says why there is no connection; the pool would repeat it for seconds.
         logging.getLogger("psycopg.pool").setLevel(logging.CRITICAL)
     try:
-        execute_from_command_line(sys.argv)
+        _commands().execute()
         sys.stdout.flush()  # here, a full disk is an error of the command
     except ImproperlyConfigured as error:
         sys.exit(f"chatapi: {error}")
@@ -46,6 +46,39 @@ def _run() -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest can't be printed
         sys.exit(1 if isinstance(error, BrokenPipeError) else f"chatapi: {error}.")  # `| head` has left
+
+
+def _commands() -> "ManagementUtility":
+    from django.core.management import ManagementUtility
+
+    class Commands(ManagementUtility):
+        def fetch_command(self, subcommand: str) -> "BaseCommand":
+            command = super().fetch_command(subcommand)
+            _explain_wrong_settings(command)
+            return command
+
+    return Commands(sys.argv)
+
+
+def _explain_wrong_settings(command: "BaseCommand") -> None:
+    """Let the command end with one line for a wrong setting, where Django would print a list."""
+    from django.core.management.base import SystemCheckError
+
+    check = command.check
+
+    def check_or_explain(*args: Any, **options: Any) -> None:
+        try:
+            check(*args, **options)
+        except SystemCheckError:
+            from chatapi.serving import preflight
+
+            try:
+                preflight.check_settings()
+            except preflight.CannotStart as reason:
+                sys.exit(f"chatapi: {reason}")
+            raise
+
+    command.check = check_or_explain  # type: ignore[method-assign]
 
 
 def _exit_if_explained(error: "DatabaseError") -> None:

@@ -175,6 +175,13 @@ def test_a_host_with_a_scheme_or_a_port_stops_the_start(folder: Path, hosts: str
     assert line == f"chatapi: CHATAPI_ALLOWED_HOSTS: {wrong!r} is no host name. {hint} (chatapi.E013)"
 
 
+@pytest.mark.parametrize("command", [COMMANDS[0], ("migrate",), COMMANDS[-1]], ids=lambda each: each[0])
+def test_a_wrong_setting_is_one_line_of_every_command(folder: Path, command: tuple[str, ...]) -> None:
+    line = only_line(manage(folder, *command, CHATAPI_LEASE_MS="1", CHATAPI_METRICS_TOKEN="short"))
+    assert line.startswith("chatapi: CHATAPI_")
+    assert manage(folder, *command, "--help", CHATAPI_LEASE_MS="1").returncode == 0
+
+
 def test_a_misspelt_setting_is_named_at_the_start(folder: Path) -> None:
     redis = f"redis://127.0.0.1:{free_port()}/0"
     done = manage(folder, "serve", "--only", "worker", REDIS_URL=redis, CHATAPI_WORKER_CONCURENCY="5")

@@ -105,7 +105,11 @@ def test_what_was_backed_up_is_back_on_another_machine(tmp_path: Path) -> None:
     later = old.says(".venv/bin/python manage.py createkey --organization Acme").strip()
 
     new = Machine(tmp_path / "new", backup)
+    kept = new.folder / "var" / "valkey.rdb"
+    kept.parent.mkdir()
+    kept.touch()
     new.says(COMMANDS[f"{FORM}-restore"])
+    assert kept.exists() == ON_POSTGRESQL, "the service would not begin with an empty Redis"
     checked = new.says(COMMANDS["check"])
     assert "no difference" in checked
     assert new.shell(COUNTS) == counts

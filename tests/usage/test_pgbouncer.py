@@ -48,7 +48,9 @@ def role() -> Iterator[None]:
 def bouncer() -> Iterator[int]:
     """Return the port of a PgBouncer with one connection to each database of the tests' server."""
     database, port = connection.settings_dict, free_port()
-    options = dict(re.findall(r"^ {4}(\w+) = (\w+)$", DOCUMENT.partition("### PgBouncer")[2], re.MULTILINE))
+    section = DOCUMENT.partition("### PgBouncer")[2].partition("\n### ")[0]
+    assert "\n    [" not in section, "a second heading puts all options of Debian's file back"
+    options = dict(re.findall(r"^ {4}(\w+) = (\w+)$", section, re.MULTILINE))
     assert options == {
         "listen_port": "6432",
         "pool_mode": "transaction",
