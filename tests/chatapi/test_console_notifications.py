@@ -155,7 +155,7 @@ def test_an_event_leads_to_the_page_where_one_looks_next(
     outbox.write(at, [NewEvent(kind, acme.pk, "a subject", "2026-11-03", "", usual | own)])
     client = client_of(alice.user)
     shown = client.get(url(alice, "notifications")).content.decode()
-    link = f'<th scope="row" class="wrap full"><a href="{url(alice, page.format(**ids))}">'
+    link = f'<th scope="row" class="wrap full"><a class="calm" href="{url(alice, page.format(**ids))}">'
     assert link in shown
     assert client.get(html.unescape(url(alice, page.format(**ids)))).status_code == 200
 
