@@ -95,11 +95,18 @@ class Limit:
         return f"{self.most} {self._measure} for this {owner}{model}"
 
     @property
+    def text(self) -> str:
+        """Return the limit as pages have it: "1 request per minute"."""
+        return f"{self.most:,} {self._measure}"
+
+    @property
     def _measure(self) -> str:
-        if self.counts is Counts.RUNNING:
-            return "concurrent requests"
+        is_running = self.counts is Counts.RUNNING
+        counted = "concurrent requests" if is_running else self.counts.value
+        counted = counted.removesuffix("s") if self.most == 1 else counted
         # A refusal is for clients: it must not fail because a word is missing.
-        return f"{self.counts} per {WINDOWS.get(self.window_ms, f'{self.window_ms} ms')}"
+        window = "" if is_running else f" per {WINDOWS.get(self.window_ms, f'{self.window_ms} ms')}"
+        return counted + window
 
 
 @dataclass(frozen=True, slots=True)

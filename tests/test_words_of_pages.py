@@ -22,7 +22,8 @@ AVOIDED = [
     "no way back", "Nobody has paid in advance", "less refunds", "by whomever", "Book it", "Give back",
     "Charge more", "does not hear of it", "Key variable", "must take them", "addresses of pictures",
     "when the client names none", "Basis points:", "is known here", "may change their place",
-    "Return to site", "stronger than the prefix",
+    "Return to site", "stronger than the prefix", "Requests beyond it", "Requests admitted", "YOUR_KEY by",
+    "Empty: the address",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from accounts.errors import KeyChanged
 from accounts.models import APIKey
 from chatapi.console.key_forms import KeyForm
 from chatapi.console.key_pages import key_of, may_change, secret_page
-from chatapi.console.tenancy import Console, page, render
+from chatapi.console.tenancy import Console, Link, page, render
 from chatapi.pages.key_forms import RotationForm
 
 
@@ -28,7 +28,7 @@ def change(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
     title = f"Change {row.name}"
     form = KeyForm(request.POST or None, console, instance=row)
     if not form.is_valid():
-        context = {"title": title, "form": form, "key": row}
+        context = {"title": title, "form": form, "key": row, "parent": _parent(console, row)}
         return render(request, console, "change_key.html", context, 400 if form.errors else 200)
     form.change()
     return _after(request, console, row, f"The key {row.name} is changed. This holds within a second.")
@@ -51,6 +51,7 @@ def rotate(request: HttpRequest, console: Console, key_id: int) -> HttpResponse:
             "form": form,
             "key": row,
             "has_previous": row.has_previous(timezone.now()),
+            "parent": _parent(console, row),
         }
         return render(request, console, "rotate_key.html", context)
     row.public = form.cleaned_data["public"]
@@ -100,6 +101,10 @@ def _changeable(console: Console, key_id: int) -> APIKey:
     if not may_change(console, row):
         raise PermissionDenied
     return row
+
+
+def _parent(console: Console, row: APIKey) -> Link:
+    return Link(row.name, console.url("key", row.pk), is_current=False)
 
 
 def _after(

@@ -43,7 +43,7 @@ class InviteForm(forms.Form):
         required=False,
         max_length=150,
         widget=forms.TextInput({"autocomplete": "off"}),
-        help_text="Empty: the address. Enter the name of a person that you know to add them at once.",
+        help_text="Empty: the e-mail address. A colleague who has an account is added at once by its name.",
     )
     role = forms.ChoiceField(widget=forms.RadioSelect)
 

@@ -1,7 +1,8 @@
 """Notifications: the organization's events, the mail that the person gets of them, and what low credit is."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from django.contrib import messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.timezone import localdate
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import access
@@ -18,10 +20,11 @@ from chatapi.console.tenancy import Console, page, render
 from chatapi.notifications.dispatch import gets_mail, prefer, preferences
 from chatapi.notifications.models import Delivery
 from usage.books import credit
-from usage.models import TENANTS_KINDS, Credit, Event, EventKind
+from usage.models import TENANTS_KINDS, Credit, Event, EventKind, Scope
 from usage.notifications import texts
 from usage.pages.filters import Chip, choice_field
 from usage.pages.forms import USDField
+from usage.payment import configuration
 
 PAGE = 50
 PERMISSION = "usage.view_event"
@@ -100,7 +103,10 @@ def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
     found = list(_before(rows, before).order_by("-created_at", "-id")[: PAGE + 1])
     sent = _sent(found[:PAGE])
     return {
-        "events": [(event, own_sentence(console, event), sent.get(event.pk, [])) for event in found[:PAGE]],
+        "events": [
+            (event, own_sentence(console, event), _url(console, event), sent.get(event.pk, []))
+            for event in found[:PAGE]
+        ],
         "chips": [Chip(f"kind: {_KINDS[kind]}", console.url("notifications"))] if kind else [],
         "older_url": console.url("notifications", kind=kind, before=found[PAGE - 1].pk)
         if len(found) > PAGE
@@ -112,6 +118,44 @@ def _events(console: Console, form: EventFilterForm) -> dict[str, Any]:
 def own_sentence(console: Console, event: Event) -> str:
     """Return what has happened, with the names of projects and keys without their organization's."""
     return texts.sentence(event).replace(f"{console.organization} / ", "", 1)
+
+
+def _budget_url(console: Console, event: Event) -> str:
+    scope, scope_id = event.data["scope"], event.data["scope_id"]
+    if scope == Scope.API_KEY:
+        return console.url("key", scope_id)
+    return console.url("budgets", project=scope_id if scope == Scope.PROJECT else "")
+
+
+def _credit_url(console: Console, _: Event) -> str:
+    may_pay = configuration.is_on() and console.may("payment.view_payment")
+    return console.url("credit") if may_pay else ""
+
+
+def _day_url(group: str, console: Console, event: Event) -> str:
+    day = localdate(event.created_at)
+    return console.url("overview", start=day, end=day, group=group)
+
+
+def _model_url(console: Console, event: Event) -> str:
+    return console.url("usage", model=event.data["model"])
+
+
+_URLS: Mapping[str, Callable[[Console, Event], str]] = {
+    EventKind.BUDGET: _budget_url,
+    EventKind.CREDIT: _credit_url,
+    EventKind.KEY: lambda console, event: console.url("key", event.data["key_id"]),
+    EventKind.SPEND: partial(_day_url, "key"),
+    EventKind.FAILURES: partial(_day_url, "error"),
+    EventKind.MODEL: _model_url,
+    EventKind.MODEL_UP: _model_url,
+}
+
+
+def _url(console: Console, event: Event) -> str:
+    """Return the URL of the page where one looks next; empty if there is none for the person."""
+    find = _URLS.get(event.kind)
+    return find(console, event) if find else ""
 
 
 def _before(rows: QuerySet[Event], before: UUID | None) -> QuerySet[Event]:

@@ -79,7 +79,7 @@ def _cards(form: OverviewForm, now: Totals, before: Totals) -> list[Card]:
     if form.has_days_of_end_users:
         return usage  # they don't know which requests failed
     failed = Card(
-        "Failed",
+        "Error rate",
         share(now.failed_requests, now.requests),
         f"{now.failed_requests:,} of {now.requests:,} requests",
         form.errors_url,

@@ -81,7 +81,8 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         grouped, points = _series(form)
     sums = [sum(points[at : at + step], Totals()) for at in range(0, len(points), step)]
     columns = [Column(*each) for each in zip(sums, speeds(spans, form.filters), strict=True)]
-    trends = _trends([bucket_of(form, *span) for span in spans], columns)
+    whole = sum(sums, Totals())
+    trends = _trends([bucket_of(form, *span) for span in spans], columns, whole)
     chips = form.chips()
     _offer_filters(form, console)
     owners = _refused_owners(form)
@@ -94,13 +95,14 @@ def usage_page(request: HttpRequest, console: Console) -> HttpResponse:
         "step": step,
         "trends": trends,
         "rows": _rows(trends),
-        "has_usage": any(each.totals.requests for each in columns),
+        "has_usage": whole.requests > 0,
         "chart": chart_of(form, grouped, most_columns) if grouped else None,
         "groups": _groups(form, grouped),
         "newest_since": form.newest_since(),
         "errors": errors
         and [(code, times, form.rows_url(error=code, outcome=ANY_ERROR)) for code, times in failed.errors],
         "searched": SEARCHED,
+        "is_searched_whole": whole.requests <= SEARCHED,
         "refusals": None if owners is None else failed.refusals,
         "view_url": request.build_absolute_uri(),
         "file_url": console.url("usage_file", "csv", **form.query | {"organization": ""}),
@@ -184,9 +186,8 @@ def _refused_owners(form: OverviewForm) -> dict[str, int] | None:
     return {name: value for name, value in columns.items() if name.endswith("_id")}
 
 
-def _trends(buckets: Sequence[Bucket], columns: Sequence[Column]) -> list[Trend]:
+def _trends(buckets: Sequence[Bucket], columns: Sequence[Column], whole: Totals) -> list[Trend]:
     """Return the four charts, each with the number of the whole range."""
-    whole = sum((each.totals for each in columns), Totals())
     firsts = [each.speed.first_p50_ms for each in columns]
     slow = [each.speed.first_p95_ms for each in columns]
     rates = [each.speed.tokens_per_second for each in columns]
@@ -224,6 +225,6 @@ def _permyriad(totals: Totals) -> int | None:
 
 
 def _typical(values: Sequence[Number | None], to_text: Callable[[Number], str]) -> str:
-    """Return the middle of the columns' values."""
+    """Return the middle of the columns' values, in words."""
     middle = percentile([value for value in values if value is not None], 50)
-    return "–" if middle is None else to_text(middle)
+    return "–" if middle is None else f"typically {to_text(middle)}"

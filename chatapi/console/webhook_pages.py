@@ -51,7 +51,7 @@ def new_page(request: HttpRequest, console: Console) -> HttpResponse:
     context = {
         "title": "New webhook",
         "form": form,
-        "submit": "Add the endpoint",
+        "submit": "Add the webhook",
         "back": console.url("webhooks"),
     }
     return render(request, console, "webhook_form.html", context, 400 if form.errors else 200)

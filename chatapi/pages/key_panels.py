@@ -88,11 +88,7 @@ def rate_limits(row: APIKey) -> Iterator[LimitRow]:
     for limit in sorted(
         found, key=lambda limit: (list(reversed(_OWNERS)).index(Scope(limit.scope)), limit.model)
     ):
-        numbers = [
-            f"{value:,} {name.replace('_', ' ')}"
-            for name in RateLimit.NUMBERS
-            if (value := getattr(limit, name)) is not None
-        ]
+        numbers = [number.text for number in limit.limits]
         url = reverse("admin:accounts_ratelimit_change", args=[limit.pk])
         yield LimitRow(_OWNERS[Scope(limit.scope)], limit.model, numbers, url)
 

@@ -185,14 +185,7 @@ def _rate_limits(row: Any) -> list[tuple[RateLimit, str]]:
     owners = Q(organization=row.pk) | Q(project__organization=row.pk)
     rows = RateLimit.objects.filter(owners).select_related("organization", "project__organization")
     return [
-        (
-            limit,
-            ", ".join(
-                f"{value:,} {name.replace('_', ' ')}"
-                for name in RateLimit.NUMBERS
-                if (value := getattr(limit, name)) is not None
-            ),
-        )
+        (limit, ", ".join(number.text for number in limit.limits))
         for limit in rows.order_by("project", "id")[:_LIMITS]
     ]
 

@@ -56,7 +56,7 @@ class RateLimitAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     list_select_related = [
         "organization",
         "project__organization",
-        "api_key",
+        "api_key__project__organization",
         "end_user__project__organization",
     ]
     search_fields = ["organization__name", "project__name", "api_key__name", "api_key__public", "model"]
@@ -77,7 +77,7 @@ class RateLimitAdmin(TenantAdmin, ChoosesRows, ListAdmin):
 
     @display(description="Applies to")
     def owner(self, row: RateLimit) -> str:
-        return str(row.owner)
+        return f"{row.api_key.project} / {row.api_key}" if row.api_key else str(row.owner)
 
     @display(description="Scope")
     def scope(self, row: RateLimit) -> str:

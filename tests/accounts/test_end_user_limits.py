@@ -85,7 +85,7 @@ def test_a_refusal_names_the_end_user(alice: Person) -> None:
     RateLimit.objects.create(project=alice.project, each_end_user=True, requests_per_minute=1)
     (limit,) = alice.caller.end_user_limits
     assert isinstance(limit, Limit)
-    assert str(limit) == "1 requests per minute for this end user"
+    assert str(limit) == "1 request per minute for this end user"
 
 
 @pytest.mark.parametrize(

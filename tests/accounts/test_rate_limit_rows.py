@@ -104,7 +104,9 @@ def test_an_operator_sets_limits(root: Client, alice: Person, small: ServedModel
         ("project", "small", Counts.TOKENS, 5_000_000_000),
         ("organization", "", Counts.REQUESTS, 60),
     }
-    assert "Acme / default" in root.get(LIST).content.decode()
+    RateLimit.objects.create(api_key=alice.api_key, requests_per_day=1)
+    shown = root.get(LIST).content.decode()
+    assert all(name in shown for name in ("Acme / default<", f"Acme / default / {alice.api_key}<"))
 
 
 def test_a_limit_with_two_owners_is_refused_in_words(root: Client, alice: Person) -> None:

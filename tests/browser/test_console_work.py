@@ -104,7 +104,7 @@ def test_a_webhook_is_added_tried_rotated_and_removed(
     page.get_by_role("link", name="Add one").click()
     page.get_by_label("URL").fill("https://example.com/hooks")
     page.get_by_label("Budget reached").check()
-    page.get_by_role("button", name="Add the endpoint").click()
+    page.get_by_role("button", name="Add the webhook").click()
     secret = page.get_by_label("Secret", exact=True).input_value()
     assert secret.startswith("whsec_")
     page.get_by_role("link", name="I have copied it").click()

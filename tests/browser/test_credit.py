@@ -68,7 +68,7 @@ def test_credit_is_paid_at_stripe(page: Page, installation: Installation, stripe
     page.goto(f"{installation.url}/console/")
     page.get_by_role("link", name="Tests").first.click()
     page.get_by_role("link", name="Credit").click()
-    expect(page.get_by_text("Nothing was paid at Stripe yet.")).to_be_visible()
+    expect(page.get_by_text("No payments yet.")).to_be_visible()
     assert complaints(page) == []
 
     page.set_viewport_size({"width": 1280, "height": 720})

@@ -18,6 +18,10 @@ LOOK = """() => {
   const wrong = [];
   const root = document.documentElement;
   if (root.scrollWidth > root.clientWidth) wrong.push(`${root.scrollWidth} px wide`);
+  for (const each of document.querySelectorAll(".side li > a, .card dl > dd")) {
+    const beyond = each.getBoundingClientRect().right - each.parentElement.getBoundingClientRect().right;
+    if (beyond > 1) wrong.push(`${each.innerText} ends ${beyond} px beyond its place`);
+  }
   const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
   canvas.fillStyle = "white";
   canvas.fillRect(0, 0, 1, 1);
@@ -30,7 +34,9 @@ LOOK = """() => {
   if (isDark !== matchMedia("(prefers-color-scheme: dark)").matches) wrong.push(isDark ? "dark" : "light");
   return wrong;
 }"""
-"""Whether the page is wider than its window, or painted in another scheme than is preferred."""
+"""Whether the page is wider than its window, an entry of the menu or a number of a card wider than its place,
+or the page painted in another scheme than is preferred.
+"""
 WATCH = """() => {
   const kinds = "a[href], button, input, select, textarea, summary, [tabindex], [contenteditable]";
   const isSeen = (each) => each.checkVisibility({visibilityProperty: true});

@@ -43,6 +43,13 @@ def is_accepted(secret: str) -> bool:
 # ---- keys
 
 
+@pytest.mark.parametrize("form", ["change", "rotate"])
+def test_the_forms_of_a_key_lead_back_to_it(alice: Person, form: str) -> None:
+    shown = client_of(alice.user).get(url(alice, f"keys/{alice.api_key.pk}/{form}"))
+    back = f'href="{url(alice, f"keys/{alice.api_key.pk}")}"><span aria-hidden="true">‹</span>'
+    assert back in shown.content.decode()
+
+
 def test_a_key_is_made_with_its_limits_and_shown_once(alice: Person, small: ServedModel) -> None:
     client = as_role(alice, Role.ADMIN)
     sent = {
@@ -62,9 +69,10 @@ def test_a_key_is_made_with_its_limits_and_shown_once(alice: Person, small: Serv
     assert RateLimit.objects.get(api_key=row).requests_per_minute == 60
     limit = BudgetLimit.objects.get(scope="key", scope_id=row.pk)
     assert (limit.period, limit.limit_nanodollars) == ("day", from_usd("12.50"))
-    shown = text(client.get(url(alice, f"keys/{row.pk}")))
-    assert "this key: 60 requests per minute" in shown
-    assert secret not in shown
+    shown = client.get(url(alice, f"keys/{row.pk}"))
+    assert "this key: 60 requests per minute" in text(shown)
+    assert f'href="{url(alice, f"budgets/{limit.pk}")}">this key, day</a>' in shown.content.decode()
+    assert secret not in text(shown)
 
 
 @pytest.mark.parametrize(

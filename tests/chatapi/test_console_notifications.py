@@ -1,8 +1,9 @@
 """The console's Notifications and Webhooks: what is shown, chosen, sent again, and recorded."""
 
 import base64
+import html
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from django.test import Client
 from pytest_django.fixtures import Settings
 
 from accounts.audit.models import AuditEntry
-from accounts.models import Member, Role
+from accounts.models import Member, Organization, Role
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch, preferences
 from chatapi.notifications.models import Delivery, WebhookEndpoint
@@ -122,6 +123,41 @@ def test_debts_and_more_than_a_price_can_be_are_amounts_of_sentences(
     kind: EventKind, data: dict[str, str], said: str
 ) -> None:
     assert sentence(Event(kind=kind, data=data)) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "page"),
+    [
+        (EventKind.BUDGET, {"scope": "key", "scope_id": "{key}"}, "keys/{key}"),
+        (EventKind.BUDGET, {"scope": "project", "scope_id": "{project}"}, "budgets?project={project}"),
+        (EventKind.BUDGET, {"scope": "organization", "scope_id": "1"}, "budgets"),
+        (EventKind.KEY, {"key_id": "{key}"}, "keys/{key}"),
+        (EventKind.SPEND, {}, "overview?start=2026-11-03&amp;end=2026-11-03&amp;group=key"),
+        (EventKind.FAILURES, {}, "overview?start=2026-11-03&amp;end=2026-11-03&amp;group=error"),
+        (EventKind.MODEL, {}, "usage?model=small"),
+        (EventKind.MODEL_UP, {}, "usage?model=small"),
+    ],
+)
+def test_an_event_leads_to_the_page_where_one_looks_next(
+    alice: Person, kind: EventKind, data: dict[str, str], page: str
+) -> None:
+    at = datetime(2026, 11, 2, 23, 30, tzinfo=UTC)
+    usual = {
+        "name": "backend", "redacted_value": "ck_live_1234…", "expires_at": str(at), "days": 1,
+        "model": "small", "spent_usd": "9", "usual_usd": "1", "limit_usd": "10", "failed": 9, "requests": 10,
+        "since": str(at),
+        "period": "month", "period_start": "2026-11-01", "threshold": "80", "is_soft": False,
+    }  # fmt: skip
+    ids = {"key": alice.api_key.pk, "project": alice.project.pk}
+    own = {name: value.format(**ids) for name, value in data.items()}
+    acme = alice.project.organization
+    Organization.objects.filter(pk=acme.pk).update(time_zone="Europe/Berlin")
+    outbox.write(at, [NewEvent(kind, acme.pk, "a subject", "2026-11-03", "", usual | own)])
+    client = client_of(alice.user)
+    shown = client.get(url(alice, "notifications")).content.decode()
+    link = f'<th scope="row" class="wrap full"><a class="calm" href="{url(alice, page.format(**ids))}">'
+    assert link in shown
+    assert client.get(html.unescape(url(alice, page.format(**ids)))).status_code == 200
 
 
 def test_each_member_chooses_the_kinds_of_mail(alice: Person, settings: Settings) -> None:

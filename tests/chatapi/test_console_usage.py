@@ -41,7 +41,7 @@ def rows(person: Person, query: str) -> list[str]:
 
 def number(page: Any, title: str) -> str:
     (trend,) = [each for each in page.context["trends"] if each.title.startswith(title)]
-    return str(trend.whole)
+    return str(trend.whole).removeprefix("typically ")
 
 
 # ---- usage over time
@@ -61,6 +61,8 @@ def test_it_shows_requests_errors_and_speed(alice: Person, charlie: Person) -> N
     assert (code, times) == ("upstream_timeout", 1)
     assert len(client_of(alice.user).get(link).context["page"].rows) == 1
     assert "300 ms" in text(page), "p95 is in the table"
+    assert "typically 200 ms" in text(page)
+    assert "Of the newest" not in text(page), "the errors are those of all requests"
     assert "10 s" not in text(page), "others' requests are not in it"
 
 

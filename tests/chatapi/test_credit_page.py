@@ -78,7 +78,7 @@ def test_a_founder_pays_in_and_is_served(
 def test_a_person_pays_and_sees_the_credit(
     stripe: Stripe, owner: Client, path: str, acme: Organization
 ) -> None:
-    assert "Nothing was paid at Stripe yet." in text(owner.get(path))
+    assert "No payments yet." in text(owner.get(path))
     back = pay_in(owner, path, stripe, preset="20")
     shown = text(owner.get(back))
     assert "Paid: the credit is on its way." in shown
@@ -135,7 +135,7 @@ def test_a_stripe_that_is_away_is_an_error_on_the_page(stripe: Stripe, owner: Cl
     assert "Stripe can't take the payment now." in text(owner.post(path, {"preset": "10"}), 503).replace(
         "&#x27;", "'"
     )
-    assert "Nothing was paid at Stripe yet." in text(owner.get(path)), "there is nothing to pay"
+    assert "No payments yet." in text(owner.get(path)), "there is nothing to pay"
 
 
 def test_too_many_open_payments_are_refused(

@@ -373,6 +373,7 @@ def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(
     run(alice)
     RateLimit.objects.create(api_key=alice.api_key, model="small", requests_per_minute=60)
     RateLimit.objects.create(organization=alice.project.organization, concurrent_requests=0)
+    RateLimit.objects.create(project=alice.project, tokens_per_day=2_000, concurrent_requests=1)
     RateLimit.objects.create(project=bob.project, tokens_per_day=7)
     BudgetLimit.objects.create(
         scope="key", scope_id=alice.api_key.pk, period="month", limit_nanodollars=5 * 10**9
@@ -383,8 +384,8 @@ def test_a_keys_page_shows_what_it_did_and_all_that_limits_it(
     shown = text(root.get(page(alice.api_key)))
     assert "1 request, 1,200 tokens, $0.00024 ." in shown
     assert (
-        "this key small 60 requests per minute its organization all together 0 concurrent requests Budgets"
-        in shown
+        "this key small 60 requests per minute its project all together 2,000 tokens per day,"
+        " 1 concurrent request its organization all together 0 concurrent requests Budgets" in shown
     )
     assert "this key this month $0.00024 $0.00 $5.00" in shown
     assert "this key total $0.00024 $0.00 none" in shown

@@ -103,7 +103,7 @@ def shell(installation: Installation, program: str) -> str:
 def test_a_person_pays_and_usage_is_reported(installation: Installation, stripe: Stripe) -> None:
     acme, session = json.loads(shell(installation, MAKE))
     page = f"{installation.url}/console/{acme}/credit"
-    assert "Nothing was paid at Stripe yet." in ask(page, session)[1]
+    assert "No payments yet." in ask(page, session)[1]
 
     status, body, location = ask(page, session, {"preset": "20"})
     assert (status, location.startswith(f"{stripe.url}/pay/")) == (302, True), body

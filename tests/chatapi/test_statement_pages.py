@@ -140,6 +140,14 @@ def test_first_use_says_when_there_will_be_one(db: None, root: Client, alice: Pe
     page = shown(root.get(PATH))
     assert "No month is closed yet." in page
     assert "Acme" in page
+    assert "There are more organizations" not in page
+
+
+def test_a_list_of_previews_that_is_cut_says_so(
+    db: None, root: Client, alice: Person, charlie: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statement_pages, "MAX_PREVIEWS", 1)
+    assert "There are more organizations. Choose one above" in shown(root.get(PATH))
 
 
 def test_the_console_has_the_organizations_statements_and_no_others(

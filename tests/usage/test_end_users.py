@@ -145,8 +145,8 @@ def test_the_overview_of_one_end_user_has_all_kinds_of_tokens(counted: Client) -
     assert cards["Requests"].value == "2"
     lines = {line.name: line.value for line in cards["Tokens"].lines}
     assert lines["uncached input"] == "1,100"
-    assert (lines["cache read"], lines["cache write"], lines["output"]) == ("800", "100", "400")
-    assert "1,100 uncached input, 800 cache read, 100 cache write, 400 output" in page.text
+    assert (lines["cached input"], lines["cache write"], lines["output"]) == ("800", "100", "400")
+    assert "1,100 uncached input, 800 cached input, 100 cache write, 400 output" in page.text
     assert counted.get(reverse("admin:index"), {"end_user": "eve"}).context["cards"][1].value == "0"
     exported = downloaded(counted, reverse("admin:index") + "overview.csv?group=end_user")
     assert "ann,ann,2," in exported

@@ -73,7 +73,7 @@ def cards(form: OverviewForm, sums: OverviewSums) -> list[Card]:
         change(now.total_tokens, before.total_tokens),
         lines=[
             Line("uncached input", count(now.uncached_tokens), url),
-            Line("cache read", count(now.cached_tokens), url),
+            Line("cached input", count(now.cached_tokens), url),
             Line("cache write", count(now.cache_write_tokens), url),
             Line("output", count(now.completion_tokens), url),
             Line("of it reasoning", count(now.reasoning_tokens), url),

@@ -53,7 +53,7 @@ MEASURES = {
     "requests": Measure("Requests", lambda sums: sums.requests, formatting.count),
     "tokens": Measure("Tokens", lambda sums: sums.total_tokens, formatting.count),
     "uncached": Measure("Uncached input", lambda sums: sums.uncached_tokens, formatting.count),
-    "cache_read": Measure("Cache read", lambda sums: sums.cached_tokens, formatting.count),
+    "cache_read": Measure("Cached input", lambda sums: sums.cached_tokens, formatting.count),
     "cache_write": Measure("Cache write", lambda sums: sums.cache_write_tokens, formatting.count),
     "output": Measure("Output", lambda sums: sums.completion_tokens, formatting.count),
 }

@@ -1,5 +1,6 @@
 """The pages of statements: the list of closed months, one statement that prints well, and its files."""
 
+from collections.abc import Mapping
 from datetime import date
 from typing import Any, cast
 
@@ -74,7 +75,7 @@ def list_page(request: HttpRequest) -> HttpResponse:
         "filters": [form["organization"], form["month"]] if organizations[1:].exists() else [form["month"]],
         "chips": form.chips("statements", query),
         "rows": [(row, Month.of(row.month)) for row in page[:PAGE]],
-        "previews": [] if data["month"] or data["after"] else _previews(organizations, data["organization"]),
+        **_previews(organizations, data),
         "older_url": page_url("statements", query | {"after": after}) if after else "",
         "newest_url": page_url("statements", query) if data["after"] else "",
     }
@@ -165,11 +166,14 @@ def _matching(rows: QuerySet[Statement], data: dict[str, Any]) -> QuerySet[State
     return rows.order_by("-month", "organization")
 
 
-def _previews(
-    organizations: QuerySet[Organization], organization_id: int | None
-) -> list[tuple[Organization, Month]]:
-    """Return the organizations, and each of their months that are not closed."""
-    if organization_id is not None:
-        organizations = organizations.filter(pk=organization_id)
-    months = reading.open_months()
-    return [(each, month) for each in organizations[:MAX_PREVIEWS] for month in months]
+def _previews(organizations: QuerySet[Organization], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the organizations with each of their months that are not closed, and whether there are more."""
+    if data["month"] or data["after"]:
+        return {"previews": []}
+    if data["organization"] is not None:
+        organizations = organizations.filter(pk=data["organization"])
+    months, found = reading.open_months(), list(organizations[: MAX_PREVIEWS + 1])
+    return {
+        "previews": [(each, month) for each in found[:MAX_PREVIEWS] for month in months],
+        "has_more_previews": len(found) > MAX_PREVIEWS,
+    }

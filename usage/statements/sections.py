@@ -92,7 +92,7 @@ _NOTES = (
     Column("Reason", 14), _number("Corrections", 15), _AMOUNT,
 )  # fmt: skip
 _CREDIT = (Column("Date (UTC)", 40), Column("Credit", 40), _number("Bookings", 20), _AMOUNT)
-_DISCOUNTS = (Column("Requests admitted from (UTC)", 60), _number("Discount on all prices", 40))
+_DISCOUNTS = (Column("Requests started from (UTC)", 60), _number("Discount on all prices", 40))
 
 
 def head(made: StatementDocument) -> Head:

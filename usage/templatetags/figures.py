@@ -86,7 +86,7 @@ def kinds_of_tokens(row: Generation | Totals) -> str:
     """Return the tokens of each kind; the three kinds of input add up to the prompt."""
     read, written = row.cached_tokens or 0, row.cache_write_tokens or 0
     uncached = row.prompt_tokens - read - written
-    kinds = {"uncached input": uncached, "cache read": read, "cache write": written}
+    kinds = {"uncached input": uncached, "cached input": read, "cache write": written}
     kinds["output"] = row.completion_tokens
     return ", ".join(f"{number:,} {name}" for name, number in kinds.items())
 
