@@ -55,7 +55,7 @@ ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
 
 
 class Installation:
-    """Its processes by name, its addresses and keys."""
+    """Its processes by name, its addresses and keys; leaving its context stops the processes."""
 
     def __init__(self, folder: Path, code: Path = ROOT, /, **environment: str) -> None:
         """Prepare an installation that does not run yet; `environment` overrides the test profile."""
@@ -77,6 +77,12 @@ class Installation:
     def url(self) -> str:
         """Return the URL of the web process, without `/v1`."""
         return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     # ---- life
 
@@ -131,11 +137,9 @@ class Installation:
         another = copy(self)
         another.port, another.processes = free_port(), {}
         another.environment = self.environment | environment
-        try:
+        with another:
             another.start_web()
             yield another
-        finally:
-            another.stop()
 
     def revive(self) -> None:
         """Start again what has died, and what never ran, as a supervisor would."""

@@ -54,15 +54,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     """Start Valkey, web and worker, with an operator that may do everything; the books must be right at the
     end.
     """
-    installation = Installation(tmp_path_factory.mktemp("browser"))
-    try:
+    with Installation(tmp_path_factory.mktemp("browser")) as installation:
         installation.start({})
         made = installation.manage("shell", "--no-imports", "-c", OPERATOR)
         assert made.returncode == 0, made.stderr
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")

@@ -56,13 +56,13 @@ def inside(installation: Installation, code: str) -> str:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start an installation that takes payments. Its rows are made by hand, so its books are not verified."""
-    with fake_stripe.serving() as stripe:
-        installation = Installation(tmp_path_factory.mktemp("every-page"), **OPEN, **stripe.environment)
-        try:
-            installation.start({})
-            yield installation
-        finally:
-            installation.stop()
+    folder = tmp_path_factory.mktemp("every-page")
+    with (
+        fake_stripe.serving() as stripe,
+        Installation(folder, **OPEN, **stripe.environment) as installation,
+    ):
+        installation.start({})
+        yield installation
 
 
 @pytest.fixture(scope="module")

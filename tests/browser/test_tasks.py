@@ -36,8 +36,7 @@ SLOW = "hello [sandbox tokens=400 delay_ms=50]"
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start an installation of its own, with two months of usage."""
-    house = Installation(tmp_path_factory.mktemp("tasks"))
-    try:
+    with Installation(tmp_path_factory.mktemp("tasks")) as house:
         house.start({})
         for script in (OPERATOR, HISTORY):
             made = house.manage("shell", "--no-imports", "-c", script)
@@ -45,8 +44,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         house.history = json.loads(made.stdout)  # type: ignore[attr-defined]
         yield house
         house.verify()
-    finally:
-        house.stop()
 
 
 def sign_in(browser: Browser, house: Installation, path: str, name: str, password: str) -> Any:

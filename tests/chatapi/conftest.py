@@ -180,13 +180,10 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start Valkey, web, worker and upstream; the books must be right at the end."""
-    installation = Installation(tmp_path_factory.mktemp("installation"))
-    try:
+    with Installation(tmp_path_factory.mktemp("installation")) as installation:
         installation.start(MODELS)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="session")

@@ -48,10 +48,9 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS),
         "CHATAPI_TICKET_TTL_MS": "1000",
     }
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("canaries"), CHATAPI_FAILPOINTS="admit.before_commit=raise@1", **settings
-    )
-    try:
+    ) as installation:
         installation.start(MODELS)
         done = installation.manage("shell", "--no-imports", "-c", HASHES_END_USERS)
         assert done.returncode == 0, done.stderr
@@ -60,8 +59,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         installation.keys["narrow"] = json.loads(narrow.stdout)["key"]
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")

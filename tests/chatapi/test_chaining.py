@@ -97,21 +97,15 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Start two installations, one behind the other; the books of both must be right at the end."""
-    first = Installation(tmp_path_factory.mktemp("first"))
-    installations = [first]
-    try:
+    with Installation(tmp_path_factory.mktemp("first")) as first:
         first.start({})
         assert first.manage("loadcatalog", str(ROOT / "chatapi/catalog/sandbox.toml")).returncode == 0
-        second = Installation(tmp_path_factory.mktemp("second"), KEY_OF_THE_FIRST=first.keys["live"])
-        installations.append(second)
-        second.start({})
-        _put_behind(second, first)
-        yield Pair(Client(first.url, first.keys["live"]), Client(second.url, second.keys["live"]))
-        for installation in installations:
-            installation.verify()
-    finally:
-        for installation in reversed(installations):
-            installation.stop()
+        with Installation(tmp_path_factory.mktemp("second"), KEY_OF_THE_FIRST=first.keys["live"]) as second:
+            second.start({})
+            _put_behind(second, first)
+            yield Pair(Client(first.url, first.keys["live"]), Client(second.url, second.keys["live"]))
+            first.verify()
+            second.verify()
 
 
 def _put_behind(second: Installation, first: Installation) -> None:

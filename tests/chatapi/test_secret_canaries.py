@@ -80,7 +80,7 @@ def installation(
     trusted = tmp_path_factory.mktemp("trusted") / "certificates"
     trusted.write_bytes(certificate.read_bytes() + provider.certificate.read_bytes())
     password = quote(mail_server.PASSWORD, safe="")
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("secrets"),
         CHATAPI_LOG_LEVEL="DEBUG",
         CHATAPI_METRICS_TOKEN=f"canary{uuid4().hex}",
@@ -91,14 +91,11 @@ def installation(
         CHATAPI_STREAM_TTL_MS="3000",
         SSL_CERT_FILE=str(trusted),
         **stripe.environment,
-    )
-    try:
+    ) as installation:
         installation.start({})
         installation.start_reaper()
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")

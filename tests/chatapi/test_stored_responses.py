@@ -50,14 +50,11 @@ IDS = "from chatapi.models import StoredResponse as S; print(*(each.pk.hex for e
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("stored"))
-    try:
+    with Installation(tmp_path_factory.mktemp("stored")) as installation:
         installation.start(MODELS)
         installation.keys |= json.loads(shell(installation, MAKE))
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 def shell(installation: Installation, code: str) -> str:

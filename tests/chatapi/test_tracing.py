@@ -31,13 +31,10 @@ SAMPLED = 1
 
 @contextmanager
 def installed(folder: Path, **environment: str) -> Iterator[Installation]:
-    installation = Installation(folder, **QUICK, **environment)
-    try:
+    with Installation(folder, **QUICK, **environment) as installation:
         installation.start(MODELS)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")

@@ -66,15 +66,12 @@ def shell(installation: Installation, code: str) -> str:
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start an installation that logs as much as possible."""
-    installation = Installation(tmp_path_factory.mktemp("keys"), CHATAPI_LOG_LEVEL="DEBUG")
-    try:
+    with Installation(tmp_path_factory.mktemp("keys"), CHATAPI_LOG_LEVEL="DEBUG") as installation:
         refusal = {"status": 500, "error_message": f"Traceback: {KEY}", "error_code": KEY}
         installation.start({"changing": {}, "quiet": {}, "guarded": {}, "tells": refusal})
         shell(installation, OPERATOR)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")

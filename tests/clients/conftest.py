@@ -56,16 +56,13 @@ print(secret)
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start Valkey, web, worker and upstream; the books must be right at the end."""
-    installation = Installation(tmp_path_factory.mktemp("clients"))
-    installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
-    try:
+    with Installation(tmp_path_factory.mktemp("clients")) as installation:
+        installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
         installation.start(MODELS)
         loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
         assert loaded.returncode == 0, loaded.stderr
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="session")

@@ -32,15 +32,12 @@ def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
     """Start an installation for this module; the module's ENVIRONMENT overrides the test profile."""
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("faults"), **getattr(request.module, "ENVIRONMENT", {})
-    )
-    try:
+    ) as installation:
         installation.start(MODELS)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")
