@@ -193,10 +193,30 @@ class Installation:
         """Run a management command; its exit code is the caller's to judge."""
         return self._finished("manage.py", *arguments)
 
+    def output_of(self, *arguments: str) -> str:
+        """Return what a management command prints; fail if the command fails."""
+        done = self.manage(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def shell(self, code: str) -> str:
+        """Return what this code prints inside the installation."""
+        return self.output_of("shell", "--no-imports", "-c", code)
+
+    def create_key(self, *options: str) -> str:
+        """Return the secret of a new key."""
+        secret: str = json.loads(self.output_of("createkey", *options, "--json"))["key"]
+        return secret
+
+    def load_catalog(self, catalog: str) -> None:
+        """Serve the models of this catalog, too."""
+        file = self.folder / "loaded.toml"
+        file.write_text(catalog)
+        self.output_of("loadcatalog", str(file))
+
     def verify(self) -> None:
         """Fail unless the books are right."""
-        done = self.manage("verifyledger")
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.output_of("verifyledger")
 
     def get(self, path: str, key: str | None = None) -> tuple[int, Any]:
         """GET: status and JSON body (or text); 0 when nobody answers."""

@@ -43,8 +43,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         tmp_path_factory.mktemp("docs"), CHATAPI_METRICS_TOKEN="what-a-reader-invents"
     ) as installation:
         installation.start({})
-        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
-        assert loaded.returncode == 0, loaded.stderr
+        installation.output_of("loadcatalog", "chatapi/catalog/sandbox.toml")
         yield installation
 
 

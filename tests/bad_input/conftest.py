@@ -105,9 +105,7 @@ def raw(installation: Installation) -> Iterator[RawClient]:
 
 
 def _shell(installation: Installation, script: str) -> Any:
-    done = installation.manage("shell", "--no-imports", "-c", script)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(installation.shell(script))
 
 
 def _serves_everything(installation: Installation) -> bool:

@@ -189,9 +189,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 @pytest.fixture(scope="session")
 def keys(installation: Installation) -> dict[str, str]:
     """Return keys by name: refused keys, keys without money, a key of another dialect."""
-    done = installation.manage("shell", "--no-imports", "-c", ACCOUNTS)
-    assert done.returncode == 0, done.stderr
-    keys: dict[str, str] = json.loads(done.stdout)
+    keys: dict[str, str] = json.loads(installation.shell(ACCOUNTS))
     return keys
 
 

@@ -234,9 +234,7 @@ deployments = [
 
 
 def test_the_next_deployment_is_asked(client: Client, installation: Installation) -> None:
-    catalog = installation.folder / "embeds-elsewhere.toml"
-    catalog.write_text(FAILS_OVER.format(port=free_port(), url=installation.upstream_url))
-    assert installation.manage("loadcatalog", str(catalog)).returncode == 0
+    installation.load_catalog(FAILS_OVER.format(port=free_port(), url=installation.upstream_url))
     assert vectors(ask(client, model="embeds-elsewhere")) == [[0.0] * 4]
 
 

@@ -20,11 +20,10 @@ TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "s
 
 @pytest.fixture(scope="module")
 def strangers(installation: Installation, keys: dict[str, str]) -> dict[str, Client]:
-    done = installation.manage("createkey", "--organization", "Tests", "--project", "other", "--json")
     secrets = {
         "a test key": installation.keys["test"],
         "another organization": keys["stranger"],
-        "another project": json.loads(done.stdout)["key"],
+        "another project": installation.create_key("--organization", "Tests", "--project", "other"),
     }
     return {name: Client(installation.url, secret) for name, secret in secrets.items()}
 

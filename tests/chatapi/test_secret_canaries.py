@@ -101,9 +101,7 @@ def installation(
 @pytest.fixture(scope="module")
 def home(installation: Installation) -> tuple[str, str]:
     """Make the owner of Tests; return the path of its pages, and its project's number."""
-    done = installation.manage("shell", "--no-imports", "-c", PEOPLE)
-    assert done.returncode == 0, done.stderr
-    organization, project = done.stdout.split()
+    organization, project = installation.shell(PEOPLE).split()
     return f"/console/{organization}", project
 
 

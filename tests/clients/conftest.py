@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.chatapi.http_client import Client
-from tests.installation import ROOT, Installation
+from tests.installation import Installation
 
 # What these need is heavy: `make test-clients` and `make clients` install it, and name their files, which
 # collects them all the same.
@@ -59,8 +59,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     with Installation(tmp_path_factory.mktemp("clients")) as installation:
         installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
         installation.start(MODELS)
-        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
-        assert loaded.returncode == 0, loaded.stderr
+        installation.output_of("loadcatalog", "chatapi/catalog/sandbox.toml")
         yield installation
         installation.verify()
 
@@ -68,9 +67,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 @pytest.fixture(scope="session")
 def poor_key(installation: Installation) -> str:
     """Return a key whose budget pays for nothing."""
-    done = installation.manage("shell", "--no-imports", "-c", POOR_KEY)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return installation.shell(POOR_KEY)
 
 
 @pytest.fixture

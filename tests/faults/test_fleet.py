@@ -72,10 +72,7 @@ def second_worker(installation: Installation) -> None:
 
 
 def load_model(installation: Installation, name: str, *deployments: str) -> None:
-    catalog = installation.folder / f"{name}.toml"
-    catalog.write_text(MODEL.format(name=name) + "".join(deployments))
-    done = installation.manage("loadcatalog", str(catalog))
-    assert done.returncode == 0, done.stderr
+    installation.load_catalog(MODEL.format(name=name) + "".join(deployments))
 
 
 def deployment(
@@ -123,8 +120,7 @@ def test_clients_do_not_notice_a_sick_fleet(installation: Installation) -> None:
     outcomes += ask_many(installation, "fleet", REQUESTS * 3 // 4, CLIENTS)
 
     calls = {name: len(installation.calls(name)) for name in FLEET} | {"mortal": mortal_calls}
-    done = installation.manage("shell", "--no-imports", "-c", ATTEMPTS)
-    attempts, failed = json.loads(done.stdout)
+    attempts, failed = json.loads(installation.shell(ATTEMPTS))
     figures = f"{outcomes}, {attempts} attempts, calls {calls}, {failed}"
     print(figures)
     assert sum(outcomes.values()) == REQUESTS
@@ -167,8 +163,7 @@ def test_clients_do_not_notice_that_a_models_deployments_are_all_dead(installati
     load_model(installation, "dead", *dead)
     load_model(installation, "alive", deployment(installation, "alive", 'upstream_model = "stands-in"'))
     outcomes = ask_many(installation, "dead", REQUESTS // 2, CLIENTS, models=["alive"])
-    done = installation.manage("shell", "--no-imports", "-c", ATTEMPTS.replace('"fleet"', '"alive"'))
-    attempts, failed = json.loads(done.stdout)
+    attempts, failed = json.loads(installation.shell(ATTEMPTS.replace('"fleet"', '"alive"')))
     figures = f"{outcomes}, {attempts} attempts, {failed}"
     print(figures)
     assert outcomes[200] >= SUCCESS * REQUESTS // 2, figures

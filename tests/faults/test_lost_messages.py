@@ -121,7 +121,7 @@ print(row.error_code, row.amount_nanodollars, open_s)
 
 
 def last_ends(installation: Installation) -> str:
-    return installation.manage("shell", "--no-imports", "-c", LAST).stdout
+    return installation.shell(LAST)
 
 
 def test_many_workers_run_what_was_lost_once(installation: Installation, ask: Ask, valkey: Redis) -> None:

@@ -54,7 +54,7 @@ def test_the_books_know_where_a_lost_run_ran(installation: Installation, ask: As
     installation.end("worker")
     answer.end()
     assert installation.receipt(answer.generation_id)["outcome"] == "worker_lost"
-    deployment, worker = json.loads(installation.manage("shell", "--no-imports", "-c", LAST).stdout)
+    deployment, worker = json.loads(installation.shell(LAST))
     assert (deployment, worker.rpartition(":")[2]) == ("upstream", str(pid))
 
 
