@@ -13,23 +13,15 @@ from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
-from accounts.models import APIKey, Member, Organization, RateLimit, Role
+from accounts.models import APIKey, Organization, RateLimit, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person
+from tests.chatapi.console_pages import as_role, url
 from usage.models import BudgetLimit
 from usage.pricing import from_usd
 
 SECRET = re.compile(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}")
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
 
 
 def is_accepted(secret: str) -> bool:
