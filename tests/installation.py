@@ -22,6 +22,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
+from redis import Redis
+
 from chatapi.serving import embedded_valkey
 from tests import migrated_database
 
@@ -247,6 +249,10 @@ class Installation:
         """Return the upstream's records of calls for that model, oldest first."""
         _, answer = fetch(urllib.request.Request(self.upstream_url + "/stats"))
         return [call for call in answer["calls"] if call["body"].get("model") == model]
+
+    def open_valkey(self) -> Redis:
+        """Return a client of its Valkey."""
+        return Redis(unix_socket_path=str(embedded_valkey.socket_path(self.folder)))
 
     def log(self, name: str) -> str:
         """Return the output of the process."""

@@ -10,9 +10,7 @@ from uuid import uuid4
 
 import pytest
 from pytest_django import Settings
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.cast import Person
 from tests.chatapi.http_client import Client
 from tests.chatapi.identity_provider import Provider
@@ -202,7 +200,7 @@ def client(installation: Installation) -> Client:
 @pytest.fixture
 def open_generations(installation: Installation) -> Iterator[OpenGenerations]:
     """Names the generations of clients that never get to know them."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         yield OpenGenerations(redis)
 
 

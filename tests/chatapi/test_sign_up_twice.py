@@ -11,9 +11,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.signing_in import PASSWORD
 from tests.installation import Installation, wait_for
 
@@ -90,6 +88,6 @@ def nobody_saves(service: Installation) -> Iterator[None]:
 
 def attempts(service: Installation) -> int:
     """Return how many attempts to sign in were counted from this machine: more than of any one name."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(service.folder))) as redis:
+    with service.open_valkey() as redis:
         counts = [int(redis.get(key) or 0) for key in redis.keys("chatapi:sign-in:*")]
         return max(counts, default=0)

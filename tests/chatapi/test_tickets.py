@@ -12,7 +12,6 @@ import pytest
 from redis import Redis
 
 from chatapi.checks.numbers import WEEK_MS
-from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
@@ -87,7 +86,7 @@ def test_a_ticket_of_the_release_before_streams_its_request(
 ) -> None:
     """The old ticket contains the client's body, and a summary with other members than ours."""
     ticket = issue(client, "openai").json
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         key, kept = kept_ticket(redis, ticket)
         request: dict[str, Any] = {"request": "chat", "model": "five", "stream": True}
         request["messages"] = [{"role": "user", "content": "hello"}]
@@ -105,7 +104,7 @@ def test_a_ticket_that_another_version_has_written_is_refused(
     client: Client, installation: Installation, place: int, later: bytes | int
 ) -> None:
     ticket = issue(client).json
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         key, kept = kept_ticket(redis, ticket)
         kept[place] = later
         assert redis.set(key, msgspec.msgpack.encode(kept), xx=True, keepttl=True)

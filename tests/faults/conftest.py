@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.listener import Listener
@@ -65,6 +66,20 @@ def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[In
         installed.start_web()
     yield installed
     bookkeeper.close_the_books()
+
+
+@pytest.fixture
+def reaper(installation: Installation) -> None:
+    """Start a reaper, because the worker's own dies with it."""
+    if "reaper" not in installation.processes:
+        installation.start_reaper()
+
+
+@pytest.fixture
+def valkey(installation: Installation) -> Iterator[Redis]:
+    """Open a connection for the test."""
+    with installation.open_valkey() as redis:
+        yield redis
 
 
 @pytest.fixture

@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
 from tests.installation import Installation, free_port, wait_for
 
@@ -61,7 +59,7 @@ def second_worker(installation: Installation) -> None:
     """Start a second worker, and wait until each knows of the other."""
     if "worker-2" not in installation.processes:
         installation.start_worker("worker-2")
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
 
         def calls() -> list[float]:
             return [score for _, score in redis.zrange("chatapi:routing:workers", 0, -1, withscores=True)]

@@ -4,13 +4,11 @@ is free.
 
 import json
 import time
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
 from tests.fake_completion import WORDS
 from tests.faults import armed
@@ -24,13 +22,6 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "60000"}
 FOUND_WITHIN_S = 2.0
 SLACK_S = 1.5
 """For a machine that is busy with other tests."""
-
-
-@pytest.fixture
-def valkey(installation: Installation) -> Iterator[Redis]:
-    """Open a connection for the test."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        yield redis
 
 
 def start_worker(installation: Installation) -> float:
