@@ -12,6 +12,7 @@ import pytest
 from pytest_django import Settings
 
 from tests.cast import Person
+from tests.certificates import make_certificate
 from tests.chatapi.http_client import Client
 from tests.chatapi.identity_provider import Provider
 from tests.chatapi.open_generations import OpenGenerations
@@ -146,6 +147,12 @@ def counting(shared_valkey: Valkey, settings: Settings) -> None:
     settings.STREAMS_URL = f"unix://{shared_valkey.socket}"
     settings.REDIS_KEY_PREFIX = f"test-{uuid4().hex}:"
     settings.CACHES = {"default": settings.CACHES["default"] | {"KEY_PREFIX": settings.REDIS_KEY_PREFIX}}
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a certificate of 127.0.0.1, with its key beside it."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
 
 
 @pytest.fixture(scope="session")

@@ -57,11 +57,6 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mail_server.certificate(tmp_path_factory.mktemp("mail"))
-
-
-@pytest.fixture(scope="module")
 def mailbox(certificate: Path) -> Iterator[Mailbox]:
     """Run a mail server that asks for a password."""
     with mail_server.serving(tls="starttls", certificate=certificate) as mailbox:
