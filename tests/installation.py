@@ -133,6 +133,18 @@ class Installation:
         finally:
             self.environment = usual
 
+    def replace(self, role: str, *command: str, **environment: str) -> None:
+        """Let a process of this Python command take the place of the one that plays this role, which may be
+        dead, and wait until it is ready.
+        """
+        self.end(role)
+        sign_of_life = self.folder / f"{role}.alive"
+        sign_of_life.unlink(missing_ok=True)
+        port = ["--port", str(self.port)] if role == "web" else []
+        self.run(role, [self._interpreter, *command, "serve", "--only", role, *port], **environment)
+        is_ready = (lambda: self.get("/readyz")[0] == 200) if role == "web" else sign_of_life.exists
+        wait_for(is_ready, f"the other {role}")
+
     @contextmanager
     def another_web(self, **environment: str) -> Iterator[Self]:
         """Start a second web process on a port of its own; yield a copy of this installation with its URL."""

@@ -9,7 +9,7 @@ from redis import Redis
 
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.listener import Listener
-from tests.installation import Installation, wait_for
+from tests.installation import Installation
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
@@ -57,11 +57,8 @@ def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[In
     if "valkey" not in installed.processes:
         installed.start_valkey()
     if "worker" not in installed.processes:
-        is_alive = installed.folder / "worker.alive"
-        is_alive.unlink(missing_ok=True)
-        installed.start_worker()
         # On a busy machine it starts later than a request may wait in the queue.
-        wait_for(is_alive.exists, "the worker")
+        installed.replace("worker", "manage.py")
     if "web" not in installed.processes:
         installed.start_web()
     yield installed

@@ -26,11 +26,7 @@ SLACK_S = 1.5
 
 def start_worker(installation: Installation) -> float:
     """Starts a worker and returns when it could take tasks."""
-    installation.end("worker")
-    sign_of_life = installation.folder / "worker.alive"
-    sign_of_life.unlink(missing_ok=True)
-    installation.start_worker()
-    wait_for(sign_of_life.exists, "the worker")
+    installation.replace("worker", "manage.py")
     return time.monotonic()
 
 
