@@ -12,7 +12,6 @@ from typing import Any
 from django.core.signing import b64_decode
 from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.installation import Installation
 
 
@@ -20,7 +19,7 @@ def open_valkey(installation: Installation) -> Redis:
     """Return a client of the installation's Valkey, whose values are no longer packed, so that all of them
     can be read.
     """
-    redis = Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))
+    redis = installation.open_valkey()
     redis.config_set("rdbcompression", "no")
     return redis
 

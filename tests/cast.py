@@ -10,6 +10,7 @@ from django.test import Client
 
 from accounts import keys
 from accounts.authentication import Caller, look_up
+from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Organization, Project, Role
 from chatapi import identity
 from usage.books import ledger
@@ -51,6 +52,15 @@ class Person:
         """The same person, whose key now manages the organization with this role."""
         APIKey.objects.filter(pk=self.api_key.pk).update(is_admin=True, manages_as=role)
         return self
+
+
+def is_let_in(secret: str) -> bool:
+    """Return whether the secret authenticates a caller."""
+    try:
+        look_up(secret)
+    except NotAuthenticated:
+        return False
+    return True
 
 
 def join(name: str, role: Role, organization: Organization, project: str) -> Person:

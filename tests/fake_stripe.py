@@ -312,14 +312,11 @@ def installation_with(stripe: Stripe, folder: Path) -> Iterator[Installation]:
     """Run an installation and its reaper that take payments with this fake; its books must be right at the
     end.
     """
-    installation = Installation(folder, **stripe.environment)
-    try:
+    with Installation(folder, **stripe.environment) as installation:
         installation.start({})
         installation.start_reaper()
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
+from redis import Redis
+
 from chatapi.serving import embedded_valkey
 from tests import migrated_database
 
@@ -55,7 +57,7 @@ ON_DISCONNECT = {"drains": "drain", "continues": "continue"}
 
 
 class Installation:
-    """Its processes by name, its addresses and keys."""
+    """Its processes by name, its addresses and keys; leaving its context stops the processes."""
 
     def __init__(self, folder: Path, code: Path = ROOT, /, **environment: str) -> None:
         """Prepare an installation that does not run yet; `environment` overrides the test profile."""
@@ -77,6 +79,12 @@ class Installation:
     def url(self) -> str:
         """Return the URL of the web process, without `/v1`."""
         return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     # ---- life
 
@@ -125,17 +133,27 @@ class Installation:
         finally:
             self.environment = usual
 
+    def replace(self, role: str, *command: str, **environment: str) -> None:
+        """Let a process of this Python command take the place of the one that plays this role, which may be
+        dead, and wait until it is ready.
+        """
+        self.end(role)
+        sign_of_life = self.folder / f"{role}.alive"
+        sign_of_life.unlink(missing_ok=True)
+        port = ["--port", str(self.port)] if role == "web" else []
+        self.run(role, [self._interpreter, *command, "serve", "--only", role, *port], **environment)
+        is_ready = (lambda: self.get("/readyz")[0] == 200) if role == "web" else sign_of_life.exists
+        wait_for(is_ready, f"the other {role}")
+
     @contextmanager
     def another_web(self, **environment: str) -> Iterator[Self]:
         """Start a second web process on a port of its own; yield a copy of this installation with its URL."""
         another = copy(self)
         another.port, another.processes = free_port(), {}
         another.environment = self.environment | environment
-        try:
+        with another:
             another.start_web()
             yield another
-        finally:
-            another.stop()
 
     def revive(self) -> None:
         """Start again what has died, and what never ran, as a supervisor would."""
@@ -189,10 +207,30 @@ class Installation:
         """Run a management command; its exit code is the caller's to judge."""
         return self._finished("manage.py", *arguments)
 
+    def output_of(self, *arguments: str) -> str:
+        """Return what a management command prints; fail if the command fails."""
+        done = self.manage(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    def shell(self, code: str) -> str:
+        """Return what this code prints inside the installation."""
+        return self.output_of("shell", "--no-imports", "-c", code)
+
+    def create_key(self, *options: str) -> str:
+        """Return the secret of a new key."""
+        secret: str = json.loads(self.output_of("createkey", *options, "--json"))["key"]
+        return secret
+
+    def load_catalog(self, catalog: str) -> None:
+        """Serve the models of this catalog, too."""
+        file = self.folder / "loaded.toml"
+        file.write_text(catalog)
+        self.output_of("loadcatalog", str(file))
+
     def verify(self) -> None:
         """Fail unless the books are right."""
-        done = self.manage("verifyledger")
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.output_of("verifyledger")
 
     def get(self, path: str, key: str | None = None) -> tuple[int, Any]:
         """GET: status and JSON body (or text); 0 when nobody answers."""
@@ -223,6 +261,10 @@ class Installation:
         """Return the upstream's records of calls for that model, oldest first."""
         _, answer = fetch(urllib.request.Request(self.upstream_url + "/stats"))
         return [call for call in answer["calls"] if call["body"].get("model") == model]
+
+    def open_valkey(self) -> Redis:
+        """Return a client of its Valkey."""
+        return Redis(unix_socket_path=str(embedded_valkey.socket_path(self.folder)))
 
     def log(self, name: str) -> str:
         """Return the output of the process."""

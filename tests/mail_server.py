@@ -2,7 +2,6 @@
 
 import email.policy
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email import message_from_bytes
@@ -59,16 +58,6 @@ class Mailbox:
         self.passwords.append(data.password)
         is_right = (data.login, data.password) == (USER.encode(), PASSWORD.encode())
         return AuthResult(success=is_right, handled=False)  # aiosmtpd answers
-
-
-def certificate(folder: Path) -> Path:
-    """Make a certificate of 127.0.0.1, with its key beside it."""
-    key, made = folder / "key", folder / "certificate"
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    words += ["-subj", "/CN=mail", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", *words, "-keyout", str(key), "-out", str(made)]
-    subprocess.run(command, check=True, capture_output=True)
-    return made
 
 
 @contextmanager

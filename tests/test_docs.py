@@ -39,16 +39,12 @@ def commands(document: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("docs"), CHATAPI_METRICS_TOKEN="what-a-reader-invents"
-    )
-    try:
+    ) as installation:
         installation.start({})
-        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
-        assert loaded.returncode == 0, loaded.stderr
+        installation.output_of("loadcatalog", "chatapi/catalog/sandbox.toml")
         yield installation
-    finally:
-        installation.stop()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

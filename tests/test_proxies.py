@@ -28,17 +28,14 @@ pytestmark = [pytest.mark.xdist_group("deploy"), pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    service = Installation(
+    with Installation(
         tmp_path_factory.mktemp("proxied"),
         CHATAPI_TRUSTED_PROXIES="127.0.0.1",
         CHATAPI_ALLOWED_HOSTS="chat.example.com",
         CHATAPI_SECURE_COOKIES="on",
-    )
-    try:
+    ) as service:
         service.start({"slow": {"tokens": 20, "rate": 20}})
         yield service
-    finally:
-        service.stop()
 
 
 Runner = Callable[..., AbstractContextManager[int]]

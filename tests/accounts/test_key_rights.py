@@ -11,9 +11,9 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import access, keys
 from accounts.authentication import Caller, look_up, look_up_id
-from accounts.errors import KeyChanged, NotAuthenticated, PermissionDenied
+from accounts.errors import KeyChanged, PermissionDenied
 from accounts.models import APIKey, KeyScope
-from tests.cast import Person
+from tests.cast import Person, is_let_in
 
 HOUR = timedelta(hours=1)
 
@@ -26,15 +26,6 @@ def narrowed(**rights: Any) -> Caller:
 def own(person: Person) -> Any:
     """Return the person's key as a queryset."""
     return APIKey.objects.filter(pk=person.api_key.pk)
-
-
-def is_let_in(secret: str) -> bool:
-    """Return whether the secret authenticates a caller."""
-    try:
-        look_up(secret)
-    except NotAuthenticated:
-        return False
-    return True
 
 
 # ---- scopes and models

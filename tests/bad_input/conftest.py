@@ -73,8 +73,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     """Start Valkey, web, worker and upstream; at the end the books are right, `suspect` has no generation,
     and no internal error was logged.
     """
-    installation = Installation(tmp_path_factory.mktemp("bad_input"))
-    try:
+    with Installation(tmp_path_factory.mktemp("bad_input")) as installation:
         installation.start(MODELS)
         made = _shell(installation, f"HELD_NANODOLLARS = {held_nanodollars()}\n{ACCOUNTS}")
         installation.keys.update(made)
@@ -84,8 +83,6 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         assert _shell(installation, CENSUS) == 0
         for complaint in ("a request failed", "The application failed", "could not be checked"):
             assert complaint not in installation.log("web")
-    finally:
-        installation.stop()
 
 
 @pytest.fixture
@@ -108,9 +105,7 @@ def raw(installation: Installation) -> Iterator[RawClient]:
 
 
 def _shell(installation: Installation, script: str) -> Any:
-    done = installation.manage("shell", "--no-imports", "-c", script)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(installation.shell(script))
 
 
 def _serves_everything(installation: Installation) -> bool:

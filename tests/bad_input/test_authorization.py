@@ -9,7 +9,7 @@ import json
 import pytest
 
 from tests.bad_input.bodies import CHAT, TICKETS, body_for, refusal
-from tests.chatapi.http_client import HELLO, Client
+from tests.chatapi.http_client import HELLO, Client, clients_of
 from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("bad_input"), pytest.mark.timeout(120)]
@@ -58,9 +58,7 @@ print(json.dumps(made))
 @pytest.fixture(scope="module")
 def kinds(installation: Installation) -> dict[str, Client]:
     """Return clients with each kind of key of one project."""
-    done = installation.manage("shell", "--no-imports", "-c", OTHER_KIND)
-    assert done.returncode == 0, done.stderr
-    return {name: Client(installation.url, key) for name, key in json.loads(done.stdout).items()}
+    return clients_of(installation, OTHER_KIND)
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "POST", "PATCH"])

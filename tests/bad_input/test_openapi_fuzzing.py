@@ -85,11 +85,7 @@ def _has_ended(client: Client, response_id: str) -> bool:
 @pytest.fixture(scope="module")
 def admin_key(installation: Installation) -> str:
     """A key that owns an organization of its own, which the tests may turn upside down."""
-    made = installation.manage(
-        "createkey", "--organization", "Fuzzed", "--project", "home", "--manages-as", "owner", "--json"
-    )
-    assert made.returncode == 0, made.stderr
-    return str(json.loads(made.stdout)["key"])
+    return installation.create_key("--organization", "Fuzzed", "--project", "home", "--manages-as", "owner")
 
 
 @pytest.fixture(scope="module")

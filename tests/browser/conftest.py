@@ -54,15 +54,11 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     """Start Valkey, web and worker, with an operator that may do everything; the books must be right at the
     end.
     """
-    installation = Installation(tmp_path_factory.mktemp("browser"))
-    try:
+    with Installation(tmp_path_factory.mktemp("browser")) as installation:
         installation.start({})
-        made = installation.manage("shell", "--no-imports", "-c", OPERATOR)
-        assert made.returncode == 0, made.stderr
+        installation.shell(OPERATOR)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +130,7 @@ def page(context: "BrowserContext", installation: Installation) -> "Iterator[Pag
 @pytest.fixture(scope="session")
 def ids(installation: Installation) -> dict[str, int]:
     """Make the people and their organizations; return the organizations' numbers."""
-    made = installation.manage("shell", "--no-imports", "-c", PEOPLE)
-    assert made.returncode == 0, made.stderr
-    return {name: int(pk) for name, pk in (line.split() for line in made.stdout.splitlines())}
+    return {name: int(pk) for name, pk in (line.split() for line in installation.shell(PEOPLE).splitlines())}
 
 
 def enter(page: "Page", name: str, password: str) -> None:

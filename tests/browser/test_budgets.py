@@ -23,9 +23,7 @@ print(json.dumps([row.pk, secret]))
 @pytest.fixture(scope="module")
 def key(installation: Installation) -> tuple[int, str]:
     """Return the id and secret of a key."""
-    made = installation.manage("shell", "--no-imports", "-c", MAKE)
-    assert made.returncode == 0, made.stderr
-    key_id, secret = json.loads(made.stdout)
+    key_id, secret = json.loads(installation.shell(MAKE))
     return key_id, secret
 
 

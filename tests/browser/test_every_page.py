@@ -46,29 +46,22 @@ WINDOWS = {
 Paths = dict[str, dict[str, str]]
 
 
-def inside(installation: Installation, code: str) -> str:
-    """Return what the code prints inside the installation."""
-    done = installation.manage("shell", "--no-imports", "-c", code)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start an installation that takes payments. Its rows are made by hand, so its books are not verified."""
-    with fake_stripe.serving() as stripe:
-        installation = Installation(tmp_path_factory.mktemp("every-page"), **OPEN, **stripe.environment)
-        try:
-            installation.start({})
-            yield installation
-        finally:
-            installation.stop()
+    folder = tmp_path_factory.mktemp("every-page")
+    with (
+        fake_stripe.serving() as stripe,
+        Installation(folder, **OPEN, **stripe.environment) as installation,
+    ):
+        installation.start({})
+        yield installation
 
 
 @pytest.fixture(scope="module")
 def paths(installation: Installation) -> Paths:
     """Return the paths of all pages."""
-    found: Paths = json.loads(inside(installation, FURNISH).splitlines()[-1])
+    found: Paths = json.loads(installation.shell(FURNISH).splitlines()[-1])
     return found
 
 
@@ -99,9 +92,9 @@ def context(browser: Browser, session: Any, window: Any) -> Iterator[BrowserCont
 @pytest.fixture
 def second_factors(installation: Installation) -> Iterator[None]:
     """Give the owner second factors, until the end of a test."""
-    inside(installation, SECOND_FACTORS.format("add"))
+    installation.shell(SECOND_FACTORS.format("add"))
     yield
-    inside(installation, SECOND_FACTORS.format("remove"))
+    installation.shell(SECOND_FACTORS.format("remove"))
 
 
 def is_drawn(page: Page, name: str) -> bool:

@@ -29,9 +29,7 @@ CLIPBOARD = "navigator.clipboard.readText()"
 @pytest.fixture(scope="module")
 def spare(installation: Installation) -> list[tuple[int, str]]:
     """Return the ids and secrets of keys, one for each test."""
-    done = installation.manage("shell", "--no-imports", "-c", MAKE)
-    assert done.returncode == 0, done.stderr
-    spare: list[tuple[int, str]] = json.loads(done.stdout)
+    spare: list[tuple[int, str]] = json.loads(installation.shell(MAKE))
     return spare
 
 

@@ -55,10 +55,7 @@ deployments = [{ name = "upstream", engine = "openai_compatible", base_url = "UR
 
 
 def serve(installation: Installation, model: str, catalog: str) -> str:
-    path = installation.folder / f"{model}.toml"
-    path.write_text(catalog)
-    done = installation.manage("loadcatalog", str(path))
-    assert done.returncode == 0, done.stderr
+    installation.load_catalog(catalog)
     return model
 
 
@@ -267,8 +264,7 @@ print(get_or_create_project("Tests", "elsewhere").pk)
 @pytest.fixture
 def other_project(installation: Installation) -> None:
     """Make the project "elsewhere" beside the others of the tests' organization."""
-    made = installation.manage("shell", "--no-imports", "-c", OTHER_PROJECT)
-    assert made.returncode == 0, made.stderr
+    installation.shell(OTHER_PROJECT)
 
 
 @pytest.mark.usefixtures("other_project")

@@ -299,9 +299,7 @@ def test_an_organizations_people_sign_in_at_its_provider(
     page: Page, browser: Browser, service: Installation, mailbox: Mailbox, provider: Provider
 ) -> None:
     sign_up(page, service, mailbox, "owen@piedpiper.example", "Pied Piper")
-    made = service.manage("shell", "--no-imports", "-c", APPROVE)
-    assert made.returncode == 0, made.stderr
-    organization = made.stdout.strip()
+    organization = service.shell(APPROVE)
     page.goto(at(service, f"/console/{organization}/settings"))
     page.get_by_role("link", name="Sign-in settings").click()
     assert flaws(page) == []

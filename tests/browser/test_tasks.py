@@ -36,17 +36,12 @@ SLOW = "hello [sandbox tokens=400 delay_ms=50]"
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start an installation of its own, with two months of usage."""
-    house = Installation(tmp_path_factory.mktemp("tasks"))
-    try:
+    with Installation(tmp_path_factory.mktemp("tasks")) as house:
         house.start({})
-        for script in (OPERATOR, HISTORY):
-            made = house.manage("shell", "--no-imports", "-c", script)
-            assert made.returncode == 0, made.stderr
-        house.history = json.loads(made.stdout)  # type: ignore[attr-defined]
+        house.shell(OPERATOR)
+        house.history = json.loads(house.shell(HISTORY))  # type: ignore[attr-defined]
         yield house
         house.verify()
-    finally:
-        house.stop()
 
 
 def sign_in(browser: Browser, house: Installation, path: str, name: str, password: str) -> Any:
@@ -305,7 +300,7 @@ def test_12_what_failed_in_the_last_hour_and_why(page: Page, house: Installation
 def refused(house: Installation) -> str:
     """Return the codes of the refused requests that are counted."""
     script = "from usage.models import RefusedRequests as R; print(*R.objects.values_list('code', flat=True))"
-    return house.manage("shell", "--no-imports", "-c", script).stdout
+    return house.shell(script)
 
 
 def test_13_a_key_is_rotated_with_an_overlap(page: Page, house: Installation) -> None:

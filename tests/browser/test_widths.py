@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,18 +76,11 @@ CUT = """() => [...document.querySelectorAll(
 
 
 @pytest.fixture(scope="module")
-def client(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+def client(installation: Installation) -> Iterator[OpenAI]:
     """Return a client of a key with a long name, in a project and organization with long names."""
-    file: Path = tmp_path_factory.mktemp("catalog") / "catalog.toml"
-    file.write_text(CATALOG)
-    loaded, made = (
-        installation.manage("loadcatalog", str(file)),
-        installation.manage("shell", "--no-imports", "-c", MAKE),
-    )
-    assert (loaded.returncode, made.returncode) == (0, 0), loaded.stderr + made.stderr
-    with OpenAI(
-        base_url=f"{installation.url}/openai/v1", api_key=json.loads(made.stdout), max_retries=0
-    ) as client:
+    installation.load_catalog(CATALOG)
+    key = json.loads(installation.shell(MAKE))
+    with OpenAI(base_url=f"{installation.url}/openai/v1", api_key=key, max_retries=0) as client:
         yield client
 
 
@@ -126,7 +118,7 @@ def test_long_names_of_end_users_fit_a_phone(page: Page, installation: Installat
     client.chat.completions.create(
         model=LONG_MODEL, messages=[{"role": "user", "content": "hello"}], user=LONG_END_USER
     )
-    home = installation.manage("shell", "--no-imports", "-c", HOME).stdout.strip()
+    home = installation.shell(HOME)
     page.set_viewport_size({"width": 390, "height": 844})
     overviews = (
         f"console/{home}/overview?outcome=completed",
@@ -154,8 +146,7 @@ ENDS_WHOLE = """(element) => {
 
 
 def test_a_small_laptop_breaks_no_short_text(page: Page, installation: Installation, running: str) -> None:
-    made = installation.manage("shell", "--no-imports", "-c", SHORT_KEY)
-    assert made.returncode == 0, made.stderr
+    installation.shell(SHORT_KEY)
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto(f"{installation.url}/admin/accounts/apikey/")
     name = page.get_by_role("link", name="key 199", exact=True)

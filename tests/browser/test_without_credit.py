@@ -24,9 +24,7 @@ print(row.pk)
 def found(installation: Installation, name: str) -> str:
     """Make an organization without credit; return the URL of its console."""
     script = FOUNDER.format(name=name, password=PASSPHRASE)
-    made = installation.manage("shell", "--no-imports", "-c", script)
-    assert made.returncode == 0, made.stderr
-    return f"{installation.url}/console/{made.stdout.strip()}"
+    return f"{installation.url}/console/{installation.shell(script)}"
 
 
 def make_key(page: Page, name: str) -> str:

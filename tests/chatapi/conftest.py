@@ -10,10 +10,9 @@ from uuid import uuid4
 
 import pytest
 from pytest_django import Settings
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.cast import Person
+from tests.certificates import make_certificate
 from tests.chatapi.http_client import Client
 from tests.chatapi.identity_provider import Provider
 from tests.chatapi.open_generations import OpenGenerations
@@ -151,6 +150,12 @@ def counting(shared_valkey: Valkey, settings: Settings) -> None:
 
 
 @pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a certificate of 127.0.0.1, with its key beside it."""
+    return make_certificate(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.fixture(scope="session")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
     """Start an identity provider for all tests."""
     with Provider(tmp_path_factory.mktemp("provider")).running() as provider:
@@ -180,21 +185,16 @@ def valkey(tmp_path: Path) -> Iterator[Valkey]:
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start Valkey, web, worker and upstream; the books must be right at the end."""
-    installation = Installation(tmp_path_factory.mktemp("installation"))
-    try:
+    with Installation(tmp_path_factory.mktemp("installation")) as installation:
         installation.start(MODELS)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="session")
 def keys(installation: Installation) -> dict[str, str]:
     """Return keys by name: refused keys, keys without money, a key of another dialect."""
-    done = installation.manage("shell", "--no-imports", "-c", ACCOUNTS)
-    assert done.returncode == 0, done.stderr
-    keys: dict[str, str] = json.loads(done.stdout)
+    keys: dict[str, str] = json.loads(installation.shell(ACCOUNTS))
     return keys
 
 
@@ -207,7 +207,7 @@ def client(installation: Installation) -> Client:
 @pytest.fixture
 def open_generations(installation: Installation) -> Iterator[OpenGenerations]:
     """Names the generations of clients that never get to know them."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         yield OpenGenerations(redis)
 
 

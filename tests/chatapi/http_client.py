@@ -11,6 +11,8 @@ from http.client import HTTPConnection, HTTPMessage, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.installation import Installation
+
 HELLO = [{"role": "user", "content": "hello"}]
 TIMEOUT_S = 15
 
@@ -154,6 +156,12 @@ class Client:
         """Ask for a stream and read it to its end: its chunks."""
         with self.asking(model, stream=True, **parameters) as exchange:
             return list(exchange.chunks())
+
+
+def clients_of(installation: Installation, code: str) -> dict[str, Client]:
+    """Return clients of the keys that this code makes and prints, by their names."""
+    secrets: dict[str, str] = json.loads(installation.shell(code))
+    return {name: Client(installation.url, secret) for name, secret in secrets.items()}
 
 
 def _headers(names: Mapping[str, str | None]) -> dict[str, str | None]:

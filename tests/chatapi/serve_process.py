@@ -5,7 +5,6 @@ process id.
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.installation import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 50
@@ -136,12 +137,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start
     for serve in started:
         serve.kill()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def answers(serve: Serve, path: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chatapi.wire.dialects import DIALECTS
-from tests.chatapi.http_client import HELLO, Client
+from tests.chatapi.http_client import HELLO, Client, clients_of
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -34,9 +34,7 @@ print(json.dumps({"limited": secret} | {name: secret for name, (_, secret) in ke
 
 @pytest.fixture(scope="module")
 def clients(installation: Installation) -> dict[str, Client]:
-    done = installation.manage("shell", "--no-imports", "-c", MAKE)
-    assert done.returncode == 0, done.stderr
-    clients = {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+    clients = clients_of(installation, MAKE)
     wait_for(lambda: clients["free"].complete("gpt-5.6").headers["deprecation"] is not None, "the catalog")
     return clients
 

@@ -48,20 +48,15 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
         "CHATAPI_STREAM_TTL_MS": str(STREAM_TTL_MS),
         "CHATAPI_TICKET_TTL_MS": "1000",
     }
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("canaries"), CHATAPI_FAILPOINTS="admit.before_commit=raise@1", **settings
-    )
-    try:
+    ) as installation:
         installation.start(MODELS)
-        done = installation.manage("shell", "--no-imports", "-c", HASHES_END_USERS)
-        assert done.returncode == 0, done.stderr
+        installation.shell(HASHES_END_USERS)
         assert ask(installation, "says-it").status == 500
-        narrow = installation.manage("createkey", "--organization", "Tests", "--model", "says-it", "--json")
-        installation.keys["narrow"] = json.loads(narrow.stdout)["key"]
+        installation.keys["narrow"] = installation.create_key("--organization", "Tests", "--model", "says-it")
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +189,7 @@ def test_stored_responses_are_only_encrypted_and_gone_in_time(
     installation: Installation, valkey: Redis
 ) -> None:
     installation.revive()
-    assert installation.manage("shell", "--no-imports", "-c", STORING.format(days=1)).returncode == 0
+    installation.shell(STORING.format(days=1))
     client = Client(installation.url, installation.keys["live"])
     body = json.dumps({"model": "says-it", "input": PROMPT, "instructions": PROMPT}).encode()
     wait_for(lambda: "24h0m0s" in client.send("GET", "/v1/responses/resp_0").error["message"], "the setting")
@@ -207,7 +202,7 @@ def test_stored_responses_are_only_encrypted_and_gone_in_time(
     words = [PROMPT.encode(), SAID.encode(), PROMPT.encode().hex().encode(), SAID.encode().hex().encode()]
     assert found(words, installation, valkey) == []
     assert is_any_stored(installation)
-    assert installation.manage("shell", "--no-imports", "-c", STORING.format(days=0)).returncode == 0
+    installation.shell(STORING.format(days=0))
     installation.end("reaper", signal.SIGTERM)
     installation.start_reaper()
     wait_for(lambda: not is_any_stored(installation), "the responses to be deleted", timeout_s=40)
@@ -216,7 +211,7 @@ def test_stored_responses_are_only_encrypted_and_gone_in_time(
 
 def is_any_stored(installation: Installation) -> bool:
     code = "from chatapi.models import StoredResponse; print(StoredResponse.objects.count())"
-    return installation.manage("shell", "--no-imports", "-c", code).stdout.strip() != "0"
+    return installation.shell(code) != "0"
 
 
 def wrong_uses(key: str) -> list[tuple[str, str, bytes, dict[str, str | None]]]:

@@ -15,7 +15,7 @@ from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
 from tests.chatapi.http_client import Answer, Client
 from tests.choice_content import content_of
-from tests.installation import ROOT, Installation, wait_for
+from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("chaining"), pytest.mark.timeout(120)]
 
@@ -97,31 +97,22 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Start two installations, one behind the other; the books of both must be right at the end."""
-    first = Installation(tmp_path_factory.mktemp("first"))
-    installations = [first]
-    try:
+    with Installation(tmp_path_factory.mktemp("first")) as first:
         first.start({})
-        assert first.manage("loadcatalog", str(ROOT / "chatapi/catalog/sandbox.toml")).returncode == 0
-        second = Installation(tmp_path_factory.mktemp("second"), KEY_OF_THE_FIRST=first.keys["live"])
-        installations.append(second)
-        second.start({})
-        _put_behind(second, first)
-        yield Pair(Client(first.url, first.keys["live"]), Client(second.url, second.keys["live"]))
-        for installation in installations:
-            installation.verify()
-    finally:
-        for installation in reversed(installations):
-            installation.stop()
+        first.output_of("loadcatalog", "chatapi/catalog/sandbox.toml")
+        with Installation(tmp_path_factory.mktemp("second"), KEY_OF_THE_FIRST=first.keys["live"]) as second:
+            second.start({})
+            _put_behind(second, first)
+            yield Pair(Client(first.url, first.keys["live"]), Client(second.url, second.keys["live"]))
+            first.verify()
+            second.verify()
 
 
 def _put_behind(second: Installation, first: Installation) -> None:
     """Give the second a model `<dialect>/<model>` for each model of the first and each way to ask for it."""
-    catalog = second.folder / "chain.toml"
     models = [_model(first, dialect, model) for dialect in DIALECTS for model in UPSTREAM_MODELS]
     models += [_model(first, MESSAGES, model, engine="anthropic") for model in UPSTREAM_MODELS]
-    catalog.write_text("\n".join(models))
-    done = second.manage("loadcatalog", str(catalog))
-    assert done.returncode == 0, done.stderr
+    second.load_catalog("\n".join(models))
     client = Client(second.url, second.keys["live"])
     wait_for(lambda: client.complete(f"{[*DIALECTS][-1]}/{UPSTREAM_MODELS[-1]}").status == 200, "the chain")
 

@@ -3,14 +3,13 @@
 import json
 import time
 from collections.abc import Iterator
-from copy import copy
 
 import pytest
 from openai import OpenAI, Stream
 from openai.types.chat import ChatCompletionChunk
 
 from tests.chatapi.http_client import HELLO, Answer, Client
-from tests.installation import Installation, free_port
+from tests.installation import Installation
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 
@@ -18,14 +17,8 @@ pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
 @pytest.fixture(scope="module")
 def impatient(installation: Installation) -> Iterator[Installation]:
     """Start a second web process of the same installation, which pings after 200 ms."""
-    impatient = copy(installation)
-    impatient.port, impatient.processes = free_port(), {}
-    impatient.environment = installation.environment | {"CHATAPI_PING_MS": "200"}
-    try:
-        impatient.start_web()
+    with installation.another_web(CHATAPI_PING_MS="200") as impatient:
         yield impatient
-    finally:
-        impatient.stop()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -14,17 +13,9 @@ from accounts.models import Member, Organization, Project, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
+from tests.chatapi.console_pages import as_role, url
 from usage.models import Discount, HourlyUsage, Outcome, Price
 from usage.pricing import from_usd
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
 
 
 def test_the_menu_of_an_organization_without_projects_is_not_empty(alice: Person) -> None:

@@ -13,21 +13,14 @@ from django.utils.http import urlencode
 
 from accounts import end_users
 from accounts.models import APIKey, Project
-from chatapi.models import ServedModel
 from tests.admin_pages import body, client_of, text
 from tests.cast import Person, run
+from tests.chatapi.console_pages import url
 from usage.insights import Filters, Range, generation_list, newest_settled
 from usage.insights.speed import speeds
 from usage.models import Generation, Outcome
 
-
-@pytest.fixture(autouse=True)
-def served(small: ServedModel) -> None:
-    """Serve a model, which requests name."""
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def number(page: Any, title: str) -> str:

@@ -12,32 +12,15 @@ from django.utils import timezone
 from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.errors import NotAuthenticated
-from accounts.models import APIKey, Member, Organization, RateLimit, Role
+from accounts.models import APIKey, Organization, RateLimit, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
-from tests.cast import Person
+from tests.cast import Person, is_let_in
+from tests.chatapi.console_pages import as_role, url
 from usage.models import BudgetLimit
 from usage.pricing import from_usd
 
 SECRET = re.compile(r"ck_(?:live|test)_[0-9A-Za-z]{12}_[0-9A-Za-z]{38}")
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
-
-
-def is_accepted(secret: str) -> bool:
-    try:
-        look_up(secret)
-    except NotAuthenticated:
-        return False
-    return True
 
 
 # ---- keys
@@ -149,7 +132,7 @@ def test_a_rotated_key_has_two_secrets_until_the_old_one_ends(alice: Person, sma
     again = client.post(f"{page}/rotate", {"public": public, "overlap": "0"}, follow=True)
     assert "Nothing was changed" in text(again)
     client.post(f"{page}/end-previous")
-    assert [is_accepted(each) for each in (alice.key, secret)] == [False, True]
+    assert [is_let_in(each) for each in (alice.key, secret)] == [False, True]
 
 
 def test_the_end_of_an_old_secret_is_in_the_organizations_time_zone(alice: Person) -> None:
@@ -166,10 +149,10 @@ def test_the_end_of_an_old_secret_is_in_the_organizations_time_zone(alice: Perso
 def test_a_disabled_key_works_again_when_it_is_enabled(alice: Person) -> None:
     client, page = as_role(alice, Role.MEMBER), url(alice, f"keys/{alice.api_key.pk}")
     client.post(f"{page}/switch")
-    assert not is_accepted(alice.key)
+    assert not is_let_in(alice.key)
     assert "disabled" in text(client.get(page))
     client.post(f"{page}/switch", {"is_active": "yes"})
-    assert is_accepted(alice.key)
+    assert is_let_in(alice.key)
 
 
 @pytest.mark.parametrize(("left", "is_named"), [(timedelta(hours=1), True), (-timedelta(hours=1), False)])
@@ -197,7 +180,7 @@ def test_only_administrators_revoke_an_admin_key(alice: Person, bob: Person) -> 
     for role in (Role.MEMBER, Role.ADMIN):
         for change in ("change", "rotate", "end-previous", "switch", "revoke"):
             assert as_role(alice, role).post(f"{path.removesuffix('revoke')}{change}").status_code == 403
-    assert is_accepted(bob.key)
+    assert is_let_in(bob.key)
     assert as_role(alice, Role.OWNER).post(path).status_code == 302
     assert APIKey.objects.get(pk=bob.api_key.pk).revoked_at is not None
 
@@ -214,7 +197,7 @@ def test_a_keys_name_rights_and_expiry_change_and_the_audit_log_has_it(
     row = APIKey.objects.get(pk=alice.api_key.pk)
     assert (row.name, row.scopes, row.allowed_models) == ("backend", ["models", "completions"], ["small"])
     assert (row.default_dialect, f"{row.expires_at:%Y-%m-%d %H:%M}") == ("bitseek", "2099-01-01 18:04")
-    assert is_accepted(alice.key)
+    assert is_let_in(alice.key)
     entry = AuditEntry.objects.filter(action="changed", object_id=str(row.pk)).latest("pk")
     assert set(entry.changes) == {"name", "scopes", "allowed_models", "default_dialect", "expires_at"}
     assert entry.actor == alice.user.username
@@ -235,7 +218,7 @@ def test_a_changed_key_keeps_what_the_form_does_not_offer(alice: Person, small: 
     row = APIKey.objects.get(pk=alice.api_key.pk)
     assert {name: getattr(row, name) for name in kept} == kept
     assert row.name == "renamed"
-    assert not is_accepted(alice.key), "the rotation holds"
+    assert not is_let_in(alice.key), "the rotation holds"
 
 
 @pytest.mark.parametrize(
@@ -277,16 +260,16 @@ def test_the_playground_keeps_one_short_lived_key_for_each_session(alice: Person
     first, second, others = secret_of(client), secret_of(client), secret_of(other)
     rows = APIKey.objects.filter(name="playground")
     assert rows.count() == 2
-    assert [is_accepted(each) for each in (first, second, others)] == [False, True, True]
+    assert [is_let_in(each) for each in (first, second, others)] == [False, True, True]
     row = rows.get(pk=look_up(second).api_key_id)
     assert row.expires_at is not None
     assert timedelta(minutes=14) < row.expires_at - timezone.now() <= timedelta(minutes=15)
     assert set(row.scopes) == {"completions", "generations"}
     assert second not in str(dict(client.session))
     rows.filter(pk=row.pk).update(expires_at=timezone.now() - timedelta(hours=1))
-    assert is_accepted(secret_of(client))
+    assert is_let_in(secret_of(client))
     rows.update(revoked_at=timezone.now())
-    assert is_accepted(secret_of(client))
+    assert is_let_in(secret_of(client))
     assert rows.count() == 3
 
 

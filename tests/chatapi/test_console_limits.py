@@ -12,31 +12,19 @@ from pytest_django import Settings
 from accounts import keys
 from accounts.audit.models import AuditEntry
 from accounts.limits import NOTHING_USED
-from accounts.models import EndUser, Member, Organization, Project, RateLimit, Role
+from accounts.models import EndUser, Organization, Project, RateLimit, Role
 from accounts.rate_limits import RateLimits
-from chatapi.models import ServedModel
 from chatapi.redis_client import connect
 from tests import cast
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
+from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.worker.processes import Valkey
 from usage.insights.limit_list import limits_page
 from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.pricing import from_usd
 
-
-@pytest.fixture(autouse=True)
-def served(small: ServedModel) -> None:
-    """Serve a model, which requests and limits name."""
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def limit(scope: Scope, scope_id: int, period: str = "month", usd: str = "50") -> BudgetLimit:

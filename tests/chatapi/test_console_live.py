@@ -3,24 +3,20 @@
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from accounts.audit.models import AuditEntry
-from accounts.models import Member, Role
+from accounts.models import Role
 from chatapi.identity import new_id, on_one_of
-from chatapi.models import ServedModel
 from chatapi.pages import stopping
 from tests.admin_pages import client_of, text
 from tests.cast import PRICE, Person, admit, run
+from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.worker.processes import Valkey
 from usage.books import ledger
 from usage.database.clock import database_now
 from usage.models import Generation
 
-
-@pytest.fixture(autouse=True)
-def served(small: ServedModel) -> None:
-    """Serve a model, which requests name."""
+pytestmark = pytest.mark.usefixtures("small")
 
 
 @pytest.fixture
@@ -28,15 +24,6 @@ def streams(settings: Any, valkey: Valkey) -> Valkey:
     """Return the Redis in which stops are."""
     settings.STREAMS_URL = f"unix://{valkey.socket}"
     return valkey
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
 
 
 def running(person: Person, tokens: int = 5, **changes: Any) -> Generation:

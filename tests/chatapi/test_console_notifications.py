@@ -11,12 +11,13 @@ from django.test import Client
 from pytest_django.fixtures import Settings
 
 from accounts.audit.models import AuditEntry
-from accounts.models import Member, Organization, Role
+from accounts.models import Organization, Role
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch, preferences
 from chatapi.notifications.models import Delivery, WebhookEndpoint
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
+from tests.chatapi.console_pages import as_role, url
 from usage.books import credit, outbox
 from usage.books.credit import Note
 from usage.books.outbox import SOFT_LIMIT, NewEvent
@@ -25,15 +26,6 @@ from usage.models import BudgetLimit, Credit, Event, EventKind
 from usage.notifications.texts import sentence
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]+")
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
 
 
 def write(person: Person, number: int) -> None:

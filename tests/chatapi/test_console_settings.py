@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from django.test import Client
 
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
-from accounts.models import APIKey, Member, Organization, Project, Role
+from accounts.models import APIKey, Organization, Project, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person
+from tests.chatapi.console_pages import as_role, url
 
 
 @pytest.fixture(autouse=True)
@@ -21,15 +21,6 @@ def served(small: ServedModel) -> None:
         ServedModel.objects.create(
             pk=pk, kind=kind, aliases=names, context_window=8_192, max_output_tokens=1_024
         )
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
 
 
 SENT: dict[str, Any] = {"name": "renamed", "stores_responses_days": "7", "stores_metadata": "on"}

@@ -11,9 +11,9 @@ import pytest
 from django.utils import timezone
 
 from accounts.models import Organization, Project
-from chatapi.models import ServedModel
 from tests.admin_pages import body, client_of, text
 from tests.cast import Person, admit, run
+from tests.chatapi.console_pages import url
 from usage import insights
 from usage.books import corrections
 from usage.books.credit import Note
@@ -23,14 +23,7 @@ from usage.insights.speed import SAMPLE, speeds
 from usage.models import Generation, Kind, LedgerEntry, Outcome, RefusedRequests
 from usage.pricing import Tokens
 
-
-@pytest.fixture(autouse=True)
-def served(small: ServedModel) -> None:
-    """Serve a model, which requests name."""
-
-
-def url(person: Person, page: str) -> str:
-    return f"/console/{person.project.organization_id}/{page}"
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def rows(person: Person, query: str) -> list[str]:

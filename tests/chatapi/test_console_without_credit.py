@@ -8,10 +8,11 @@ from django.test import Client
 from django.utils import timezone
 
 from accounts.authentication import look_up
-from accounts.models import Member, Organization, Role
+from accounts.models import Organization, Role
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person
+from tests.chatapi.console_pages import as_role
 from tests.fake_stripe import Stripe
 from usage.books import credit
 from usage.rollups import refused_requests
@@ -26,11 +27,6 @@ def prepaid(acme: Organization, small: ServedModel) -> Organization:
     """Return an organization as `sign-up` makes it."""
     credit.require(acme)
     return acme
-
-
-def as_role(person: Person, role: Role) -> Client:
-    Member.objects.filter(user=person.user).update(role=role)
-    return client_of(person.user)
 
 
 def path(organization: Organization, page: str) -> str:

@@ -2,7 +2,6 @@
 after a grant.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -25,14 +24,8 @@ REQUIRE = (
 Prepaid = Callable[[str], Client]
 
 
-def run(installation: Installation, *arguments: str) -> str:
-    done = installation.manage(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def grant(installation: Installation, organization: str, usd: str) -> None:
-    run(installation, "grantcredit", "--organization", organization, "--usd", usd, "--reason", "paid")
+    installation.output_of("grantcredit", "--organization", organization, "--usd", usd, "--reason", "paid")
 
 
 @pytest.fixture
@@ -40,8 +33,8 @@ def prepaid(installation: Installation) -> Prepaid:
     """Makes a client of a new organization that needs credit and has none."""
 
     def make(organization: str) -> Client:
-        key = json.loads(run(installation, "createkey", "--organization", organization, "--json"))["key"]
-        run(installation, "shell", "--no-imports", "-c", REQUIRE.format(name=organization))
+        key = installation.create_key("--organization", organization)
+        installation.shell(REQUIRE.format(name=organization))
         return Client(installation.url, key)
 
     return make

@@ -33,12 +33,9 @@ def not_ok(findings: Iterator[Finding]) -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    service = Installation(tmp_path_factory.mktemp("doctor"))
-    try:
+    with Installation(tmp_path_factory.mktemp("doctor")) as service:
         service.start({"answers": {}, "refuses": {"status": 500}})
         yield service
-    finally:
-        service.stop()
 
 
 def test_it_calls_each_upstream_once_for_one_token_and_says_which_fails(service: Installation) -> None:

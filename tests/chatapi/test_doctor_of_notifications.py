@@ -13,7 +13,6 @@ from chatapi.doctor.notifications import check_deliveries, check_mail
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch
 from chatapi.notifications.models import Delivery, WebhookEndpoint
-from tests import mail_server
 from tests.cast import Person
 from tests.installation import free_port
 from tests.mail_server import PASSWORD, USER, serving, use
@@ -57,11 +56,6 @@ def test_mail_that_is_printed_and_links_without_an_address_are_warnings(settings
     (printed, _), (links, text) = found(check_mail())
     assert printed is links is Level.WARNING
     assert "CHATAPI_PUBLIC_URL is empty" in text
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mail_server.certificate(tmp_path_factory.mktemp("mail"))
 
 
 SIGNS_IN = f"{USER.replace('@', '%40')}:{PASSWORD.replace('%', '%25').replace('/', '%2F')}@"

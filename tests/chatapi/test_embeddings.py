@@ -11,9 +11,7 @@ from uuid import uuid4
 
 import pytest
 from openai.types import CreateEmbeddingResponse
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from chatapi.wire import tokens
 from tests.chatapi.http_client import Answer, Client
 from tests.chatapi.open_generations import OpenGenerations
@@ -234,9 +232,7 @@ deployments = [
 
 
 def test_the_next_deployment_is_asked(client: Client, installation: Installation) -> None:
-    catalog = installation.folder / "embeds-elsewhere.toml"
-    catalog.write_text(FAILS_OVER.format(port=free_port(), url=installation.upstream_url))
-    assert installation.manage("loadcatalog", str(catalog)).returncode == 0
+    installation.load_catalog(FAILS_OVER.format(port=free_port(), url=installation.upstream_url))
     assert vectors(ask(client, model="embeds-elsewhere")) == [[0.0] * 4]
 
 
@@ -296,7 +292,7 @@ def test_an_answer_is_replayed_at_another_web_process(
 def test_only_a_key_keeps_vectors(client: Client, installation: Installation, key: str) -> None:
     answers = [ask(client, "hello", "embeds", key=each) for each in (key, None)]
     kept, gone = (f"chatapi:log:{answer.headers['x-generation-id'][5:]}" for answer in answers)
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         wait_for(lambda: not redis.exists(gone), "the vectors to be forgotten")
         assert redis.exists(kept)
 

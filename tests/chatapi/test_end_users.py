@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chatapi.http_client import HELLO, Answer, Client
+from tests.chatapi.http_client import HELLO, Answer, Client, clients_of
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -40,9 +40,7 @@ print(json.dumps(keys))
 
 @pytest.fixture(scope="module")
 def clients(installation: Installation) -> dict[str, Client]:
-    done = installation.manage("shell", "--no-imports", "-c", MAKE)
-    assert done.returncode == 0, done.stderr
-    return {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+    return clients_of(installation, MAKE)
 
 
 def end_user(client: Client, path: str = "chat/completions", **parameters: Any) -> Any:
@@ -184,9 +182,9 @@ def test_what_is_repeated_or_resumed_counts_once_for_its_end_user(
         lambda: client.send("GET", f"/v1/generations/{generation_id}").json["state"] == "settled", "the end"
     )
     cost = client.send("GET", f"/v1/generations/{generation_id}").json["amount_nanodollars"]
-    done = installation.manage("shell", "--no-imports", "-c", BUDGETS.replace("NAME", name))
+    budgets = json.loads(installation.shell(BUDGETS.replace("NAME", name)))
     assert cost > 0
-    assert json.loads(done.stdout) == [[period, cost, 0] for period in ("day", "ever", "month")]
+    assert budgets == [[period, cost, 0] for period in ("day", "ever", "month")]
 
 
 def test_each_end_user_has_its_own_rate_limit(clients: dict[str, Client]) -> None:

@@ -47,9 +47,7 @@ print(json.dumps([row.deployment, row.attempts, row.attempt_log]))
 def test_the_next_deployment_is_asked_and_both_are_on_the_receipt(
     installation: Installation, client: Client
 ) -> None:
-    catalog = installation.folder / "fails-over.toml"
-    catalog.write_text(MODEL.format(port=free_port(), upstream_url=installation.upstream_url))
-    assert installation.manage("loadcatalog", str(catalog)).returncode == 0
+    installation.load_catalog(MODEL.format(port=free_port(), upstream_url=installation.upstream_url))
     answer = client.complete("fails-over")
     assert answer.status == 200
     installation.receipt(answer.json["id"])
@@ -123,15 +121,11 @@ def test_an_upstream_that_stays_down_ends_in_its_error(installation: Installatio
 def serve(installation: Installation, name: str, **script: Any) -> str:
     """Add a model with one deployment whose upstream follows the script; return its name."""
     installation.script(name, **script)
-    catalog = installation.folder / f"{name}.toml"
-    catalog.write_text(ONLY.format(name=name, upstream_url=installation.upstream_url))
-    assert installation.manage("loadcatalog", str(catalog)).returncode == 0
+    installation.load_catalog(ONLY.format(name=name, upstream_url=installation.upstream_url))
     return name
 
 
 def read_row(installation: Installation, generation_id: str) -> Any:
     """Return the deployment and the attempts of the generation's row."""
     row_id = generation_id.removeprefix("chatcmpl-")
-    done = installation.manage("shell", "--no-imports", "-c", READ.replace("ID", row_id))
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(installation.shell(READ.replace("ID", row_id)))

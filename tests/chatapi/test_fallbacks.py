@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from chatapi.wire.dialects import DIALECTS
-from tests.chatapi.http_client import HELLO, Client
+from tests.chatapi.http_client import HELLO, Client, clients_of
 from tests.chatapi.open_generations import OpenGenerations
 from tests.installation import Installation, wait_for
 
@@ -70,25 +70,13 @@ def clients(installation: Installation) -> dict[str, Client]:
         ("fallback-c", "[]", 3, "5", "five"),
         ("dear", "[]", 1024, "1000", "five"),
     ]
-    catalog, url = installation.folder / "fallbacks.toml", installation.upstream_url
-    catalog.write_text(
-        "".join(
-            CATALOG.format(
-                name=name,
-                aliases=aliases,
-                most=most,
-                price=price,
-                upstream=upstream,
-                url=url,
-            )
-            for name, aliases, most, price, upstream in rows
-        )
-        + SANDBOX
-    )
-    assert installation.manage("loadcatalog", str(catalog)).returncode == 0
-    done = installation.manage("shell", "--no-imports", "-c", MAKE)
-    assert done.returncode == 0, done.stderr
-    clients = {name: Client(installation.url, secret) for name, secret in json.loads(done.stdout).items()}
+    url = installation.upstream_url
+    models = [
+        CATALOG.format(name=name, aliases=aliases, most=most, price=price, upstream=upstream, url=url)
+        for name, aliases, most, price, upstream in rows
+    ]
+    installation.load_catalog("".join(models) + SANDBOX)
+    clients = clients_of(installation, MAKE)
     wait_for(lambda: clients["free"].complete("dear").status == 200, "the catalog")
     return clients
 

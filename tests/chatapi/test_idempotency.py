@@ -10,9 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.conftest import MODELS
 from tests.chatapi.http_client import HELLO, Answer, Client
 from tests.installation import Installation
@@ -47,7 +45,7 @@ def behaving(installation: Installation, model: str, **script: Any) -> Iterator[
 def forget_stream(installation: Installation, generation_id: str) -> None:
     """Delete the stream, as happens some minutes after its end."""
     installation.receipt(generation_id)
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         assert redis.delete(f"chatapi:log:{generation_id.rpartition('-')[2]}")
 
 

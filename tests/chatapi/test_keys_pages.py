@@ -11,11 +11,10 @@ from pytest_django.fixtures import DjangoAssertNumQueries
 
 from accounts import keys
 from accounts.authentication import look_up
-from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Organization, RateLimit, Role
 from chatapi.models import ModelKind, ServedModel
 from tests.admin_pages import client_of, text
-from tests.cast import Person, join, run
+from tests.cast import Person, is_let_in, join, run
 from usage.insights.keys import DAYS, key_activity
 from usage.models import BudgetLimit, HourlyUsage
 from usage.rollups import closing
@@ -31,14 +30,6 @@ def page(row: APIKey, action: str = "change") -> str:
 
 def secret_in(response: Any) -> str:
     return SECRET.findall(response.content.decode())[0]  # type: ignore[no-any-return]
-
-
-def is_let_in(secret: str) -> bool:
-    try:
-        look_up(secret)
-    except NotAuthenticated:
-        return False
-    return True
 
 
 # ---- a new key

@@ -46,7 +46,7 @@ NARROW = "from accounts.models import APIKey; APIKey.objects.filter(public={publ
 @pytest.fixture(scope="module")
 def made(installation: Installation) -> dict[str, str]:
     """Return keys by name: one for each scope, one for the model "five", and some that tests change once."""
-    made: dict[str, str] = json.loads(shell(installation, MAKE))
+    made: dict[str, str] = json.loads(installation.shell(MAKE))
     return made
 
 
@@ -54,12 +54,6 @@ def made(installation: Installation) -> dict[str, str]:
 def narrow(installation: Installation, made: dict[str, str]) -> dict[str, Client]:
     """Return the clients of those keys."""
     return {name: Client(installation.url, secret) for name, secret in made.items()}
-
-
-def shell(installation: Installation, script: str) -> str:
-    done = installation.manage("shell", "--no-imports", "-c", script)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.mark.parametrize(("method", "path"), HOT)
@@ -111,14 +105,14 @@ def test_a_ticket_gives_no_more_than_its_key_has_when_it_is_used(
 ) -> None:
     client = Client(installation.url, made[name])
     url = client.send("POST", TICKETS, body_for(CHAT)).json["url"]
-    shell(installation, NARROW.format(public=made[name].split("_")[2], changes=changes))
+    installation.shell(NARROW.format(public=made[name].split("_")[2], changes=changes))
     assert client.send("GET", url).status == 403
 
 
 def test_both_secrets_of_a_rotated_key_work_at_once(installation: Installation, made: dict[str, str]) -> None:
     old = made["third"]
     assert Client(installation.url, old).complete("five").status == 200
-    new = shell(installation, ROTATE.format(public=old.split("_")[2]))
+    new = installation.shell(ROTATE.format(public=old.split("_")[2]))
     answers = [Client(installation.url, key).send("GET", "/v1/key").json for key in (old, new)]
     assert answers[0] == answers[1]
     assert Client(installation.url, new).complete("five").status == 200
@@ -128,7 +122,7 @@ def test_both_secrets_of_a_rotated_key_work_at_once(installation: Installation, 
 def test_narrowing_a_key_holds_within_a_second(installation: Installation, made: dict[str, str]) -> None:
     client = Client(installation.url, made["fourth"])
     assert client.complete("five").status == 200
-    shell(
-        installation, NARROW.format(public=made["fourth"].split("_")[2], changes="allowed_models=['steady']")
+    installation.shell(
+        NARROW.format(public=made["fourth"].split("_")[2], changes="allowed_models=['steady']")
     )
     wait_for(lambda: client.complete("five").status == 403, "the key to be narrowed", timeout_s=3)

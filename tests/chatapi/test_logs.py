@@ -49,12 +49,9 @@ def test_the_version_is_that_of_the_project() -> None:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    service = Installation(tmp_path_factory.mktemp("logs"), CHATAPI_LOG_FORMAT="json")
-    try:
+    with Installation(tmp_path_factory.mktemp("logs"), CHATAPI_LOG_FORMAT="json") as service:
         service.start({"answers": {}, "refuses": {"status": 500}})
         yield service
-    finally:
-        service.stop()
 
 
 def lines(service: Installation, process: str, logger: str) -> list[dict[str, Any]]:

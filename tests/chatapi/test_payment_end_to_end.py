@@ -94,14 +94,8 @@ def deliver(installation: Installation, body: bytes, signature: str) -> int:
         return error.code
 
 
-def shell(installation: Installation, program: str) -> str:
-    done = installation.manage("shell", "--no-imports", "-c", program)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_a_person_pays_and_usage_is_reported(installation: Installation, stripe: Stripe) -> None:
-    acme, session = json.loads(shell(installation, MAKE))
+    acme, session = json.loads(installation.shell(MAKE))
     page = f"{installation.url}/console/{acme}/credit"
     assert "No payments yet." in ask(page, session)[1]
 
@@ -116,7 +110,7 @@ def test_a_person_pays_and_usage_is_reported(installation: Installation, stripe:
         assert deliver(installation, *webhook) == 200
     wait_for(lambda: "The payment is booked." in ask(back, session)[1], "the credit")
     assert re.search(r"Balance.*\$20\.00", ask(back, session)[1], re.DOTALL)
-    assert shell(installation, CREDITED).split() == [str(20 * 10**9)]
+    assert installation.shell(CREDITED).split() == [str(20 * 10**9)]
 
     wait_for(lambda: len(stripe.events) > 0, "the report of usage")
     found = installation.manage("stripecustomer", "--organization", "Umbrella")
@@ -148,14 +142,14 @@ def test_the_command_names_the_customer(installation: Installation) -> None:
     audited = (
         "from accounts.audit.models import AuditEntry as E; e = E.objects.latest('pk'); print(e.actor, e)"
     )
-    assert "alice (manage.py stripecustomer)" in shell(installation, audited)
+    assert "alice (manage.py stripecustomer)" in installation.shell(audited)
 
 
 def test_without_a_key_nothing_of_stripe_is_imported_or_served(tmp_path: Path) -> None:
     installation = Installation(tmp_path)
     modules = "chatapi.asgi, chatapi.urls, chatapi.worker.reaper.process, sys"
     loaded = f"import {modules}; print('stripe' in sys.modules)"
-    assert shell(installation, loaded).split() == ["False"]
+    assert installation.shell(loaded).split() == ["False"]
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,7 @@ def test_a_process_that_writes_no_more_is_forgotten(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What /metrics says of an installation that has served a few requests."""
-    service = Installation(tmp_path_factory.mktemp("metrics"), CHATAPI_METRICS_TOKEN=TOKEN)
-    try:
+    with Installation(tmp_path_factory.mktemp("metrics"), CHATAPI_METRICS_TOKEN=TOKEN) as service:
         service.start({"answers": {"tokens": 5}})
         service.start_reaper()
         for key in ("live", "test"):
@@ -126,8 +125,6 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         wait_for(lambda: "chatapi_admission_seconds_count" in scrape(service), "the web process' numbers")
         wait_for(lambda: "chatapi_delivery_attempts_total{" in scrape(service), "the reaper's numbers")
         yield scrape(service)
-    finally:
-        service.stop()
 
 
 def scrape(service: Installation) -> str:

@@ -47,9 +47,8 @@ def configuration(service: Installation, folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Return the URL of a Prometheus that has scraped some requests and their aftermath."""
-    service = Installation(tmp_path_factory.mktemp("prometheus"), CHATAPI_METRICS_TOKEN=TOKEN)
     folder = tmp_path_factory.mktemp("data")
-    try:
+    with Installation(tmp_path_factory.mktemp("prometheus"), CHATAPI_METRICS_TOKEN=TOKEN) as service:
         service.start({"answers": {"tokens": 5}})
         service.start_reaper()
         (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration(service, folder)))
@@ -78,8 +77,6 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(20)
-    finally:
-        service.stop()
 
 
 def is_up(url: str) -> bool:

@@ -25,13 +25,10 @@ WORDS = 4
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start web and worker with both protocols; the books must be right at the end."""
     folder = tmp_path_factory.mktemp("protocols")
-    installation = Installation(folder, DJANGO_SETTINGS_MODULE="tests.protocols.settings")
-    try:
+    with Installation(folder, DJANGO_SETTINGS_MODULE="tests.protocols.settings") as installation:
         installation.start({})
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture

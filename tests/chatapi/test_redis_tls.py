@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,17 +24,6 @@ class Server:
 
     port: int
     certificate: Path
-
-
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """Make a certificate, with its key beside it."""
-    key, certificate = tmp_path / "key", tmp_path / "certificate"
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-    words += ["-subj", "/CN=redis", "-addext", "subjectAltName=IP:127.0.0.1"]
-    command = ["openssl", *words, "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True)
-    return certificate
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from accounts import api_keys
 from tests.bad_input.bodies import CHAT
-from tests.chatapi.http_client import Client
+from tests.chatapi.http_client import Client, clients_of
 from tests.installation import Installation, wait_for
 
 pytestmark = [pytest.mark.xdist_group("installation"), pytest.mark.timeout(120)]
@@ -46,18 +46,11 @@ print(json.dumps(sorted([row.status, row.code, row.requests] for row in rows)))
 @pytest.fixture(scope="module")
 def made(installation: Installation) -> dict[str, Client]:
     """Return clients whose keys only this module uses."""
-    secrets: dict[str, str] = json.loads(shell(installation, MAKE))
-    return {name: Client(installation.url, secret) for name, secret in secrets.items()}
-
-
-def shell(installation: Installation, script: str) -> str:
-    done = installation.manage("shell", "--no-imports", "-c", script)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return clients_of(installation, MAKE)
 
 
 def counted(installation: Installation, name: str) -> list[list[object]]:
-    rows: list[list[object]] = json.loads(shell(installation, COUNTED.format(name=name)))
+    rows: list[list[object]] = json.loads(installation.shell(COUNTED.format(name=name)))
     return rows
 
 
@@ -92,7 +85,7 @@ def test_every_kind_of_refusal_is_counted_by_its_code(
 def test_requests_without_a_valid_key_are_counted_on_every_route(
     installation: Installation, made: dict[str, Client]
 ) -> None:
-    before = json.loads(shell(installation, REASONS))
+    before = json.loads(installation.shell(REASONS))
     unknown = Client(installation.url, api_keys.generate(is_test=False))
     for client in (made["revoked"], unknown, Client(installation.url, "nonsense")):
         assert client.complete("five").status == 401
@@ -100,7 +93,7 @@ def test_requests_without_a_valid_key_are_counted_on_every_route(
     expected = {"revoked_key": 2, "unknown_key": 2, "malformed_key": 2}
 
     def new() -> dict[str, int]:
-        after = json.loads(shell(installation, REASONS))
+        after = json.loads(installation.shell(REASONS))
         return {reason: after[reason] - before[reason] for reason in expected}
 
     wait_for(lambda: new() == expected, "the counts", timeout_s=20)

@@ -5,9 +5,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from chatapi.wire.sse import Parser
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation, wait_for
@@ -20,11 +18,10 @@ TOOL = {"type": "function", "name": "look", "parameters": {"type": "object"}, "s
 
 @pytest.fixture(scope="module")
 def strangers(installation: Installation, keys: dict[str, str]) -> dict[str, Client]:
-    done = installation.manage("createkey", "--organization", "Tests", "--project", "other", "--json")
     secrets = {
         "a test key": installation.keys["test"],
         "another organization": keys["stranger"],
-        "another project": json.loads(done.stdout)["key"],
+        "another project": installation.create_key("--organization", "Tests", "--project", "other"),
     }
     return {name: Client(installation.url, secret) for name, secret in secrets.items()}
 
@@ -332,7 +329,7 @@ def test_a_failed_response_is_not_continued(client: Client) -> None:
 
 def test_the_state_expires_with_the_log(client: Client, installation: Installation) -> None:
     generation = ask(client).json["id"].removeprefix("resp_")
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         (state,) = redis.keys(f"*state:{generation}")
         (log,) = redis.keys(f"*log:{generation}")
         assert 0 < redis.pttl(state) <= 300_000
@@ -342,7 +339,7 @@ def test_the_state_expires_with_the_log(client: Client, installation: Installati
 def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, installation: Installation) -> None:
     response_id = ask(client).json["id"]
     installation.receipt(response_id)
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         logs = [name for name in redis.scan_iter() if b"log:" in name and response_id[5:].encode() in name]
         assert redis.delete(*logs) == 1
     for answer in (get(client, response_id), ask(client, previous_response_id=response_id)):
@@ -352,7 +349,7 @@ def test_an_answer_that_cannot_be_read_now_has_not_failed(client: Client, instal
 def test_an_organization_stores_so_many_bytes(client: Client, installation: Installation) -> None:
     first = ask(client, background=True, idempotency_key="responses-2")
     logged = len(installation.log("web"))
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         counters = redis.keys("*states:*")
         for counter in counters:
             redis.incrby(counter, MAX_STATES_BYTES)
@@ -375,7 +372,7 @@ def test_a_repeated_request_gets_the_first_ones_answer_and_stores_nothing(
     client: Client, installation: Installation
 ) -> None:
     first = ask(client, idempotency_key="responses-1")
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         stored = {counter: redis.get(counter) for counter in redis.keys("*states:*")}
         again = ask(client, idempotency_key="responses-1")
         assert {counter: redis.get(counter) for counter in stored} == stored

@@ -6,9 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from chatapi.wire.protocols.chat import CHAT
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
@@ -132,7 +130,7 @@ def test_a_stream_that_is_not_kept_any_more_is_gone(client: Client, installation
 
 def forget(installation: Installation, generation_id: str) -> None:
     """Delete the log, as happens when its time is over."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         (log,) = redis.scan_iter(f"*log:{generation_id.rpartition('-')[2]}")
         redis.delete(log)
 

@@ -34,16 +34,16 @@ def shown(response: HTTPResponse) -> Iterator[str]:
 def test_a_follower_gets_nothing_more_when_its_key_may_not_look(
     client: Client, installation: Installation, change: str
 ) -> None:
-    done = installation.manage("createkey", "--organization", "Tests", "--project", "default", "--json")
-    colleague = Client(installation.url, json.loads(done.stdout)["key"])
+    key = installation.create_key("--organization", "Tests", "--project", "default")
+    colleague = Client(installation.url, key)
     with client.asking("steady", stream=True) as own:
         generation_id = own.response.headers["x-generation-id"]
         with colleague.exchange("GET", f"/v1/generations/{generation_id}/stream", None, {}) as followed:
             data = shown(followed.response)
             next(data)
             act, code = CHANGES[change]
-            script = FIND.format(public=colleague.key.split("_")[2]) + act + "; key.save()"
-            assert installation.manage("shell", "--no-imports", "-c", script).returncode == 0
+            script = FIND.format(public=key.split("_")[2]) + act + "; key.save()"
+            installation.shell(script)
             *_, error, end = list(data)
         assert (json.loads(error)["error"]["code"], end) == (code, "[DONE]")
     assert installation.receipt(generation_id)["outcome"] == "client_cancelled", (

@@ -24,14 +24,11 @@ FIND = (
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_running_stream_ends_when_its_key_is(installation: Installation, change: str) -> None:
-    made = json.loads(
-        installation.manage("createkey", "--organization", "Mallory", "--project", change, "--json").stdout
-    )
-    with Client(installation.url, made["key"]).asking("steady", stream=True) as exchange:
+    key = installation.create_key("--organization", "Mallory", "--project", change)
+    with Client(installation.url, key).asking("steady", stream=True) as exchange:
         data = exchange.data()
         next(data)
-        script = FIND.format(public=made["key"].split("_")[2]) + CHANGES[change]
-        assert installation.manage("shell", "--no-imports", "-c", script).returncode == 0
+        installation.shell(FIND.format(public=key.split("_")[2]) + CHANGES[change])
         began = time.monotonic()
         *_, error, done = list(data)
     assert time.monotonic() - began < 5

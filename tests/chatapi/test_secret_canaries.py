@@ -57,11 +57,6 @@ def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Provider]:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mail_server.certificate(tmp_path_factory.mktemp("mail"))
-
-
-@pytest.fixture(scope="module")
 def mailbox(certificate: Path) -> Iterator[Mailbox]:
     """Run a mail server that asks for a password."""
     with mail_server.serving(tls="starttls", certificate=certificate) as mailbox:
@@ -80,7 +75,7 @@ def installation(
     trusted = tmp_path_factory.mktemp("trusted") / "certificates"
     trusted.write_bytes(certificate.read_bytes() + provider.certificate.read_bytes())
     password = quote(mail_server.PASSWORD, safe="")
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("secrets"),
         CHATAPI_LOG_LEVEL="DEBUG",
         CHATAPI_METRICS_TOKEN=f"canary{uuid4().hex}",
@@ -91,22 +86,17 @@ def installation(
         CHATAPI_STREAM_TTL_MS="3000",
         SSL_CERT_FILE=str(trusted),
         **stripe.environment,
-    )
-    try:
+    ) as installation:
         installation.start({})
         installation.start_reaper()
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")
 def home(installation: Installation) -> tuple[str, str]:
     """Make the owner of Tests; return the path of its pages, and its project's number."""
-    done = installation.manage("shell", "--no-imports", "-c", PEOPLE)
-    assert done.returncode == 0, done.stderr
-    organization, project = done.stdout.split()
+    organization, project = installation.shell(PEOPLE).split()
     return f"/console/{organization}", project
 
 

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from chatapi.serving import embedded_valkey
-from tests.chatapi.serve_process import Serve, Start, answers, free_port, start
+from tests.chatapi.serve_process import Serve, Start, answers, start
 from tests.curl import needs_curl
+from tests.installation import free_port
 
 __all__ = ["start"]
 

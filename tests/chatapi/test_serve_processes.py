@@ -14,7 +14,8 @@ from openai import OpenAI
 
 from chatapi import __version__
 from chatapi.serving.all_in_one import processes_for
-from tests.chatapi.serve_process import Serve, Start, answers, free_port, start
+from tests.chatapi.serve_process import Serve, Start, answers, start
+from tests.installation import free_port
 
 __all__ = ["start"]
 

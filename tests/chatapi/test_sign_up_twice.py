@@ -11,9 +11,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.signing_in import PASSWORD
 from tests.installation import Installation, wait_for
 
@@ -38,9 +36,8 @@ class Visitor:
 
     def __init__(self, service: Installation) -> None:
         name = uuid4().hex[:8]
-        made = service.manage("shell", "--no-imports", "-c", SIGNED % f"{name}@globex.example")
-        assert made.returncode == 0, made.stderr
-        self.url = f"{service.url}/console/sign-up/{made.stdout.strip()}"
+        email = f"{name}@globex.example"
+        self.url = f"{service.url}/console/sign-up/{service.shell(SIGNED % email)}"
         page = httpx.get(self.url)
         (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
         self.form = {"csrfmiddlewaretoken": token, "password": PASSWORD, "name": f"Globex {name}"}
@@ -91,6 +88,6 @@ def nobody_saves(service: Installation) -> Iterator[None]:
 
 def attempts(service: Installation) -> int:
     """Return how many attempts to sign in were counted from this machine: more than of any one name."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(service.folder))) as redis:
+    with service.open_valkey() as redis:
         counts = [int(redis.get(key) or 0) for key in redis.keys("chatapi:sign-in:*")]
         return max(counts, default=0)

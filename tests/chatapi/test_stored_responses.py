@@ -50,20 +50,11 @@ IDS = "from chatapi.models import StoredResponse as S; print(*(each.pk.hex for e
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("stored"))
-    try:
+    with Installation(tmp_path_factory.mktemp("stored")) as installation:
         installation.start(MODELS)
-        installation.keys |= json.loads(shell(installation, MAKE))
+        installation.keys |= json.loads(installation.shell(MAKE))
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
-
-
-def shell(installation: Installation, code: str) -> str:
-    done = installation.manage("shell", "--no-imports", "-c", code)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def client_of(installation: Installation, name: str) -> Client:
@@ -91,7 +82,7 @@ def keep_house(installation: Installation) -> None:
 
 
 def is_stored(installation: Installation, response_id: str) -> bool:
-    return response_id.removeprefix("resp_") in shell(installation, IDS).split()
+    return response_id.removeprefix("resp_") in installation.shell(IDS).split()
 
 
 def test_responses_outlive_redis_and_web(installation: Installation, client: Client) -> None:
@@ -158,7 +149,7 @@ def test_a_full_store_says_store_false(installation: Installation) -> None:
     lose_redis(installation)
     rows = f"S.objects.filter(pk='{response_id.removeprefix('resp_')}')"
     fill = f"from chatapi.models import StoredResponse as S; {rows}.update(size_bytes=2**30)"
-    shell(installation, fill)
+    installation.shell(fill)
     response: dict[str, Any] = {}
 
     def is_noticed() -> bool:
@@ -177,17 +168,14 @@ def test_responses_go_on_time_and_with_their_setting(installation: Installation,
     old, young = (ask(client).json["id"] for _ in range(2))
     unwanted = ask(client_of(installation, "other")).json["id"]
     lose_redis(installation)
-    shell(
-        installation,
-        f"""
+    installation.shell(f"""
 from datetime import timedelta
 from accounts.models import Project
 from chatapi.models import StoredResponse as S
 from django.db.models import F
 S.objects.filter(pk='{old.removeprefix("resp_")}').update(ended_at=F('ended_at') - timedelta(days=7))
 Project.objects.filter(name='other').update(stores_responses_days=0)
-""",
-    )
+""")
     assert get(client, old).status == 404
     keep_house(installation)
     wait_for(lambda: not is_stored(installation, old), "the end of seven days")

@@ -12,7 +12,6 @@ import pytest
 from redis import Redis
 
 from chatapi.checks.numbers import WEEK_MS
-from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Answer, Client
 from tests.installation import Installation
 
@@ -87,7 +86,7 @@ def test_a_ticket_of_the_release_before_streams_its_request(
 ) -> None:
     """The old ticket contains the client's body, and a summary with other members than ours."""
     ticket = issue(client, "openai").json
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         key, kept = kept_ticket(redis, ticket)
         request: dict[str, Any] = {"request": "chat", "model": "five", "stream": True}
         request["messages"] = [{"role": "user", "content": "hello"}]
@@ -105,7 +104,7 @@ def test_a_ticket_that_another_version_has_written_is_refused(
     client: Client, installation: Installation, place: int, later: bytes | int
 ) -> None:
     ticket = issue(client).json
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         key, kept = kept_ticket(redis, ticket)
         kept[place] = later
         assert redis.set(key, msgspec.msgpack.encode(kept), xx=True, keepttl=True)
@@ -121,12 +120,12 @@ def test_what_is_wrong_with_a_request_is_no_stream_where_a_ticket_is_asked_for(c
 
 def test_what_unused_tickets_of_a_key_take_up_is_bounded(client: Client, installation: Installation) -> None:
     """Rate limits do not count unused tickets: without a bound, one key could fill Redis for all."""
-    made = json.loads(installation.manage("createkey", "--organization", "Hoarders", "--json").stdout)
+    key = installation.create_key("--organization", "Hoarders")
     large = json.dumps({"model": "five", "messages": [{"role": "user", "content": "x" * 900_000}]}).encode()
     with installation.another_web(
         CHATAPI_MAX_BODY_BYTES="1000000", CHATAPI_TICKET_TTL_MS=str(WEEK_MS)
     ) as web:
-        hoarder, others = Client(web.url, made["key"]), Client(web.url, client.key)
+        hoarder, others = Client(web.url, key), Client(web.url, client.key)
         tickets = [hoarder.send("POST", "/v1/chat/completions/tickets", large) for _ in range(5)]
         assert [ticket.status for ticket in tickets] == [201] * 4 + [429]
         assert tickets[-1].error["code"] == "rate_limit_exceeded"
@@ -137,10 +136,9 @@ def test_what_unused_tickets_of_a_key_take_up_is_bounded(client: Client, install
 
 
 def test_a_ticket_of_a_key_that_was_revoked_meanwhile_is_refused(installation: Installation) -> None:
-    made = json.loads(installation.manage("createkey", "--organization", "Revoked", "--json").stdout)
-    url = issue(Client(installation.url, made["key"])).json["url"]
+    key = installation.create_key("--organization", "Revoked")
+    url = issue(Client(installation.url, key)).json["url"]
     revoke = "from accounts.models import APIKey; from django.utils import timezone; "
-    revoke += f"APIKey.objects.filter(pk={made['key'].split('_')[2]!r}).update(revoked_at=timezone.now())"
-    done = installation.manage("shell", "--no-imports", "-c", revoke.replace("pk=", "public="))
-    assert done.returncode == 0, done.stderr
+    revoke += f"APIKey.objects.filter(public={key.split('_')[2]!r}).update(revoked_at=timezone.now())"
+    installation.shell(revoke)
     assert fetch(installation, url).status == 401

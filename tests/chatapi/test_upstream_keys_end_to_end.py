@@ -51,30 +51,21 @@ class Operator(FormSession):
             "on_disconnect": "cancel",
             "streaming": "always",
         }
-        pk = shell(installation, ID.format(model)).strip()
+        pk = installation.shell(ID.format(model))
         page = self.post(f"/admin/chatapi/deployment/{pk}/change/", **usual, **typed)
         assert "was changed successfully" in page, page
         return page
 
 
-def shell(installation: Installation, code: str) -> str:
-    done = installation.manage("shell", "--no-imports", "-c", code)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start an installation that logs as much as possible."""
-    installation = Installation(tmp_path_factory.mktemp("keys"), CHATAPI_LOG_LEVEL="DEBUG")
-    try:
+    with Installation(tmp_path_factory.mktemp("keys"), CHATAPI_LOG_LEVEL="DEBUG") as installation:
         refusal = {"status": 500, "error_message": f"Traceback: {KEY}", "error_code": KEY}
         installation.start({"changing": {}, "quiet": {}, "guarded": {}, "tells": refusal})
-        shell(installation, OPERATOR)
+        installation.shell(OPERATOR)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +122,7 @@ def test_under_another_secret_the_deployment_is_passed_over(
         client = Client(installation.url, installation.keys["live"])
         assert client.complete("guarded").error["code"] == "upstream_credentials_missing"
         reported = installation.manage("doctor").stdout
-        shell(installation, SPARE)
+        installation.shell(SPARE)
         wait_for(lambda: client.complete("guarded").status == 200, "the spare deployment")
         assert "Authorization" not in installation.calls("guarded")[-1]["headers"]
     finally:

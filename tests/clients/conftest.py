@@ -9,7 +9,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.chatapi.http_client import Client
-from tests.installation import ROOT, Installation
+from tests.installation import Installation
 
 # What these need is heavy: `make test-clients` and `make clients` install it, and name their files, which
 # collects them all the same.
@@ -56,24 +56,18 @@ print(secret)
 @pytest.fixture(scope="session")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Start Valkey, web, worker and upstream; the books must be right at the end."""
-    installation = Installation(tmp_path_factory.mktemp("clients"))
-    installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
-    try:
+    with Installation(tmp_path_factory.mktemp("clients")) as installation:
+        installation.environment["CHATAPI_CORS_ORIGINS"] = f"http://localhost:{installation.port}"
         installation.start(MODELS)
-        loaded = installation.manage("loadcatalog", str(ROOT / "chatapi" / "catalog" / "sandbox.toml"))
-        assert loaded.returncode == 0, loaded.stderr
+        installation.output_of("loadcatalog", "chatapi/catalog/sandbox.toml")
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="session")
 def poor_key(installation: Installation) -> str:
     """Return a key whose budget pays for nothing."""
-    done = installation.manage("shell", "--no-imports", "-c", POOR_KEY)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return installation.shell(POOR_KEY)
 
 
 @pytest.fixture

@@ -47,10 +47,7 @@ def agent(
     """Have the model `coding-agent` make these tool calls."""
     calls = [[name, json.dumps(arguments)] for name, arguments in turns]
     installation.script(folder.name, turns=calls, prompt_tokens=prompt_tokens)
-    catalog = folder / "catalog.toml"
-    catalog.write_text(MODELS.format(url=installation.upstream_url, model=folder.name))
-    loaded = installation.manage("loadcatalog", str(catalog))
-    assert loaded.returncode == 0, loaded.stderr
+    installation.load_catalog(MODELS.format(url=installation.upstream_url, model=folder.name))
 
 
 def run(command: programs.Command, folder: Path, **environment: str) -> list[str]:
@@ -77,8 +74,7 @@ def tool_results(installation: Installation, model: str) -> list[str]:
 
 def receipts(installation: Installation) -> tuple[int, int]:
     """Return the sums of all receipts of `coding-agent`: its tokens of prompts and of completions."""
-    done = installation.manage("shell", "--no-imports", "-c", RECEIPTS)
-    prompt, completion = map(int, done.stdout.split())
+    prompt, completion = map(int, installation.shell(RECEIPTS).split())
     return prompt, completion
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -357,7 +356,6 @@ SONNET, OPUS = (3, 0.3, 3.75, 6, 15), (5, 0.5, 6.25, 10, 25)
 )
 def test_every_kind_of_input_is_billed_at_its_price(
     installation: Installation,
-    tmp_path: Path,
     prices: tuple[float, ...],
     tokens: tuple[int, ...],
     amount_nanodollars: int,
@@ -382,10 +380,7 @@ def test_every_kind_of_input_is_billed_at_its_price(
     ]
     raw = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in result)
     installation.script(name, raw=raw)
-    catalog = tmp_path / "catalog.toml"
-    catalog.write_text(UPSTREAM.format(name=name, url=installation.upstream_url, prices=prices))
-    loaded = installation.manage("loadcatalog", str(catalog))
-    assert loaded.returncode == 0, loaded.stderr
+    installation.load_catalog(UPSTREAM.format(name=name, url=installation.upstream_url, prices=prices))
 
     mark: Any = {"type": "ephemeral", "ttl": "1h"}
     prompt: Any = {"type": "text", "text": "the " * (uncached + read + written), "cache_control": mark}

@@ -2,7 +2,6 @@
 resources have for what is here, against a served instance.
 """
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -80,9 +79,7 @@ class Recorded:
 def owner_of(installation: Installation, organization: str) -> OpenAI:
     """A client whose key owns a new organization with one project."""
     names = ("--organization", organization, "--project", "management")
-    made = installation.manage("createkey", *names, "--manages-as", "owner", "--json")
-    assert made.returncode == 0, made.stderr
-    key = str(json.loads(made.stdout)["key"])
+    key = installation.create_key(*names, "--manages-as", "owner")
     return OpenAI(base_url=f"{installation.url}/v1", admin_api_key=key, max_retries=0)
 
 

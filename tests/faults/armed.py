@@ -4,7 +4,6 @@ python -m tests.faults.armed serve --only worker       CHATAPI_FAILPOINTS says w
 """
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 
@@ -58,17 +57,7 @@ def start(installation: Installation, role: str, armed: str) -> None:
     """Let a process with these failpoints take the place of the one that plays this role, and wait until it
     is ready.
     """
-    installation.end(role, signal.SIGKILL)
-    sign_of_life = installation.folder / f"{role}.alive"
-    sign_of_life.unlink(missing_ok=True)
-    port = ["--port", str(installation.port)] if role == "web" else []
-    installation.run(
-        role,
-        [sys.executable, "-m", "tests.faults.armed", "serve", "--only", role, *port],
-        CHATAPI_FAILPOINTS=armed,
-    )
-    is_ready = (lambda: installation.get("/readyz")[0] == 200) if role == "web" else sign_of_life.exists
-    wait_for(is_ready, f"{role} with {armed}")
+    installation.replace(role, "-m", "tests.faults.armed", CHATAPI_FAILPOINTS=armed)
 
 
 def strikes(installation: Installation, role: str, failpoint: str) -> int:

@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from tests.faults.bookkeeper import Bookkeeper
 from tests.faults.listener import Listener
-from tests.installation import Installation, wait_for
+from tests.installation import Installation
 
 MODELS: dict[str, dict[str, Any]] = {
     "five": {},
@@ -32,15 +33,12 @@ def installed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
     """Start an installation for this module; the module's ENVIRONMENT overrides the test profile."""
-    installation = Installation(
+    with Installation(
         tmp_path_factory.mktemp("faults"), **getattr(request.module, "ENVIRONMENT", {})
-    )
-    try:
+    ) as installation:
         installation.start(MODELS)
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +57,26 @@ def installation(installed: Installation, bookkeeper: Bookkeeper) -> Iterator[In
     if "valkey" not in installed.processes:
         installed.start_valkey()
     if "worker" not in installed.processes:
-        is_alive = installed.folder / "worker.alive"
-        is_alive.unlink(missing_ok=True)
-        installed.start_worker()
         # On a busy machine it starts later than a request may wait in the queue.
-        wait_for(is_alive.exists, "the worker")
+        installed.replace("worker", "manage.py")
     if "web" not in installed.processes:
         installed.start_web()
     yield installed
     bookkeeper.close_the_books()
+
+
+@pytest.fixture
+def reaper(installation: Installation) -> None:
+    """Start a reaper, because the worker's own dies with it."""
+    if "reaper" not in installation.processes:
+        installation.start_reaper()
+
+
+@pytest.fixture
+def valkey(installation: Installation) -> Iterator[Redis]:
+    """Open a connection for the test."""
+    with installation.open_valkey() as redis:
+        yield redis
 
 
 @pytest.fixture

@@ -140,8 +140,7 @@ class RollingUpdate(RollingRestart):
     def _upgrade(self) -> None:
         self._run_from_now_on(ROOT)
         self._begin("migrate")
-        done = self.installation.manage("migrate")
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.installation.output_of("migrate")
         self._serve_for_a_while("old processes on new tables")
         self._begin("workers and reaper become new")
         self._restart_workers()

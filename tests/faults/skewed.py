@@ -8,22 +8,14 @@ import sys
 import time
 from datetime import datetime, timedelta
 
-from tests.installation import Installation, wait_for
+from tests.installation import Installation
 
 
 def start(installation: Installation, role: str, seconds: int) -> None:
     """Let a process with that clock take the place of the one that plays this role, and wait until it is
     ready.
     """
-    installation.end(role)
-    sign_of_life = installation.folder / f"{role}.alive"
-    sign_of_life.unlink(missing_ok=True)
-    port = ["--port", str(installation.port)] if role == "web" else []
-    installation.run(
-        role, [sys.executable, "-m", "tests.faults.skewed", f"{seconds:+}", "serve", "--only", role, *port]
-    )
-    is_ready = (lambda: installation.get("/readyz")[0] == 200) if role == "web" else sign_of_life.exists
-    wait_for(is_ready, f"{role} with a wrong clock")
+    installation.replace(role, "-m", "tests.faults.skewed", f"{seconds:+}")
 
 
 def _skew(seconds: int) -> None:

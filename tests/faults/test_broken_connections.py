@@ -3,7 +3,6 @@ and web.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,24 +39,14 @@ def to_valkey(installation: Installation) -> Iterator[ChaosProxy]:
 @pytest.fixture
 def worker_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosProxy:
     """Have the worker publish through the proxy; its tasks come directly."""
-    installation.end("worker")
-    (installation.folder / "worker.alive").unlink(missing_ok=True)
-    installation.run(
-        "worker",
-        [sys.executable, "manage.py", "serve", "--only", "worker"],
-        CHATAPI_STREAMS_URL=to_valkey.redis_url,
-    )
-    wait_for((installation.folder / "worker.alive").exists, "the worker")
+    installation.replace("worker", "manage.py", CHATAPI_STREAMS_URL=to_valkey.redis_url)
     return to_valkey
 
 
 @pytest.fixture
 def web_behind(installation: Installation, to_valkey: ChaosProxy) -> ChaosProxy:
     """Have the web process enqueue and read through the proxy."""
-    installation.end("web")
-    command = [sys.executable, "manage.py", "serve", "--only", "web", "--port", str(installation.port)]
-    installation.run("web", command, REDIS_URL=to_valkey.redis_url)
-    wait_for(lambda: installation.get("/readyz")[0] == 200, "the web process")
+    installation.replace("web", "manage.py", REDIS_URL=to_valkey.redis_url)
     return to_valkey
 
 

@@ -72,14 +72,8 @@ Delivery.objects.filter(state="due").update(due_at=database_now())
 """
 
 
-def shell(installation: Installation, code: str) -> str:
-    done = installation.manage("shell", "--no-imports", "-c", code)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 def events(installation: Installation) -> Any:
-    return json.loads(shell(installation, EVENTS))
+    return json.loads(installation.shell(EVENTS))
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +84,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def secret(installed: Installation, receiver: Receiver) -> str:
-    return shell(installed, ADD_ENDPOINT.format(url=receiver.url))
+    return installed.shell(ADD_ENDPOINT.format(url=receiver.url))
 
 
 def die(installation: Installation, bookkeeper: Bookkeeper, ask: Ask, failpoint: str) -> None:
@@ -103,7 +97,7 @@ def die(installation: Installation, bookkeeper: Bookkeeper, ask: Ask, failpoint:
     strike.wait(lambda: answer.has_ended and not is_later)
     installation.revive()
     bookkeeper.close_the_books()
-    shell(installation, END_LEASES)
+    installation.shell(END_LEASES)
 
 
 @pytest.mark.parametrize("failpoint", [*AROUND_COMMITS, *OF_EVENTS])
@@ -116,7 +110,7 @@ def test_each_threshold_is_one_event_and_one_message(
     failpoint: str,
 ) -> None:
     installation.revive()
-    subject = shell(installation, LIMIT)
+    subject = installation.shell(LIMIT)
     die(installation, bookkeeper, ask, failpoint)
 
     def of_subject() -> list[str]:
@@ -148,7 +142,7 @@ def test_low_credit_is_one_event_and_one_message(
     failpoint: str,
 ) -> None:
     installation.revive()
-    credited_usd = shell(installation, GRANT)
+    credited_usd = installation.shell(GRANT)
     die(installation, bookkeeper, ask, failpoint)
 
     def received() -> list[str]:

@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
 from tests.installation import Installation, free_port, wait_for
 
@@ -61,7 +59,7 @@ def second_worker(installation: Installation) -> None:
     """Start a second worker, and wait until each knows of the other."""
     if "worker-2" not in installation.processes:
         installation.start_worker("worker-2")
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
 
         def calls() -> list[float]:
             return [score for _, score in redis.zrange("chatapi:routing:workers", 0, -1, withscores=True)]
@@ -72,10 +70,7 @@ def second_worker(installation: Installation) -> None:
 
 
 def load_model(installation: Installation, name: str, *deployments: str) -> None:
-    catalog = installation.folder / f"{name}.toml"
-    catalog.write_text(MODEL.format(name=name) + "".join(deployments))
-    done = installation.manage("loadcatalog", str(catalog))
-    assert done.returncode == 0, done.stderr
+    installation.load_catalog(MODEL.format(name=name) + "".join(deployments))
 
 
 def deployment(
@@ -123,8 +118,7 @@ def test_clients_do_not_notice_a_sick_fleet(installation: Installation) -> None:
     outcomes += ask_many(installation, "fleet", REQUESTS * 3 // 4, CLIENTS)
 
     calls = {name: len(installation.calls(name)) for name in FLEET} | {"mortal": mortal_calls}
-    done = installation.manage("shell", "--no-imports", "-c", ATTEMPTS)
-    attempts, failed = json.loads(done.stdout)
+    attempts, failed = json.loads(installation.shell(ATTEMPTS))
     figures = f"{outcomes}, {attempts} attempts, calls {calls}, {failed}"
     print(figures)
     assert sum(outcomes.values()) == REQUESTS
@@ -167,8 +161,7 @@ def test_clients_do_not_notice_that_a_models_deployments_are_all_dead(installati
     load_model(installation, "dead", *dead)
     load_model(installation, "alive", deployment(installation, "alive", 'upstream_model = "stands-in"'))
     outcomes = ask_many(installation, "dead", REQUESTS // 2, CLIENTS, models=["alive"])
-    done = installation.manage("shell", "--no-imports", "-c", ATTEMPTS.replace('"fleet"', '"alive"'))
-    attempts, failed = json.loads(done.stdout)
+    attempts, failed = json.loads(installation.shell(ATTEMPTS.replace('"fleet"', '"alive"')))
     figures = f"{outcomes}, {attempts} attempts, {failed}"
     print(figures)
     assert outcomes[200] >= SUCCESS * REQUESTS // 2, figures

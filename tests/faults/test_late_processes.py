@@ -15,7 +15,12 @@ from tests.faults.conftest import Ask
 from tests.faults.listener import Listener
 from tests.installation import Installation, wait_for
 
-pytestmark = [pytest.mark.xdist_group("late-processes"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.xdist_group("late-processes"),
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("reaper"),
+]
+"""The reaper is on time, while the worker's own is as late as the worker."""
 
 ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 """Longer than a process is late."""
@@ -23,13 +28,6 @@ LATE_S = 10
 STREAMS = 4
 TOKENS = 1000
 WITH_USAGE = {"stream_options": {"include_usage": True}}
-
-
-@pytest.fixture(autouse=True)
-def reaper(installation: Installation) -> None:
-    """Start a reaper that is on time: the worker's own reaper is as late as the worker."""
-    if "reaper" not in installation.processes:
-        installation.start_reaper()
 
 
 def ask_for_several(ask: Ask) -> list[Listener]:

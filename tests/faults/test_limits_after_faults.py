@@ -26,14 +26,9 @@ LIMIT += "RateLimit.objects.create(api_key=key, tokens_per_day={tokens}, concurr
 @pytest.fixture
 def limited(installation: Installation) -> Client:
     """Return a client with this number of tokens a day, and one request at a time."""
-    made = json.loads(
-        installation.manage("createkey", "--organization", f"Limited {uuid4().hex}", "--json").stdout
-    )
-    done = installation.manage(
-        "shell", "--no-imports", "-c", LIMIT.format(public=made["key"].split("_")[2], tokens=TOKENS_PER_DAY)
-    )
-    assert done.returncode == 0, done.stderr
-    return Client(installation.url, made["key"])
+    key = installation.create_key("--organization", f"Limited {uuid4().hex}")
+    installation.shell(LIMIT.format(public=key.split("_")[2], tokens=TOKENS_PER_DAY))
+    return Client(installation.url, key)
 
 
 def receipt(limited: Client, generation_id: str) -> dict[str, Any]:

@@ -4,13 +4,11 @@ is free.
 
 import json
 import time
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.chatapi.http_client import Client
 from tests.fake_completion import WORDS
 from tests.faults import armed
@@ -26,20 +24,9 @@ SLACK_S = 1.5
 """For a machine that is busy with other tests."""
 
 
-@pytest.fixture
-def valkey(installation: Installation) -> Iterator[Redis]:
-    """Open a connection for the test."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        yield redis
-
-
 def start_worker(installation: Installation) -> float:
     """Starts a worker and returns when it could take tasks."""
-    installation.end("worker")
-    sign_of_life = installation.folder / "worker.alive"
-    sign_of_life.unlink(missing_ok=True)
-    installation.start_worker()
-    wait_for(sign_of_life.exists, "the worker")
+    installation.replace("worker", "manage.py")
     return time.monotonic()
 
 
@@ -121,7 +108,7 @@ print(row.error_code, row.amount_nanodollars, open_s)
 
 
 def last_ends(installation: Installation) -> str:
-    return installation.manage("shell", "--no-imports", "-c", LAST).stdout
+    return installation.shell(LAST)
 
 
 def test_many_workers_run_what_was_lost_once(installation: Installation, ask: Ask, valkey: Redis) -> None:

@@ -13,10 +13,8 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations import AddField, DeleteModel, RemoveField, RenameField, RenameModel
 from django.db.migrations.operations.base import Operation
 from django.db.models import NOT_PROVIDED
-from redis import Redis
 
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
 from chatapi.wire import deltas
 from tests.faults.conftest import Ask
@@ -46,7 +44,7 @@ def test_a_message_of_a_newer_version_is_as_good_as_lost_and_the_worker_lives(
     queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
     calls = len(installation.calls("five"))
     installation.end("worker", signal.SIGTERM)
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         answer = ask("five")
         turns = f"{queue.key}:turns"
         wait_for(lambda: redis.zcard(turns) == 1, "the request to be queued")

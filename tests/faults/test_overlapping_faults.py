@@ -19,7 +19,11 @@ from tests.faults.listener import Listener
 from tests.faults.test_locked_database import database_locked
 from tests.installation import Installation, wait_for
 
-pytestmark = [pytest.mark.xdist_group("overlapping-faults"), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.xdist_group("overlapping-faults"),
+    pytest.mark.timeout(180),
+    pytest.mark.usefixtures("reaper"),
+]
 
 END_WITHIN_S = 8.0
 SLACK_S = 2.0
@@ -136,13 +140,6 @@ def broken(installation: Installation, faults: list[Fault]) -> Iterator[float]:
             began_at = time.monotonic()
             fault(installation, after)
         yield began_at
-
-
-@pytest.fixture(autouse=True)
-def second_reaper(installation: Installation) -> None:
-    """Start a second reaper, because the worker's own dies with it."""
-    if "reaper" not in installation.processes:
-        installation.start_reaper()
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS)

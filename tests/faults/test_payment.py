@@ -92,7 +92,7 @@ def stripe() -> Iterator[Stripe]:
 def made(tmp_path_factory: pytest.TempPathFactory, stripe: Stripe) -> Iterator[Installation]:
     """Prepare a database with both organizations; no process runs."""
     installation = Installation(tmp_path_factory.mktemp("payment"), **stripe.environment)
-    assert installation.manage("migrate").returncode == 0
+    installation.output_of("migrate")
     run(installation, MAKE)
     yield installation
     installation.verify()

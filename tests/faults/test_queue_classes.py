@@ -10,7 +10,6 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from chatapi.web.queue_age import RETRY_AFTER_MS
 from tests.chatapi.http_client import HELLO, Client
 from tests.chatapi.test_every_protocol import body_of, every_route, send
@@ -25,12 +24,6 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "60000"}
 QUEUE = "chatapi:generations"
 TYPES = {"messages": "overloaded_error"}
 """The type of the error where it is not `server_error`."""
-
-
-@pytest.fixture
-def valkey(installation: Installation) -> Iterator[Redis]:
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        yield redis
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from redis import Redis
 
-from chatapi.serving import embedded_valkey
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
@@ -30,7 +28,7 @@ def survivors(request: pytest.FixtureRequest, installation: Installation) -> Ite
 
 def workers_that_wait(installation: Installation) -> int:
     """Return the number of workers that wait for tasks, by Valkey's count."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
+    with installation.open_valkey() as redis:
         return sum(client["cmd"] == "bzpopmin" for client in redis.client_list())
 
 

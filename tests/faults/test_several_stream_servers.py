@@ -43,10 +43,9 @@ def listed(installation: Installation, *servers: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    installation = Installation(tmp_path_factory.mktemp("several"), CHATAPI_QUEUE_TTL_MS="20000")
-    installation.environment |= listed(installation, *SERVERS)
-    installation.environment["CHATAPI_METRICS_TOKEN"] = "a-token-of-the-tests"
-    try:
+    settings = {"CHATAPI_QUEUE_TTL_MS": "20000", "CHATAPI_METRICS_TOKEN": "a-token-of-the-tests"}
+    with Installation(tmp_path_factory.mktemp("several"), **settings) as installation:
+        installation.environment |= listed(installation, *SERVERS)
         installation.folder.mkdir(exist_ok=True)
         for server in SERVERS:
             start(installation, server)
@@ -54,8 +53,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
         installation.start_reaper()
         yield installation
         installation.verify()
-    finally:
-        installation.stop()
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ def test_a_figure_that_grows_beyond_its_bound_is_named(figure: str) -> None:
 
 def test_samples_are_taken_of_each_process_and_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.faults.soak_growth.SAMPLE_S", 0.01)
-    installation = Installation(tmp_path)
-    try:
+    with Installation(tmp_path) as installation:
         installation.start_valkey()
         installation.run("web", ["sleep", "60"])
         url = f"unix://{embedded_valkey.socket_path(tmp_path)}"
@@ -33,8 +32,6 @@ def test_samples_are_taken_of_each_process_and_store(tmp_path: Path, monkeypatch
         growth.watch()
         wait_for(lambda: len(growth._samples["same", "keys"]) > 3, "samples")
         curves = growth.stop()
-    finally:
-        installation.stop()
     of_processes = {(name, figure) for name in ("web", "valkey") for figure in ("memory MB", "descriptors")}
     of_valkeys = {(name, figure) for name in ("valkey", "same") for figure in ("connections", "keys")}
     of_database = {("postgresql", "connections")} if connection.vendor == "postgresql" else set()

@@ -43,9 +43,8 @@ print(ItemizedDay.objects.count())
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Prepare a database with two months that are over; no process runs."""
     installation = Installation(tmp_path_factory.mktemp("statements"))
-    for command in (("migrate",), ("shell", "--no-imports", "-c", MAKE)):
-        done = installation.manage(*command)
-        assert done.returncode == 0, done.stderr
+    installation.output_of("migrate")
+    installation.shell(MAKE)
     yield installation
     installation.verify()
 
@@ -68,7 +67,7 @@ def finish(process: "subprocess.Popen[str]") -> None:
 
 
 def listed(installation: Installation) -> list[str]:
-    return installation.manage("shell", "--no-imports", "-c", LIST).stdout.splitlines()
+    return installation.shell(LIST).splitlines()
 
 
 def test_each_month_has_one_statement_after_every_death(made: Installation) -> None:

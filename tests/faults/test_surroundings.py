@@ -2,27 +2,18 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from redis import Redis
 
 from chatapi.celery import GENERATE_TASK, app
-from chatapi.serving import embedded_valkey
 from chatapi.task_queue import TaskQueue
 from tests.faults import skewed
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
-pytestmark = pytest.mark.xdist_group("faults")
-
-
-@pytest.fixture(autouse=True)
-def reaper(installation: Installation) -> None:
-    """Start a second reaper, which might take living runs for dead ones."""
-    if "reaper" not in installation.processes:
-        installation.start_reaper()
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.usefixtures("reaper")]
+"""A second reaper, which might take living runs for dead ones."""
 
 
 @pytest.mark.parametrize(
@@ -85,7 +76,7 @@ def test_without_a_worker_and_a_reaper_the_web_process_itself_voids_a_request(
 def test_a_message_that_comes_again_changes_nothing(installation: Installation, ask: Ask) -> None:
     queue = TaskQueue(app, GENERATE_TASK, app.conf.task_default_queue)
     calls = len(installation.calls("two-seconds"))
-    with closing(Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))) as redis:
+    with installation.open_valkey() as redis:
         answer = ask("two-seconds").heard(5)
         message = queue.message(answer.generation_id.removeprefix("chatcmpl-"), 1)
         redis.lpush(queue.key, message, message)
@@ -100,7 +91,7 @@ def test_a_message_that_comes_again_changes_nothing(installation: Installation, 
 def test_a_message_that_comes_twice_at_once_starts_one_run(installation: Installation, ask: Ask) -> None:
     calls = len(installation.calls("five"))
     installation.send("worker", signal.SIGSTOP)
-    with closing(Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder)))) as redis:
+    with installation.open_valkey() as redis:
         answer = ask("five")
         wait_for(lambda: any(redis.scan_iter("*job:*")), "the request to be queued")
         (job,) = redis.scan_iter("*job:*")

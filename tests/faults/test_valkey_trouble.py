@@ -26,13 +26,6 @@ ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 
 
 @pytest.fixture
-def valkey(installation: Installation) -> Iterator[Redis]:
-    """Open a connection of the test's own."""
-    with Redis(unix_socket_path=str(embedded_valkey.socket_path(installation.folder))) as redis:
-        yield redis
-
-
-@pytest.fixture
 def keeping_valkey(installation: Installation) -> None:
     """Start a Valkey that writes its commands to disk."""
     installation.end("valkey")

@@ -10,17 +10,10 @@ import pytest
 from tests.faults.conftest import Ask
 from tests.installation import Installation, wait_for
 
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.usefixtures("reaper")]
 
 ENVIRONMENT = {"CHATAPI_QUEUE_TTL_MS": "20000"}
 """Longer than a worker needs to start."""
-
-
-@pytest.fixture(autouse=True)
-def reaper(installation: Installation) -> None:
-    """Start a reaper, because the worker's own dies with it."""
-    if "reaper" not in installation.processes:
-        installation.start_reaper()
 
 
 def test_a_killed_worker_is_an_error_in_mid_stream_and_the_visible_part_is_charged(
@@ -54,7 +47,7 @@ def test_the_books_know_where_a_lost_run_ran(installation: Installation, ask: As
     installation.end("worker")
     answer.end()
     assert installation.receipt(answer.generation_id)["outcome"] == "worker_lost"
-    deployment, worker = json.loads(installation.manage("shell", "--no-imports", "-c", LAST).stdout)
+    deployment, worker = json.loads(installation.shell(LAST))
     assert (deployment, worker.rpartition(":")[2]) == ("upstream", str(pid))
 
 

@@ -135,9 +135,8 @@ def test_doctor_names_what_a_pooler_drops_and_what_can_lose_the_books(
 
 @pytest.mark.timeout(120)
 def test_a_service_behind_it_answers_and_its_books_are_right(bouncer: int, tmp_path: Path) -> None:
-    service = Installation(tmp_path)
-    direct = urlsplit(service.environment["DATABASE_URL"])
-    try:
+    with Installation(tmp_path) as service:
+        direct = urlsplit(service.environment["DATABASE_URL"])
         service.start({"answers": {"tokens": 5}})  # which migrates without PgBouncer
         service.end("web", signal.SIGTERM)
         service.end("worker", signal.SIGTERM)
@@ -150,5 +149,3 @@ def test_a_service_behind_it_answers_and_its_books_are_right(bouncer: int, tmp_p
             answers = list(threads.map(lambda _: client.complete("answers").status, range(24)))
         assert answers == [200] * 24
         service.verify()
-    finally:
-        service.stop()

@@ -327,10 +327,7 @@ def _with_one_owner(filters: RequestFilters) -> RequestFilters | None:
         is_possible = is_alone or keys.exists()
         return replace(filters, organization_id=None, project_id=None) if is_possible else None
     if filters.project_id is not None and organization_id is None:
-        home_id = filters.home_id or _home_of(filters.project_id)
+        homes = Project.objects.filter(pk=filters.project_id).values_list("organization_id", flat=True)
+        home_id = filters.home_id or homes.first()
         return None if home_id is None else with_stored_name(replace(filters, organization_id=home_id))
     return with_stored_name(filters)
-
-
-def _home_of(project_id: int) -> int | None:
-    return Project.objects.filter(pk=project_id).values_list("organization_id", flat=True).first()

@@ -10,19 +10,20 @@ from pytest_django.fixtures import Settings
 
 from chatapi.notifications.models import Delivery, DeliveryAttempt
 from tests.cast import Person
+from tests.certificates import make_certificate
 from tests.chatapi.notifications.conftest import Deliver, has_signed_in, write_event
-from tests.mail_server import PASSWORD, USER, WAYS, Mailbox, certificate, serving, use
+from tests.mail_server import PASSWORD, USER, WAYS, Mailbox, serving, use
 from usage.database.clock import database_now
 
 
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return certificate(tmp_path_factory.mktemp("right"))
+    return make_certificate(tmp_path_factory.mktemp("right"))
 
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return certificate(tmp_path_factory.mktemp("wrong"))
+    return make_certificate(tmp_path_factory.mktemp("wrong"))
 
 
 @pytest.fixture(params=WAYS)

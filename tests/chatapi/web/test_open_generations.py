@@ -1,6 +1,5 @@
 """The bound on one organization's generations that wait or run: 429 for it, and nothing for the others."""
 
-import json
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -105,10 +104,7 @@ async def test_as_many_may_wait_for_the_process_as_may_be_open() -> None:
 @pytest.mark.xdist_group("installation")
 @pytest.mark.timeout(120)
 def test_the_refusal_has_a_time_to_come_back_and_others_are_served(installation: Installation) -> None:
-    keys = []
-    for organization in ("Greedy", "Modest"):
-        made = installation.manage("createkey", "--organization", organization, "--test", "--json")
-        keys.append(json.loads(made.stdout)["key"])
+    keys = [installation.create_key("--organization", name, "--test") for name in ("Greedy", "Modest")]
     with installation.another_web(CHATAPI_MAX_OPEN_GENERATIONS="1") as web, ExitStack() as stack:
         ours, other = [Client(web.url, key) for key in keys]
         request: dict[str, Any] = {"messages": LONG, "stream": True, "idempotency_key": "once"}
