@@ -354,7 +354,7 @@ def test_the_list_shows_bars_in_words_too_and_the_last_request(root: Client, ali
     assert "No requests in the last 30 days" in root.get(LIST).content.decode()
     run(alice)
     shown = root.get(LIST).content.decode()
-    assert f'aria-label="1 requests in the last 30 days, most on {timezone.now():%Y-%m-%d}: 1"' in shown
+    assert f'aria-label="1 request in the last 30 days, most on {timezone.now():%Y-%m-%d}: 1"' in shown
     assert "just now" in shown
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.template.defaultfilters import pluralize
+
 from usage.insights import NEAR_LIMIT
 
 HEIGHT = 24
@@ -53,6 +55,7 @@ def draw_sparkline(requests: Sequence[int], first_day: datetime) -> Sparkline:
     text = f"No requests in the last {len(requests)} days"
     if most:
         busiest = first_day + timedelta(days=requests.index(most))
-        whole = f"{sum(requests):,} requests in the last {len(requests)} days"
-        text = f"{whole}, most on {busiest:%Y-%m-%d}: {most:,}"
+        whole = sum(requests)
+        counted = f"{whole:,} request{pluralize(whole)} in the last {len(requests)} days"
+        text = f"{counted}, most on {busiest:%Y-%m-%d}: {most:,}"
     return Sparkline(path, len(requests) * _STEP - (_STEP - _BAR), text)
