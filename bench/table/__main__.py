@@ -2,8 +2,8 @@
 
     python -m bench.table                                          all rows, nine rounds
     python -m bench.table --quick --rows streams,cpu               a look at two rows
-    python -m bench.table --json bench/results/2026-11-26.json     keeps the runs, in place of older ones
-    python -m bench.table --svg bench/results/2026-11-26.json      measures nothing: writes the figures
+    python -m bench.table --json bench/results/2026-11-27.json     keeps the runs, in place of older ones
+    python -m bench.table --svg bench/results/2026-11-27.json      measures nothing: writes the figures
                                                                    and pictures of docs/performance.md
 
 PostgreSQL is a server of its own with fsync on, unless DATABASE_URL names one; each service gets a database

@@ -19,7 +19,7 @@ import chatapi.urls  # noqa: F401  it loads the admin's pages
 from accounts.models import APIKey
 from tests.cast import Person, admit, run
 from tests.usage.range_reads import first_token_ms, overage
-from usage.books import reports
+from usage.books import ledger, reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, series, top, totals
 from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
@@ -55,7 +55,7 @@ def never_all_rows() -> Iterator[None]:
     scans = [
         (sql, step)
         for sql in sorted(asked)
-        if sql.startswith(("SELECT", "WITH"))
+        if sql.startswith(("SELECT", "WITH", "UPDATE"))
         for step in _plan(sql)
         if _is_scan(sql, step)
     ]
@@ -243,6 +243,13 @@ def test_a_scan_would_be_noticed(used: Generation) -> None:
     for rows in (Generation.objects.filter(deployment="sandbox"), LedgerEntry.objects.filter(reason="none")):
         with pytest.raises(AssertionError), never_all_rows():
             list(rows)
+
+
+def test_a_request_and_the_look_for_lost_workers_use_indexes(used: Generation, alice: Person) -> None:
+    now = database_now()
+    with never_all_rows():
+        run(alice)
+        ledger.take_over(now, [ledger.TakeOver(10, 6_000, now)])
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no BRIN")
