@@ -103,17 +103,15 @@ def make_keys(environment: Mapping[str, str], file: Path) -> None:
     manage(environment, "shell", "--no-imports", "-c", code)
 
 
-TAKE_THE_HOURS_CHECK = (
-    "from usage.database.clock import database_now; from usage.verification import ledger_checks; "
-    "ledger_checks.begin(database_now(), [None])"
-)
-
-
 def fill(environment: Mapping[str, str], rows: int) -> None:
     """Write as many made-up generations and seal them, so that nothing is left to do when the load begins."""
     manage(environment, "seedusage", "--add", "--generations", str(rows))
-    # The reaper checks the books each hour, and otherwise for the first time beside the load.
-    manage(environment, "shell", "--no-imports", "-c", TAKE_THE_HOURS_CHECK)
+    # The reaper checks the books once an hour, for the first time when it starts: beside the load.
+    code = (
+        "from usage.database.clock import database_now; from usage.verification import ledger_checks; "
+        "ledger_checks.begin(database_now(), [None])"
+    )
+    manage(environment, "shell", "--no-imports", "-c", code)
     if "DATABASE_URL" in environment:
         with psycopg.connect(environment["DATABASE_URL"], autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")
