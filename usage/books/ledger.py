@@ -245,7 +245,7 @@ def take_over(now: datetime, items: Sequence[TakeOver]) -> list[list[Orphan]]:
 
 def _take_over(now: datetime, item: TakeOver) -> list[Orphan]:
     skip_locked = "FOR UPDATE SKIP LOCKED" if connection.features.has_select_for_update_skip_locked else ""
-    # In the words of the index `open_generations`: SQLite uses a partial index only where it finds them again.
+    # In the words of the index `open_generations`, by which SQLite recognizes a partial index.
     rows = fetch_all(
         f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', lease_expires_at = %s,
         worker = CASE WHEN claimed_at IS NULL THEN 'reaper' ELSE worker END
