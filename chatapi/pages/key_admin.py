@@ -9,6 +9,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.messages import ERROR, SUCCESS
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -262,8 +263,7 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         if row.revoked_at is not None:
             messages.error(request, _REVOKED)
             return redirect("admin:accounts_apikey_change", object_id)
-        # The form has the secret's public part, so that two people who rotate at once do not end each other's
-        # secret.
+        # By the public part in the form, two people who rotate at once do not end each other's secret.
         form = RotationForm(request.POST or None, initial={"public": row.public})
         if not form.is_valid():
             context = self._context(request, row, "Rotate an API key") | {
@@ -314,9 +314,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def end_previous(self, request: HttpRequest, form: forms.Form, object_id: str) -> HttpResponse:
         """End the overlap of a rotation now."""
         ended = keys.end_previous_secrets(APIKey.objects.filter(pk=object_id))
-        return self._done(
-            request, object_id, "Only the new secret works now." if ended else "There was no old secret."
-        )
+        text = "Only the new secret works now." if ended else "There was no old secret."
+        return self._done(request, object_id, text)
 
     @action(
         description="Disable",
@@ -361,12 +360,13 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     def _switch(self, request: HttpRequest, object_id: str, *, is_active: bool) -> HttpResponse:
         row = APIKey.objects.filter(pk=object_id)
         keys.set_active(row, is_active=is_active)
-        text = f"The key is {'enabled' if is_active else 'disabled'}."
-        return self._done(request, object_id, text if row.filter(revoked_at=None).exists() else _REVOKED)
+        if not row.filter(revoked_at=None).exists():
+            return self._done(request, object_id, _REVOKED, ERROR)
+        return self._done(request, object_id, f"The key is {'enabled' if is_active else 'disabled'}.")
 
-    def _done(self, request: HttpRequest, object_id: str, text: str) -> HttpResponse:
+    def _done(self, request: HttpRequest, object_id: str, text: str, level: int = SUCCESS) -> HttpResponse:
         """Redirect to the key's page by a header that htmx follows with the whole page."""
-        (messages.error if text == _REVOKED else messages.success)(request, text)
+        messages.add_message(request, level, text)
         return HttpResponse(
             headers={"HX-Redirect": reverse("admin:accounts_apikey_change", args=[object_id])}
         )
