@@ -113,12 +113,12 @@ class Exchange:
 
     @property
     def client_ip(self) -> str:
-        """The client's IP address, behind any trusted proxies."""
+        """Return the client's IP address, behind any trusted proxies."""
         return forwarding.of_scope(self._connection.scope, settings.TRUSTED_PROXIES).ip
 
     @property
     def route_arguments(self) -> dict[str, str | None]:
-        """The named groups of the URL's pattern."""
+        """Return the named groups of the URL's pattern."""
         scope = cast(dict[str, Any], self._connection.scope)  # Channels adds a key to ASGI's own
         return cast(dict[str, str | None], scope["url_route"]["kwargs"])
 
@@ -128,7 +128,7 @@ class Exchange:
 
     @property
     def key_headers(self) -> KeyHeaders:
-        """The headers that may hold the API key."""
+        """Return the headers that may hold the API key."""
         return self.header(b"authorization"), self.header(b"x-api-key")
 
     def query(self, name: str) -> str | None:
@@ -160,7 +160,7 @@ class Exchange:
 
     @property
     def announced_bytes(self) -> int | None:
-        """The body's length, if the client announces it."""
+        """Return the body's length, if the client announces it."""
         length = self.request_headers.get(b"content-length", b"")
         return int(length) if length.isdigit() and len(length) < MAX_LENGTH_DIGITS else None
 
@@ -184,12 +184,12 @@ class Exchange:
 
     @property
     def is_started(self) -> bool:
-        """The status is sent."""
+        """Return whether the status is sent."""
         return self._connection.is_started
 
     @property
     def is_complete(self) -> bool:
-        """The last piece of the response is sent."""
+        """Return whether the last piece of the response is sent."""
         return self._connection.is_complete
 
     def add_limits(self, taken: Reservation | RateLimited) -> None:
