@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts import access
 from chatapi.console.budget_forms import AmountsForm, BudgetForm, key_of
 from chatapi.console.tenancy import MAX_CHOICES, Console, page, render
-from usage.insights.limit_list import LimitUse, limit_use, limits_page, unlimited, uses
+from usage.insights.budget_limit_list import LimitUse, limit_use, limits_page, unlimited, uses
 from usage.models import BudgetLimit, Period, Scope
 from usage.models.budget_keys import LimitKey
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by

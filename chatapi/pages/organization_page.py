@@ -20,7 +20,7 @@ from usage import insights
 from usage.database.clock import local_day
 from usage.formatting import money
 from usage.insights import Filters, Range
-from usage.insights.limit_list import LimitUse, uses, with_subject
+from usage.insights.budget_limit_list import LimitUse, uses, with_subject
 from usage.models import Budget, BudgetLimit, Credit, Period, Scope, Statement
 from usage.models.budget_keys import LimitKey
 from usage.pages.budget_lines import Line

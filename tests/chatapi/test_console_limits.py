@@ -20,7 +20,7 @@ from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from tests.chatapi.console_pages import as_role, url
 from tests.chatapi.worker.processes import Valkey
-from usage.insights.limit_list import limits_page
+from usage.insights.budget_limit_list import limits_page
 from usage.models import Budget, BudgetLimit, Period, Scope
 from usage.pricing import from_usd
 

@@ -19,7 +19,7 @@ from accounts.pages.admin_mixins import ChoosesRows, IsSetFilter, ListAdmin, Rea
 from accounts.pages.tenant_admin import TenantAdmin
 from usage.errors import NotBooked
 from usage.formatting import moment
-from usage.insights.limit_list import with_subject
+from usage.insights.budget_limit_list import with_subject
 from usage.models import Budget, BudgetLimit, Credit, Discount, Scope
 from usage.models.budget_keys import OUTER_LIMIT
 from usage.pages import exports

@@ -12,7 +12,7 @@ from usage import insights
 from usage.budget_words import BudgetWords, words
 from usage.database.clock import hour_of
 from usage.insights import GroupBy, Range
-from usage.insights.limit_list import LimitUse, filters_of
+from usage.insights.budget_limit_list import LimitUse, filters_of
 from usage.models import Scope
 from usage.pages.filters import parameters_of
 from usage.pages.gauges import Fullness, bar_parts, fullness

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_safe
 
 from accounts import access
 from accounts.pages.admin_site import admin_page
-from usage.insights.limit_list import fullest, organization_of, uses, with_subject
+from usage.insights.budget_limit_list import fullest, organization_of, uses, with_subject
 from usage.models import BudgetLimit, Scope
 from usage.pages.budget_lines import Line, period_of, requests_of, spent_by
 from usage.pages.filters import OrganizationFilterForm, choice_field, first_mistake

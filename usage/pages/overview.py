@@ -16,7 +16,7 @@ from accounts.models import APIKey
 from usage import insights
 from usage.budget_words import BudgetWords, words
 from usage.insights import BudgetUse, Health, Point
-from usage.insights.limit_list import filters_of
+from usage.insights.budget_limit_list import filters_of
 from usage.insights.range import DAY, HOUR
 from usage.models import Generation, Kind, LedgerEntry, Outcome, Price
 from usage.pages import overview_chart

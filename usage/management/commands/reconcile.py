@@ -9,9 +9,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from usage import pricing
-from usage.bills import reconciliation, statements
+from usage.bills import reading, reconciliation
+from usage.bills.reading import Bill
 from usage.bills.reconciliation import ReconciliationSpec
-from usage.bills.statements import Bill
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
@@ -70,9 +70,9 @@ class Command(BaseCommand):
         if spec.deployment and not reconciliation.has_served(spec.deployment):
             raise CommandError(f"No request was ever served by a deployment {spec.deployment!r}.")
         try:
-            bill = statements.read(options["file"])
+            bill = reading.read(options["file"])
             discrepancies = list(reconciliation.compare(bill, spec))
-        except (statements.InvalidBill, Dropped) as error:
+        except (reading.InvalidBill, Dropped) as error:
             raise CommandError(str(error)) from error
         # Before the differences, because a wrong name or period explains most of them.
         self._note_omissions(bill, spec)
