@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -24,7 +24,7 @@ from chatapi.worker.deployments import SANDBOX, Route, able
 from chatapi.worker.engines import Call, EngineError, Target
 from chatapi.worker.routing.affinity import affinity_of
 from chatapi.worker.routing.retries import AttemptPlan, Step
-from chatapi.worker.routing.router import MAX_WAIT_S, Place
+from chatapi.worker.routing.router import MAX_ROOM_WAIT_S, Place
 from chatapi.worker.runs import heavy_work
 from chatapi.worker.runs.run import Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -91,18 +91,21 @@ async def _plan(services: WorkerServices, run: Run, request: GenerationRequest) 
 async def _place(services: WorkerServices, run: Run, step: Step) -> Place | None:
     """Wait as the step says, and for room at the deployment; return a place there, or None if it stays full.
 
-    All of a run's waits for room together last up to `MAX_WAIT_S`. A stop ends the waits.
+    All of a run's waits for room together last up to `MAX_ROOM_WAIT_S`. A stop ends the waits.
     """
     stopped = run.apply_rule(step.route.on_disconnect)
     if step.wait_s:
         stopped = await run.pause(step.wait_s)
-    if stopped is None:
-        began_at = time.monotonic()
-        with suppress(TimeoutError, NoRoom):
-            async with run.scope(), asyncio.timeout(MAX_WAIT_S - run.waited_for_room_s):
-                return await services.router.place(step.route, run.organization_id)
+    if stopped is not None:
+        return None
+    began_at = time.monotonic()
+    try:
+        async with run.scope(), asyncio.timeout(MAX_ROOM_WAIT_S - run.waited_for_room_s):
+            return await services.router.place(step.route, run.organization_id)
+    except (TimeoutError, NoRoom):
+        return None
+    finally:
         run.waited_for_room_s += time.monotonic() - began_at
-    return None
 
 
 async def routes_for(services: WorkerServices, run: Run, request: GenerationRequest) -> list[Route]:

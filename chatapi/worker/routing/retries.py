@@ -20,7 +20,7 @@ MAX_DEBT = 1_000.0
 # as before.
 BACK_OFF_S = 0.25
 # A longer `Retry-After` is left to the client, which can wait without a place in a worker.
-MAX_WAIT_S = 5.0
+MAX_RETRY_AFTER_S = 5.0
 
 
 class RetryBudgets:
@@ -98,11 +98,11 @@ class AttemptPlan:
         if not self._give_up_at:
             self._budgets.earn(self._model)
         self._postpone_unhealthy()
-        while (
-            step := self._step_to_another() if self._fresh else self._step_to_the_same()
-        ) is None and self._later:
+        while True:
+            step = self._step_to_another() if self._fresh else self._step_to_the_same()
+            if step is not None or not self._later:
+                return step
             self._turn_to_next_model()
-        return step
 
     def failed(self, route: Route, failure: Failed) -> None:
         """Remember a failure that another attempt may cure."""
@@ -169,7 +169,7 @@ class AttemptPlan:
             for route in self._routes  # with all of their time: those of earlier attempts have less
             if (failure := self._failures.get(route.key)) is not None
             and self._repetitions < route.retries
-            and waits[route.key] <= MAX_WAIT_S
+            and waits[route.key] <= MAX_RETRY_AFTER_S
             and now + waits[route.key] + jitter_s < failure.not_after
         ]
         if not routes or not self._budgets.spend(self._model):

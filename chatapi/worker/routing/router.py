@@ -16,10 +16,10 @@ from chatapi.worker.deployments import Route
 from chatapi.worker.routing.health import Health
 
 # The longest wait for room at deployments that are all full, and the longest queue of an organization there.
-MAX_WAIT_S = 5.0
+MAX_ROOM_WAIT_S = 5.0
 MAX_WAITING_EACH = 32
-# A deployment is crowded if it has this many times its share of the requests in flight, and `SPARE` divided
-# among all.
+# A deployment is crowded above `CROWDED` times its share, by weight, of the requests in flight, plus its
+# share of `SPARE`.
 CROWDED = 2
 SPARE = 16
 
@@ -121,7 +121,7 @@ class Router:
         room = self._rooms.get(route.key)
         if room is None:
             room = self._rooms[route.key] = FairRoom(
-                units, units, wait_s=MAX_WAIT_S, most_waiting_each=MAX_WAITING_EACH
+                units, units, wait_s=MAX_ROOM_WAIT_S, most_waiting_each=MAX_WAITING_EACH
             )
         room.resize(units)
         return room

@@ -74,7 +74,7 @@ class Run:
         """The length of `content`, which decides how long work on the request takes."""
         self.deployment = ""
         self.waited_for_room_s = 0.0
-        """How long it has waited at deployments that stayed full."""
+        """How long it has waited for room at deployments."""
         self.answers_as: str | None = None
         """The name of the model that is asked, where it is not the requested one."""
         self.stopped: End | None = None

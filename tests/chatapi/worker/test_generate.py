@@ -21,7 +21,7 @@ from chatapi.worker import attempts, generate
 from chatapi.worker.deployments import SANDBOX, Route
 from chatapi.worker.engines import Target
 from chatapi.worker.routing import router as router_module
-from chatapi.worker.routing.retries import RetryBudgets
+from chatapi.worker.routing.retries import RetryBudgets, Step
 from chatapi.worker.routing.router import Router
 from chatapi.worker.runs.run import SHUTTING_DOWN, Run
 from chatapi.worker.runs.run_usage import End, Ending
@@ -238,7 +238,7 @@ async def test_it_waits_for_room_no_longer_at_many_deployments_than_at_one(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (attempts, router_module):
-        monkeypatch.setattr(module, "MAX_WAIT_S", 0.5, raising=False)
+        monkeypatch.setattr(module, "MAX_ROOM_WAIT_S", 0.5, raising=False)
     full = [
         replace(SANDBOX, target=Target("sandbox", name), max_concurrent=1) for name in ("one", "two", "three")
     ]
@@ -249,6 +249,15 @@ async def test_it_waits_for_room_no_longer_at_many_deployments_than_at_one(
     end = await attempts.produce(parts, run, REQUEST)
     assert end.failure is attempts.BUSY
     assert 0.4 < time.monotonic() - began_at < 0.9
+
+
+async def test_a_wait_that_ends_with_a_place_counts_among_the_waits_for_room(run: Run) -> None:
+    route = replace(SANDBOX, max_concurrent=1)
+    parts = services(0, route)
+    place = await parts.router.place(route, 2)
+    asyncio.get_running_loop().call_later(0.1, place.__exit__)
+    assert await attempts._place(parts, run, Step(route)) is not None
+    assert run.waited_for_room_s >= 0.1
 
 
 async def test_a_job_that_is_not_readable_is_settled_as_our_fault(

@@ -210,7 +210,7 @@ async def test_a_request_waits_for_room_and_organizations_take_turns() -> None:
 
 
 async def test_the_queue_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router_module, "MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(router_module, "MAX_ROOM_WAIT_S", 0.01)
     monkeypatch.setattr(router_module, "MAX_WAITING_EACH", 1)
     router, only = Router(), route("only", max_concurrent=1)
     await entered(router, only)
