@@ -45,8 +45,8 @@ class DeltaStream(Protocol):
     async def keep(self, requests: Sequence[KeptRequest]) -> None:
         """Keep the requests until their terminal deltas."""
 
-    async def keep_again(self, generation_id: UUID, job: Job) -> bool:
-        """Keep the job if there is none; return whether there was none."""
+    async def keep_again(self, request: KeptRequest) -> bool:
+        """Keep the request if its job is not there; return whether it was not."""
         ...
 
     async def jobs(self, ids: Sequence[UUID]) -> list[tuple[Job | None, Cancellation | None]]:

@@ -87,10 +87,12 @@ class RedisStream:
         with redis_errors():
             await self._keeping.calls([*keeping, *commands])
 
-    async def keep_again(self, generation_id: UUID, job: Job) -> bool:
-        (command,) = self._commands_of(KeptRequest(generation_id, job))
+    async def keep_again(self, request: KeptRequest) -> bool:
+        keeping_job, *others = self._commands_of(request)
         async with in_time():
-            kept = await cast(Any, self._redis).execute_command(*command, "NX")
+            kept = await cast(Any, self._redis).execute_command(*keeping_job, "NX")
+            for command in others if kept is not None else ():
+                await cast(Any, self._redis).execute_command(*command)
         return kept is not None
 
     def _commands_of(self, request: KeptRequest) -> Iterator[Command]:
@@ -161,7 +163,8 @@ class RedisStream:
 
     async def read_inbox(self, name: str, *, after: bytes, block_ms: int) -> list[tuple[bytes, list[Frame]]]:
         key = self.key("inbox", name)
-        # Few the next time, unless this read finds small ones: one that took too long must not be repeated.
+        # Few the next time, unless this read finds small ones: a read that timed out must not be repeated at
+        # the same size.
         count, self._inbox_entries = self._inbox_entries, INBOX_ENTRIES
         with redis_errors():
             found = await self._reading.call(

@@ -15,7 +15,7 @@ from accounts.limits import NOTHING_USED, Amounts, Limit
 from accounts.rate_limits import Reservation
 from chatapi import errors, response_store
 from chatapi.catalog import CatalogModel
-from chatapi.delta_stream import Job
+from chatapi.delta_stream import Job, KeptRequest
 from chatapi.process_metrics import ADMISSION
 from chatapi.task_queue import Entry, QueueClass
 from chatapi.web import idempotency_header
@@ -75,8 +75,9 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
     if row.state == State.ADMITTED:
         # Its answer is read from the log, so the job names no inbox. Its first process releases its limits.
         entry = Entry(row.id.hex, row.organization_id, queue_class)
-        job = Job("", request.content, runs_on=True, trace_headers=exchange.span.headers)
-        await services.queue.enqueue_again(entry, job)
+        job = Job("", request.content, True, request.is_not_kept, exchange.span.headers)
+        stores_response = bool(request.caller.stores_responses_days)
+        await services.queue.enqueue_again(entry, KeptRequest(row.id, job, request.state, stores_response))
     request.content = request.state = b""
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
 
@@ -137,8 +138,8 @@ async def _take_from_limits(
 ) -> Reservation:
     """Take the request from the caller's rate limits.
 
-    Raises `RateLimited` or another 429 if they have no room, or `AlreadyAdmitted` for a request that was sent
-    before: that one needs none.
+    Raises `RateLimited` or another 429 if a limit has no room; for a request that was sent before
+    `AlreadyAdmitted` instead, because a repeat needs no room.
     """
     try:
         queue_class = QueueClass(admission.queue_class or QueueClass.INTERACTIVE)
@@ -154,7 +155,7 @@ async def _take_from_limits(
             fallbacks=[each.model for each in admission.fallbacks],
         )
     except (RateLimited, errors.APIError) as error:
-        if (first := await _first(services, admission)) is None:
+        if (first := await _earlier_request(services, admission)) is None:
             raise
         if isinstance(error, RateLimited):
             exchange.add_limits(error)
@@ -164,8 +165,8 @@ async def _take_from_limits(
     return reservation
 
 
-async def _first(services: Services, admission: ledger.Admission) -> AlreadyAdmitted | None:
-    """Return what the request's idempotency key stands for, if it was sent before: a repeat needs no room."""
+async def _earlier_request(services: Services, admission: ledger.Admission) -> AlreadyAdmitted | None:
+    """Return the earlier request with this idempotency key, or None."""
     if admission.idempotency is None:
         return None
     return await services.commits.read(already_admitted, admission.api_key_id, admission.idempotency)
@@ -191,7 +192,7 @@ async def _admit(
         try:
             counter = await _take_room_for_state(services, request)
         except errors.APIError:
-            if (first := await _first(services, admission)) is None:
+            if (first := await _earlier_request(services, admission)) is None:
                 raise
             raise first from None
         try:

@@ -62,13 +62,13 @@ class GenerationQueue:
             if await self._withdraw(generation_id):
                 raise
 
-    async def enqueue_again(self, entry: Entry, job: Job) -> None:
+    async def enqueue_again(self, entry: Entry, request: KeptRequest) -> None:
         """Enqueue an admitted generation if its request is not in Redis, because it never was or is lost.
 
         Raises `StreamUnavailable` or `DatabaseUnavailable`.
         """
-        generation_id = UUID(entry.generation_id)
-        was_lost = await self._streams.of(generation_id).keep_again(generation_id, job)
+        generation_id = request.generation_id
+        was_lost = await self._streams.of(generation_id).keep_again(request)
         # The admitting process may be about to enqueue it, with the name of its inbox in the job.
         if was_lost and await self._commits.read(reports.is_waiting_since, ENQUEUES_WITHIN_MS, generation_id):
             await self._redis.enqueue(self._tasks.enqueueing([entry]))

@@ -463,7 +463,7 @@ async def test_the_job_goes_with_the_end_and_the_log_a_little_later(
     redis: Redis, short_lived: RedisStream
 ) -> None:
     stream, generation_id = short_lived, identity.new_id()
-    await stream.keep_again(generation_id, Job("web", b"{}"))
+    await stream.keep_again(KeptRequest(generation_id, Job("web", b"{}")))
     assert await stream.jobs([generation_id]) == [(Job("web", b"{}"), None)]
     await stream.publish([entry(generation_id, 1, texts(1, 1))])
     for kind in ("log", "job"):

@@ -133,6 +133,23 @@ def test_an_end_that_was_not_published_is_the_rows(installation: Installation, c
     assert (found["usage"], found["completed_at"]) == (response["usage"], response["completed_at"])
 
 
+def test_a_repeat_of_a_request_that_was_lost_keeps_its_response(
+    installation: Installation, client: Client
+) -> None:
+    """The web process is killed between commit and enqueue."""
+    installation.end("worker")
+    armed.start(installation, "web", "admit.after_commit=kill9@1")
+    with pytest.raises(ConnectionError):
+        ask(client, background=True, idempotency_key="lost")
+    installation.end("web")
+    installation.start_web()
+    repeated = ask(client, background=True, idempotency_key="lost").json
+    installation.start_worker()
+    wait_for(lambda: get(client, repeated["id"]).json.get("status") == "completed", "the response")
+    lose_redis(installation)
+    assert get(client, repeated["id"]).json["status"] == "completed"
+
+
 def test_another_secret_key_is_a_404_and_logged(installation: Installation, client: Client) -> None:
     response_id = ask(client).json["id"]
     lose_redis(installation)

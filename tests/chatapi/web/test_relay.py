@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from chatapi import identity
-from chatapi.delta_stream import Entry, Job, StreamServers, StreamUnavailable
+from chatapi.delta_stream import Entry, Job, KeptRequest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
@@ -140,7 +140,7 @@ async def test_an_end_that_is_about_to_be_published_is_waited_for(services: Any,
     """The worker has just settled the generation: the row is final, the log is still empty, and the job still
     exists.
     """
-    await services.stream.keep_again(settled, Job("web", b"{}"))
+    await services.stream.keep_again(KeptRequest(settled, Job("web", b"{}")))
     hearing = asyncio.create_task(heard(services, settled))
     await services.stream.was_asked.wait()
     await services.stream.publish([Entry(settled, 1, 1, deltas.encode(GOOD_END), is_last=True)])
@@ -151,7 +151,7 @@ async def test_an_end_that_nobody_lives_to_tell_is_not_waited_for_long(
     services: Any, settled: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PUBLISHING_MS", 100)
-    await services.stream.keep_again(settled, Job("web", b"{}"))
+    await services.stream.keep_again(KeptRequest(settled, Job("web", b"{}")))
     assert await heard(services, settled) == [LOST]
 
 

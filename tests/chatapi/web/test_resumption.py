@@ -11,7 +11,7 @@ import pytest
 
 from accounts.errors import NotAuthenticated, PermissionDenied
 from chatapi import identity
-from chatapi.delta_stream import Entry, Job, Rest, StreamServers, StreamUnavailable
+from chatapi.delta_stream import Entry, Job, KeptRequest, Rest, StreamServers, StreamUnavailable
 from chatapi.fair_turns import FairTurns
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
@@ -290,7 +290,7 @@ async def test_a_position_in_a_stream_that_has_not_begun_is_refused(
     services: Any, waiting: Generation
 ) -> None:
     """The stream would otherwise leave its first deltas out, as if the client had them."""
-    await services.stream.keep_again(waiting.pk, Job("web", b"{}"))
+    await services.stream.keep_again(KeptRequest(waiting.pk, Job("web", b"{}")))
     with pytest.raises(InvalidRequest, match="it has no event yet"):
         await resumption.check_reached(services, waiting.pk, Position(1, None, "starting_after"))
 

@@ -44,7 +44,7 @@ async def commits() -> AsyncIterator[GroupCommit]:
 
 async def say(stream: RedisStream, generation_id: UUID, *end: AnyDelta) -> None:
     """Publish the deltas of a worker that died before the end, or with an end, and store its job."""
-    await stream.keep_again(generation_id, Job("web", b"{}"))
+    await stream.keep_again(KeptRequest(generation_id, Job("web", b"{}")))
     batch: list[AnyDelta] = [Text("said"), *end]
     await stream.publish([Entry(generation_id, 1, 1, deltas.encode(batch), is_last=bool(end))])
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from redis.asyncio import Redis
 
-from chatapi.delta_stream import MAX_SEQ, Entry, Job, StreamServers
+from chatapi.delta_stream import MAX_SEQ, Entry, Job, KeptRequest, StreamServers
 from chatapi.redis_client import connect
 from chatapi.redis_stream import RedisStream
 from chatapi.wire import deltas, requests
@@ -102,7 +102,7 @@ async def test_a_lost_run_is_charged_for_what_its_log_shows(
 async def test_a_lost_run_whose_job_is_not_readable_is_closed(
     commits: Commits, stream: RedisStream, lost_run: UUID
 ) -> None:
-    await stream.keep_again(lost_run, Job("web", b'{"of": "another version"}'))
+    await stream.keep_again(KeptRequest(lost_run, Job("web", b'{"of": "another version"}')))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(" the")]))])
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 1)
@@ -114,7 +114,7 @@ async def lost(commits: Commits, stream: RedisStream, person: Person, prompt: st
     row = await commits.read(admit, person, **bounds)
     claimed = await commits.write(ledger.claim, ledger.Claim(row.pk, "worker", -1))
     body = json.dumps({"model": "small", "prompt": prompt}).encode()
-    await stream.keep_again(row.pk, Job("web", requests.to_bytes(parse_text(body))))
+    await stream.keep_again(KeptRequest(row.pk, Job("web", requests.to_bytes(parse_text(body)))))
     await stream.publish([Entry(row.pk, claimed.fence, 1, deltas.encode(said))])
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
     return row.pk
@@ -156,7 +156,7 @@ ECHO = parse_text(b'{"model": "small", "prompt": " the of and to in is", "echo":
 async def test_an_echoed_prompt_is_no_output_of_a_lost_run(
     commits: Commits, stream: RedisStream, lost_run: UUID, text: str, charged: int, amount_is_zero: bool
 ) -> None:
-    await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
+    await stream.keep_again(KeptRequest(lost_run, Job("web", requests.to_bytes(ECHO))))
     await stream.publish([Entry(lost_run, 1, 1, deltas.encode([Text(text)]))])
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, charged)
@@ -170,7 +170,7 @@ async def test_an_echo_whose_beginning_is_lost_is_no_output_either(
     """The echo can't be compared with the prompt; the last heartbeat's count, which leaves it out, is
     charged.
     """
-    await stream.keep_again(lost_run, Job("web", requests.to_bytes(ECHO)))
+    await stream.keep_again(KeptRequest(lost_run, Job("web", requests.to_bytes(ECHO))))
     await stream.publish([Entry(lost_run, 1, 2, deltas.encode([Text(" and to in is that")]))])
     assert await Reaper(commits, StreamServers([stream])).reap() == 1
     assert await outcome(commits, lost_run) == (Outcome.WORKER_LOST, 3)
@@ -197,7 +197,7 @@ async def test_a_job_that_is_not_readable_keeps_no_other_from_its_own(
     redis: Redis, stream: RedisStream
 ) -> None:
     known, unknown = uuid4(), uuid4()
-    await stream.keep_again(known, Job("web", b"{}"))
+    await stream.keep_again(KeptRequest(known, Job("web", b"{}")))
     await redis.set(stream.key("job", unknown.hex), b"from another version")
     assert await stream.jobs([unknown, known]) == [(None, None), (Job("web", b"{}"), None)]
 
