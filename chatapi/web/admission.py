@@ -79,6 +79,8 @@ async def complete(exchange: Exchange, services: Services, request: ValidatedReq
         stores_response = bool(request.caller.stores_responses_days)
         await services.queue.enqueue_again(entry, KeptRequest(row.id, job, request.state, stores_response))
     request.content = request.state = b""
+    if request.room is not None:
+        request.room.release()  # a refusal by limits comes before `_admit`, which would release it
     await respond_again(exchange, services, row, request.dialect, is_later=is_later, state=background_state)
 
 

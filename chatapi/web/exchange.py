@@ -64,7 +64,7 @@ class Exchange:
         self.response_headers = [OPENAI_VERSION]
         """Headers that every response has, errors too."""
         self.caller: Caller | None = None
-        """Set by `belongs_to`, once the key is known to be valid; its scopes may still refuse the request."""
+        """Set by `set_caller`, once the key is known to be valid; its scopes may still refuse the request."""
         self.span: Span = NO_SPAN
         """Of a request with a valid key: strangers cause no traces."""
         self.error_code = ""
@@ -101,7 +101,7 @@ class Exchange:
     def request_id(self) -> str:
         return identity.request_id(self.request_headers.get(b"x-request-id"), self.id).decode()
 
-    def belongs_to(self, caller: Caller) -> None:
+    def set_caller(self, caller: Caller) -> None:
         """Note whose request it is, and begin its span."""
         self.caller = caller
         took_s = time.monotonic() - self.began_at
@@ -261,7 +261,7 @@ async def authenticate(exchange: Exchange, services: Services) -> tuple[Caller, 
     Raises an `AccountsError` for a key that is not valid here, `UnknownDialect`, or `DatabaseUnavailable`.
     """
     caller = await services.authenticate(exchange.key_headers, exchange.client_ip)
-    exchange.belongs_to(caller)
+    exchange.set_caller(caller)
     with _arriving(exchange, caller, services):
         await services.turns.take(caller.organization_id, REQUEST_UNITS)
     caller.require(exchange.kind.scope)

@@ -141,12 +141,12 @@ async def redeem(exchange: Exchange, services: Services, secret: str) -> Validat
     if ticket is None:
         raise errors.invalid_ticket()
     caller = await services.commits.read(authentication.look_up_id, ticket.api_key_id)
-    exchange.belongs_to(caller)
+    exchange.set_caller(caller)
     caller.require(exchange.kind.scope)
     dialect = exchange.choose_dialect(ticket.dialect)
     summary = ticket.summary
-    # Another version may have validated the request. What this one can't read has to be posted again; a large
-    # request would take too long to read here, so a worker finds out.
+    # Another release may have written the ticket. If this one can't decode the request, it has to be posted
+    # again. A large request is not decoded here, where it would block the event loop: a worker finds out.
     if summary is None or len(ticket.request) <= LARGE_BYTES:
         end_user = summary and summary.end_user  # as it is stored, or of a header
         try:
@@ -201,20 +201,25 @@ async def _resolve(
     pieces: list[bytes],
     room: Room | None,
 ) -> tuple[Room | None, list[bytes]]:
-    """Return the body with what it refers to, and its room, which was waited for before that was read."""
+    """Return the body with what it refers to, and room for both; None if they are small.
+
+    What is longer than its room gives way and is read again when there is room for it.
+    """
     assert exchange.kind.resolve is not None, "its parser knows no references"
-    if room is not None:
-        return room, await exchange.kind.resolve(exchange, services, caller, references, pieces)
-    held = len(exchange.rooms)
-    least_bytes = min(LEAST_BYTES, settings.MAX_BODY_BYTES)  # few conversations are longer
-    room = await _take_room(exchange, services, caller, least_bytes)
-    pieces = await exchange.kind.resolve(exchange, services, caller, references, pieces)
-    n_bytes = sum(map(len, pieces))
-    if LARGE_BYTES < n_bytes <= least_bytes:
-        return room, pieces
-    while len(exchange.rooms) > held:
+    if room is None:
+        least_bytes = min(LEAST_BYTES, settings.MAX_BODY_BYTES)  # few conversations are longer
+        room = await _take_room(exchange, services, caller, least_bytes)
+    resolved = await exchange.kind.resolve(exchange, services, caller, references, pieces)
+    n_bytes = sum(map(len, resolved))
+    if LARGE_BYTES < n_bytes <= room.units:
+        return room, resolved
+    while exchange.rooms:
         exchange.rooms.pop().release()
-    return None if n_bytes <= LARGE_BYTES else await _take_room(exchange, services, caller, n_bytes), pieces
+    if n_bytes <= LARGE_BYTES:
+        return None, resolved
+    del resolved  # it must not be in memory while it waits
+    room = await _take_room(exchange, services, caller, n_bytes)
+    return room, await exchange.kind.resolve(exchange, services, caller, references, pieces)
 
 
 async def _take_room(exchange: Exchange, services: Services, caller: Caller, max_bytes: int) -> Room:
@@ -250,7 +255,7 @@ async def _with_price(
         services, caller, summary.model, exchange.protocol.model_kind, summary
     )
     fallbacks = await candidates.fallbacks(exchange.protocol, services, caller, summary, model)
-    # What one of them ignores may be ignored.
+    # A parameter counts as ignored unless every model that may answer takes it.
     taken = model.extra_parameters.intersection(*(each.model.extra_parameters for each in fallbacks))
     if ignored := requests.ignored_parameters(summary, taken):
         exchange.response_headers.append((b"x-chatapi-ignored", ", ".join(ignored).encode()))

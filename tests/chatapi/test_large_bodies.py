@@ -125,6 +125,17 @@ def test_a_request_that_was_sent_before_is_answered_beyond_the_limit(
         assert (again.status, again.headers["idempotent-replayed"]) == (200, "true")
 
 
+def test_large_repeats_that_follow_a_stream_leave_the_room_to_others(installation: Installation) -> None:
+    client = limited(installation, "follows", requests_per_minute=1)
+    other = limited(installation, "has room", requests_per_minute=100)
+    largest = [{"role": "user", "content": "x" * (8 * MIB - 1_000)}]
+    with ExitStack() as stack:
+        for _ in range(3):
+            asked = client.asking("steady", messages=largest, stream=True, idempotency_key="follows")
+            assert next(stack.enter_context(asked).texts())
+        assert other.send("POST", CHAT, LARGE).status == 200
+
+
 def test_bytes_of_refused_bodies_are_bounded(installation: Installation, client: Client) -> None:
     with installation.another_web(CHATAPI_REFUSED_BODY_BYTES_PER_MINUTE=str(5 * MIB)) as web:
         greedy = Client(web.url, client.key)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,13 @@ from pytest_django.fixtures import Settings
 
 from accounts.models import RateLimit
 from chatapi.asgi import application
+from chatapi.web import validation
+from chatapi.web.body_room import LEAST_BYTES
 from chatapi.web.refused_bytes import RefusedBytes
 from chatapi.web.services import Services
+from chatapi.wire.invalid_request import UnresolvedReferences
 from tests.cast import Person
+from tests.chatapi.web.exchange_by_hand import Client as ByHand
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -162,6 +167,29 @@ async def test_a_body_waits_unread_for_room_and_gives_it_back(alice: Person, ser
         room.release()
     assert ((await sending).refusal, upload.pieces_read) == ((400, "invalid_json"), PIECES)
     assert not services.room._room._held_units
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_what_a_body_refers_to_is_kept_only_when_there_is_room_for_it(
+    alice: Person, services: Services, is_large: bool
+) -> None:
+    held_units = services.room._room._held_units
+    held = []
+
+    async def resolve(*_: object) -> list[bytes]:
+        held.append(held_units.total())
+        return [bytes(3 * LEAST_BYTES)]
+
+    caller = await services.commits.read(lambda: alice.caller)
+    exchange = ByHand().exchange("responses")
+    exchange.kind = replace(exchange.kind, resolve=resolve)
+    room = await validation._take_room(exchange, services, caller, 1) if is_large else None
+    references = UnresolvedReferences(None, {})
+    room, pieces = await validation._resolve(exchange, services, caller, references, [b"{}"], room)
+    assert room is not None
+    assert held == [LEAST_BYTES, 3 * LEAST_BYTES]
+    assert held_units.total() == room.units == sum(map(len, pieces))
+    room.release()
 
 
 async def test_a_signed_in_person_may_send_a_large_form(services: Services) -> None:
