@@ -78,7 +78,7 @@ def settings_page(request: HttpRequest, console: Console) -> HttpResponse:
     row = Organization.objects.get(pk=console.organization.pk) if may_change else console.organization
     form = OrganizationForm(request.POST or None, instance=row) if may_change else None
     if form is not None and form.is_valid():
-        form.save()
+        row.save(update_fields=OrganizationForm.Meta.fields)  # an operator may change others meanwhile
         messages.success(request, "The settings are saved.")
         return redirect(console.url("settings"))
     context: dict[str, Any] = {
@@ -102,7 +102,7 @@ def project_page(request: HttpRequest, console: Console, project_id: int) -> Htt
     name = row.name
     form = ProjectSettingsForm(request.POST or None, instance=row)
     if form.is_valid():
-        form.save()
+        row.save(update_fields=ProjectSettingsForm.Meta.fields)
         messages.success(request, f"The settings of {row.name} are saved. They hold within a second.")
         return redirect(console.url("settings"))
     context = {

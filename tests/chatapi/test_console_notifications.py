@@ -15,6 +15,7 @@ from accounts.models import Organization, Role
 from chatapi.notifications import queue, webhooks
 from chatapi.notifications.dispatch import dispatch, preferences
 from chatapi.notifications.models import Delivery, WebhookEndpoint
+from chatapi.pages.webhook_parts import EndpointForm
 from tests.admin_pages import client_of, text
 from tests.cast import Person, run
 from tests.chatapi.console_pages import as_role, url
@@ -216,6 +217,24 @@ def test_a_rotation_that_is_sent_twice_does_not_end_the_secret_that_receivers_ha
     assert "Nothing was changed: the secret was rotated" in text(again)
     signing = webhooks._secrets(WebhookEndpoint.objects.get(), database_now())
     assert [base64.b64encode(each).decode() for each in signing] == [new[6:], known[6:]]
+
+
+def test_a_saved_url_leaves_the_secret_that_was_made_meanwhile(
+    alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rotate(form: EndpointForm) -> None:
+        row = WebhookEndpoint.objects.get()
+        webhooks.rotate(row, database_now(), webhooks.secret_id(row))
+        rotated.append(bytes(row.encrypted_secret))
+
+    rotated: list[bytes] = []
+    client = as_role(alice, Role.ADMIN)
+    client.post(url(alice, "webhooks/new"), {"url": "https://example.com/hooks"})
+    monkeypatch.setattr(EndpointForm, "clean", rotate)
+    page = url(alice, f"webhooks/{WebhookEndpoint.objects.get().pk}")
+    client.post(page, {"url": "https://example.com/others"})
+    row = WebhookEndpoint.objects.get()
+    assert (row.url, bytes(row.encrypted_secret)) == ("https://example.com/others", rotated[0])
 
 
 def test_an_endpoint_that_is_disabled_twice_stays_disabled(alice: Person) -> None:

@@ -7,6 +7,7 @@ import pytest
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.models import APIKey, Organization, Project, Role
+from chatapi.console.settings_pages import OrganizationForm, ProjectSettingsForm
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of, text
 from tests.cast import Person
@@ -43,6 +44,17 @@ def test_a_projects_settings_are_changed_and_recorded(alice: Person) -> None:
     )
     assert "mine = large, huge" in client.get(page).content.decode()
     assert AuditEntry.objects.get(object_type="accounts.project").actor_id == alice.user.pk
+
+
+@pytest.mark.parametrize("form", [OrganizationForm, ProjectSettingsForm])
+def test_saving_leaves_what_others_changed_meanwhile(
+    alice: Person, form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, rows = as_role(alice, Role.OWNER), form.Meta.model.objects
+    monkeypatch.setattr(form, "clean", lambda _: rows.update(is_active=False) and None)
+    path = "settings" if form is OrganizationForm else f"settings/projects/{alice.project.pk}"
+    client.post(url(alice, path), SENT | {"time_zone": "UTC"})
+    assert rows.values_list("name", "is_active").get() == ("renamed", False)
 
 
 @pytest.mark.parametrize(
