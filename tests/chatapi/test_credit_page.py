@@ -33,7 +33,7 @@ def book() -> None:
     """Do what the reaper does, now."""
     Payment.objects.exclude(session_id="").update(look_at=database_now())
     for claimed in payments.claim():
-        payments.book(claimed, stripe_api.look_at(claimed.session_id))
+        payments.book(claimed, stripe_api.payment_state(claimed.session_id))
 
 
 def pay_in(client: Client, path: str, stripe: Stripe, **amount: str) -> str:

@@ -41,7 +41,7 @@ def begin(payer: Organization, cents: int = 1_000) -> Payment:
 def look() -> None:
     """Do what the reaper does with payments that are due."""
     for claimed in payments.claim():
-        payments.book(claimed, stripe_api.look_at(claimed.session_id))
+        payments.book(claimed, stripe_api.payment_state(claimed.session_id))
 
 
 def look_at_all() -> None:
@@ -217,7 +217,7 @@ def test_what_a_slow_process_saw_before_a_later_look_is_not_booked(
     look_at_all()
     Payment.objects.update(look_at=database_now())
     (slow,) = payments.claim()
-    seen = stripe_api.look_at(slow.session_id)
+    seen = stripe_api.payment_state(slow.session_id)
     stripe.refund(intent, 400)
     look_at_all()
     payments.book(slow, seen)
@@ -228,7 +228,7 @@ def test_a_webhook_that_comes_during_a_look_is_not_forgotten(stripe: Stripe, pay
     payment = begin(payer)
     Payment.objects.update(look_at=database_now())
     (claimed,) = payments.claim()
-    seen = stripe_api.look_at(claimed.session_id)
+    seen = stripe_api.payment_state(claimed.session_id)
     stripe.pay(payment.session_id)
     deliver(*stripe.webhook("checkout.session.completed", shown_session(stripe, payment)))
     payments.book(claimed, seen)
@@ -341,7 +341,7 @@ def test_a_session_that_stripe_does_not_know_is_looked_at_later(stripe: Stripe, 
     Payment.objects.update(session_id="cs_test_of_another_account", look_at=database_now())
     (claimed,) = payments.claim()
     with pytest.raises(StripeRefused):
-        stripe_api.look_at(claimed.session_id)
+        stripe_api.payment_state(claimed.session_id)
     payments.postpone(claimed)
     payment.refresh_from_db()
     assert payment.look_at is not None
@@ -349,6 +349,10 @@ def test_a_session_that_stripe_does_not_know_is_looked_at_later(stripe: Stripe, 
 
 
 def test_an_organization_has_a_bounded_number_of_open_payments(stripe: Stripe, payer: Organization) -> None:
+    """Beginnings that failed do not count: nobody can finish them."""
+    stripe.fail("500", times=2)
+    with pytest.raises(StripeUnavailable):
+        begin(payer)
     for _ in range(payments.MAX_OPEN):
         begin(payer)
     with pytest.raises(NotBooked, match="20 payments are open"):

@@ -28,7 +28,7 @@ from usage.failpoints import failpoint
 from usage.models import Credit
 from usage.payment import stripe_api
 from usage.payment.models import Payment, State
-from usage.payment.stripe_api import CURRENCY, Look
+from usage.payment.stripe_api import CURRENCY, PaymentState
 
 LEAST_CENTS, MOST_CENTS = 500, 500_000
 PRESETS_CENTS = (1_000, 2_000, 5_000, 10_000)
@@ -65,7 +65,8 @@ def begin(organization: Organization, amount_cents: int, by: str, return_url: st
     """
     now = database_now()
     lately = Payment.objects.filter(organization=organization, created_at__gt=now - stripe_api.OPEN_FOR)
-    if lately.filter(state=State.OPEN).count() >= MAX_OPEN:
+    # One without a session began while Stripe was away: nobody can finish it.
+    if lately.filter(state=State.OPEN).exclude(session_id="").count() >= MAX_OPEN:
         raise NotBooked(f"{MAX_OPEN} payments are open. Finish one of them, or try again in an hour.")
     payment = Payment.objects.create(
         organization=organization, amount_cents=amount_cents, requested_by=by[:150], created_at=now
@@ -78,7 +79,7 @@ def begin(organization: Organization, amount_cents: int, by: str, return_url: st
 
 
 def claim(most: int = BATCH) -> list[Claimed]:
-    """Claim so many payments that are to be looked at, at most."""
+    """Claim up to `most` payments that are due to be looked at."""
     now = database_now()
     until = now + LEASE
     due = Payment.objects.filter(look_at__lte=now).exclude(session_id="").order_by("look_at")
@@ -101,7 +102,7 @@ def postpone(claimed: Claimed) -> None:
     same.update(look_at=F("look_at") + AFTER_A_REFUSAL)
 
 
-def book(claimed: Claimed, found: Look) -> None:
+def book(claimed: Claimed, found: PaymentState) -> None:
     """Make state and ledger agree with what Stripe says."""
     failpoint("payment.before_tx")
     with transaction.atomic():
@@ -124,7 +125,7 @@ def book(claimed: Claimed, found: Look) -> None:
     failpoint("payment.after_commit")
 
 
-def _book_paid(payment: Payment, found: Look) -> None:
+def _book_paid(payment: Payment, found: PaymentState) -> None:
     payment.state = State.PAID
     payment.payment_intent = found.payment_intent
     payment.receipt_url = found.receipt_url if found.receipt_url.startswith("https://") else ""

@@ -37,7 +37,7 @@ class Checkout(NamedTuple):
     url: str
 
 
-class Look(NamedTuple):
+class PaymentState(NamedTuple):
     """The state of a payment at Stripe."""
 
     reference: str
@@ -79,14 +79,14 @@ def begin_checkout(payment: Payment, return_url: str) -> Checkout:
     return Checkout(session.id, session.url)
 
 
-def look_at(session_id: str) -> Look:
+def payment_state(session_id: str) -> PaymentState:
     """Ask for the session's payment; raises `StripeUnavailable` or `StripeRefused`."""
     expanded = {"expand": ["payment_intent.latest_charge"]}
     session = _call(lambda client: client.v1.checkout.sessions.retrieve(session_id, expanded))
     intent = session.payment_intent
     charge = intent.latest_charge if intent else None
     has_failed = intent is not None and intent.status in _FAILED
-    return Look(
+    return PaymentState(
         reference=session.client_reference_id or "",
         currency=session.currency,
         amount_cents=session.amount_total,

@@ -37,7 +37,7 @@ async def look_at_payments(commits: GroupCommit) -> None:
 
 async def _look_at(commits: GroupCommit, claimed: payments.Claimed) -> None:
     try:
-        found = await asyncio.to_thread(stripe_api.look_at, claimed.session_id)
+        found = await asyncio.to_thread(stripe_api.payment_state, claimed.session_id)
     except StripeRefused as error:
         log.error("the payment %s is not at Stripe: %s", claimed.id, error)
         await commits.read(payments.postpone, claimed)
