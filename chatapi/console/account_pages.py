@@ -38,7 +38,7 @@ _NO_PROVIDER = (
 
 
 def guarded(view: View) -> View:
-    """Return the view of django-allauth with our page for a failure of Redis or of an identity provider."""
+    """Return the view of django-allauth with our page for a failure of Redis."""
 
     @never_cache
     @wraps(view)

@@ -19,7 +19,8 @@ class UnknownDialect(Exception):
 
 
 def choose(*wishes: str) -> str:
-    """Return the first wish that is not empty: header, then URL prefix, the key's default, the server's.
+    """Return the first wish that is not empty: header, then URL prefix, the default of the
+    key, else of its organization, the server's.
 
     Raises `UnknownDialect`.
     """
