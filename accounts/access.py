@@ -77,7 +77,7 @@ def require(caller: Caller, permission: str) -> None:
 def require_role(caller: Caller, role: str) -> None:
     """Raise `PermissionDenied` if the role is above that of the caller's key."""
     if role and roles.is_above(role, caller.manages_as):
-        raise PermissionDenied(f"An API key with the role '{caller.manages_as}' manages nothing above it.")
+        raise PermissionDenied(f"An API key with the role '{caller.manages_as}' can't manage a higher role.")
 
 
 # ---- for a person of the admin
@@ -94,15 +94,15 @@ def roles_of(user: Person) -> Mapping[int, str]:
     return known
 
 
-def places_of(user: Person) -> list[Member]:
+def memberships_of(user: Person) -> list[Member]:
     """Return the person's memberships with their organizations, by name; the roles are known then, too."""
     if not user.is_authenticated:
         return []
-    places = list(
+    memberships = list(
         Member.objects.filter(user_id=user.pk).select_related("organization").order_by("organization__name")
     )
-    remember_roles(user, {place.organization_id: place.role for place in places})
-    return places
+    remember_roles(user, {each.organization_id: each.role for each in memberships})
+    return memberships
 
 
 def remember_roles(user: Person, known: Mapping[int, str]) -> None:

@@ -27,7 +27,7 @@ from accounts.redis_time_limit import in_time
 log = logging.getLogger(__name__)
 
 # How long a request counts as running after its process was last heard of.
-LEASE_MS = 15_000
+RUNNING_LEASE_MS = 15_000
 # Waits before attempts to release: a Redis that restarts is away for a moment.
 RELEASE_AFTER_S = (0, 0.5, 1, 2, 5)
 # The wait that a refusal by a concurrency limit names: nobody knows when another request will end.

@@ -21,7 +21,7 @@ from accounts import access
 from accounts.limits import Limit
 from accounts.models import APIKey, RateLimit
 from accounts.pages.admin_mixins import ConstrainedForm
-from accounts.rate_limits import LEASE_MS, RateLimits
+from accounts.rate_limits import RUNNING_LEASE_MS, RateLimits
 from accounts.redis_urls import shared_url
 from chatapi.console.budget_forms import OwnerForm, key_of
 from chatapi.console.offers import model_names
@@ -228,4 +228,4 @@ def _used(limits: Sequence[Limit]) -> Mapping[Limit, int] | None:
 
 async def _ask(limits: Sequence[Limit]) -> Mapping[Limit, int]:
     async with connect(shared_url(), max_connections=1) as redis:
-        return await RateLimits(redis, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS).used(limits)
+        return await RateLimits(redis, settings.REDIS_KEY_PREFIX, lease_ms=RUNNING_LEASE_MS).used(limits)

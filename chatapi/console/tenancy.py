@@ -87,12 +87,12 @@ class Console:
         return next((row for row in self.projects if str(row.pk) == self.project_id), None)
 
     @classmethod
-    def of(cls, request: HttpRequest, places: Sequence[Member], organization_id: int) -> "Console":
-        """Return the console of a person with these places; raises `Http404` for an organization that they
-        don't see.
+    def of(cls, request: HttpRequest, memberships: Sequence[Member], organization_id: int) -> "Console":
+        """Return the console of a person with these memberships; raises `Http404` for an organization that
+        they do not see.
         """
         person = request.user
-        known = {place.organization_id: place.organization for place in places}
+        known = {each.organization_id: each.organization for each in memberships}
         organization = known.pop(organization_id, None)
         if organization is None and access.is_operator(person):
             organization = Organization.objects.filter(pk=organization_id).first()
@@ -127,10 +127,10 @@ def page(permission: str) -> Callable[[View], View]:
         @never_cache
         @wraps(view)
         def guarded(request: HttpRequest, organization_id: int, **kwargs: Any) -> HttpResponseBase:
-            places = access.places_of(request.user)
+            memberships = access.memberships_of(request.user)
             if not access.may_enter(request.user):
                 return redirect_to_login(_page_of(request), reverse("console:sign_in"))
-            console = Console.of(request, places, organization_id)
+            console = Console.of(request, memberships, organization_id)
             if not console.may(permission):
                 raise PermissionDenied
             with timezone.override(console.organization.time_zone):

@@ -1,6 +1,6 @@
 """Decides who gets an event: the endpoints of its organization or of the service, and people by mail."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -41,7 +41,7 @@ def dispatch(now: datetime) -> int:
     return len(events)
 
 
-def _write(deliveries: Iterable[Delivery], event: Event, now: datetime) -> None:
+def _write(deliveries: Sequence[Delivery], event: Event, now: datetime) -> None:
     for delivery in deliveries:
         delivery.event, delivery.begun_at, delivery.due_at = event, now, now
     Delivery.objects.bulk_create(deliveries, ignore_conflicts=True)
@@ -61,13 +61,13 @@ def _overtaken(events: Iterable[Event]) -> Collection[UUID]:
         for event in waiting
         if (top := highest.get(_limit_of(event))) is not None
         and top.pk != event.pk
-        # Only an event that was written with the warning's says it, too.
+        # The mail of a warning is left out only if the event of the higher threshold names both.
         and (event.threshold != SOFT_LIMIT or SOFT_LIMIT in top.data.get("reached", ()))
     }
 
 
 def _limit_of(event: Event) -> tuple[str, str, str]:
-    # Half of a limit that was raised is news, though all of the lower one was spent before.
+    # With the amount: 50 % of a raised limit is news, although 100 % of the lower one was reported.
     return event.subject, event.period, event.data["limit_usd"]
 
 

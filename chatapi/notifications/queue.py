@@ -45,8 +45,8 @@ class Attempt:
 
 
 def take(now: datetime, most: int) -> list[Delivery]:
-    """Lease the deliveries that are due, with their events, endpoints and people: those of all organizations
-    in turn, each the oldest first, so that one whose receivers hang keeps no other waiting.
+    """Lease up to `most` deliveries that are due, with their events, endpoints and people. Organizations take
+    turns, each with its oldest first, so that the backlog of one does not postpone the others.
     """
     due = Delivery.objects.filter(
         Q(endpoint__isnull=True) | Q(endpoint__is_enabled=True), state=Delivery.State.DUE, due_at__lte=now

@@ -36,7 +36,7 @@ CLOSING = Failed(
 )
 # How long after a settlement its terminal delta may still come: far longer than a living worker takes.
 PUBLISHING_MS = 2_000
-# How long the row and the log are looked at for an end, when either may be out of reach.
+# The time limit of the last read of the row or the log, before the stream ends without them.
 LAST_LOOK_S = 1.0
 # How often a follower's rights are checked: a revoked key's streams end within 5 s.
 ASK_RIGHTS_S = 2.0
@@ -48,9 +48,7 @@ Authorize = Callable[[], Awaitable[None]]
 
 
 class Pace:
-    """Knows when a stream needs a keep-alive. An encoder may hold back what comes, for as long as the
-    upstream likes.
-    """
+    """Decides when a stream needs a keep-alive: in silence, and while its encoder holds everything back."""
 
     def __init__(self, ping_ms: int) -> None:
         self._ping_ms = ping_ms
@@ -122,7 +120,7 @@ async def _refusal(authorize: Authorize) -> Failed | None:
 
 
 async def _next(services: Services, follower: Follower, watch: Watch) -> list[AnyDelta]:
-    """Return the next deltas, with the stream's end if the log will not have it; nothing in silence."""
+    """Return the next deltas; none in silence. If the log will never have the end, it is among them."""
     try:
         batch = await follower.next()
         if not batch and (finding := watch.take()) is not None:

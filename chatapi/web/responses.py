@@ -18,7 +18,7 @@ from chatapi.wire.protocols import Answer, Dialect
 from chatapi.wire.protocols.envelope import NO_RETRY, STREAM_HEADERS, retry_headers, whole_headers
 from chatapi.wire.protocols.protocol import Encoder, Folder
 from usage.books.ledger import Admission
-from usage.books.settlement import MAY_FARE_BETTER
+from usage.books.settlement import RETRYABLE_OUTCOMES
 from usage.failpoints import failpoint
 from usage.models import Generation, Outcome, State
 
@@ -113,7 +113,7 @@ async def respond_again(
     if is_later and not state:
         await _send_accepted(exchange, answer, dialect)
         return
-    is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in MAY_FARE_BETTER)
+    is_final = row.state == State.SETTLED and not (row.is_waived and row.outcome in RETRYABLE_OUTCOMES)
     batches = follow(services, row, settings.PING_MS)
     await _deliver(exchange, dialect, answer, batches, row.is_stream, is_final=is_final)
 

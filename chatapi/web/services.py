@@ -15,7 +15,7 @@ from accounts import authentication
 from accounts.authentication import Caller, CallerCache, KeyHeaders, RefusedKey, sent_key
 from accounts.errors import AccountsError
 from accounts.failed_attempts import attempts
-from accounts.rate_limits import LEASE_MS, RateLimits
+from accounts.rate_limits import RUNNING_LEASE_MS, RateLimits
 from chatapi import catalog, errors, response_store
 from chatapi.catalog import CatalogModel
 from chatapi.concurrency import MAX_AGE_S, Batch, CachedValue, supervise
@@ -97,7 +97,7 @@ class Services:
         self._look_ups = Batch(self._look_up_all)
         self.catalog = CachedValue(lambda: self.commits.read(catalog.load))
         self.discounts = CachedValue(lambda: self.commits.read(prices.current_discounts))
-        limits = RateLimits(shared, settings.REDIS_KEY_PREFIX, lease_ms=LEASE_MS, share=Batch)
+        limits = RateLimits(shared, settings.REDIS_KEY_PREFIX, lease_ms=RUNNING_LEASE_MS, share=Batch)
         self.rates = Rates(limits, lambda generation_id: self.commits.read(reports.end_of, generation_id))
         self.open_generations = OpenGenerations(
             lambda: self.commits.read(reports.open_by_organization), settings.MAX_OPEN_GENERATIONS

@@ -21,7 +21,7 @@ from accounts import redis_time_limit
 from accounts.authentication import Caller
 from accounts.errors import RateLimited
 from accounts.limits import DAY_MS, NOTHING_USED, Amounts, Counts, Limit
-from accounts.rate_limits import LEASE_MS, Ask, Operation, RateLimits, Run
+from accounts.rate_limits import RUNNING_LEASE_MS, Ask, Operation, RateLimits, Run
 from chatapi.concurrency import Batch
 from chatapi.redis_client import connect
 from chatapi.web import rates as rates_module
@@ -54,7 +54,7 @@ class Away:
 
     def __init__(self, redis: Redis) -> None:
         self.is_away, self.refused = False, asyncio.Event()
-        self.limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS, share=self._share)
+        self.limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS, share=self._share)
 
     def _share(self, run: Run) -> Ask:
         return Batch(partial(self._run, run))
@@ -111,7 +111,7 @@ async def test_a_failure_of_the_books_keeps_no_lease(redis: Redis, monkeypatch: 
 
 
 async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis: Redis) -> None:
-    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
+    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS)
 
     async def ended(_: UUID) -> reports.End | None:
         return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40), model="small"))
@@ -125,7 +125,7 @@ async def test_a_request_is_released_with_what_the_books_say_that_it_used(redis:
 
 
 async def test_limits_of_the_models_that_did_not_answer_get_all_back(redis: Redis) -> None:
-    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS)
+    limits = RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS)
 
     async def ended(_: UUID) -> reports.End | None:
         return cast(reports.End, SimpleNamespace(tokens=Tokens(60, 40), model="large"))
@@ -206,7 +206,7 @@ async def test_what_runs_has_its_lease_again_in_a_redis_that_has_lost_its_data(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
-    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=LEASE_MS), unknown)
+    rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=RUNNING_LEASE_MS), unknown)
     reservation = await rates.take(caller(ONE), uuid4(), model="small", amounts=Amounts(tokens=1))
     await redis.delete(*reservation.leases)
     renewing = asyncio.create_task(rates.renew())

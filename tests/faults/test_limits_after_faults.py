@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from accounts.rate_limits import LEASE_MS
+from accounts.rate_limits import RUNNING_LEASE_MS
 from tests.chatapi.http_client import HELLO, Client
 from tests.installation import Installation, wait_for
 
@@ -89,7 +89,7 @@ def test_a_lease_is_kept_while_its_request_runs_on_without_its_client(
     body = json.dumps({"model": "steady", "messages": HELLO, "max_tokens": MAX_TOKENS}).encode()
     accepted = limited.send("POST", "/v1/chat/completions", body, prefer="respond-async")
     assert accepted.status == 202
-    time.sleep(LEASE_MS / 1_000 + 1)
+    time.sleep(RUNNING_LEASE_MS / 1_000 + 1)
     assert limited.complete("five").status == 429
     limited.send("POST", f"/v1/generations/{accepted.json['id']}/cancel", b"")
     assert_released(installation, limited, accepted.json["id"])

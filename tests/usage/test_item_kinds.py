@@ -19,14 +19,14 @@ def entry_of(kind: str) -> itemizing._Entry:
 
 @pytest.mark.parametrize("kind", Kind.values)
 def test_each_kind_has_a_line(kind: str) -> None:
-    item, sums = itemizing._alone(entry_of(kind))
+    item, sums = itemizing._item_without_request(entry_of(kind))
     assert item.kind == (ItemKind.ALL_TOKENS if kind in ("charge", "overage") else kind)
     assert sums.amount_nanodollars == 5
 
 
 def test_an_unknown_kind_is_not_taken_for_tokens() -> None:
     with pytest.raises(ValueError, match="'bonus' is not a valid Kind"):
-        itemizing._alone(entry_of("bonus"))
+        itemizing._item_without_request(entry_of("bonus"))
 
 
 @pytest.mark.parametrize(("kind", "sign"), OWED_SIGNS.items())

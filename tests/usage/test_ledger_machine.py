@@ -32,7 +32,7 @@ from usage import pricing
 from usage.books import corrections, credit, idempotency, ledger
 from usage.books.credit import Note
 from usage.books.idempotency import Idempotency
-from usage.books.settlement import MAY_FARE_BETTER
+from usage.books.settlement import RETRYABLE_OUTCOMES
 from usage.database.clock import local_day
 from usage.errors import AlreadyAdmitted, AlreadyResolved, BudgetExceeded, NotBooked
 from usage.models import Budget, IdempotencyKey, LedgerEntry, Outcome, UsageSource
@@ -204,7 +204,7 @@ class Ledger(RuleBasedStateMachine):
         if row is not None and can:
             is_waived = outcome != Outcome.COMPLETED and not used.completion_tokens
             self._close(row, 0 if is_waived else pricing.amount(used, row.price))
-            if is_waived and outcome in MAY_FARE_BETTER and not at_fault:
+            if is_waived and outcome in RETRYABLE_OUTCOMES and not at_fault:
                 self._free_the_key_of(one)
 
     @precondition(lambda self: self.running)

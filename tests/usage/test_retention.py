@@ -228,9 +228,9 @@ def change_an_amount() -> None:
 
 
 STOPPING: dict[str, Callable[[], None]] = {
-    "1 requests of before are not settled": leave_one_open,
-    "not added up by day yet": reopen_a_day,
-    "not all ledger entries of before are sealed": leave_one_unsealed,
+    "1 requests from before .* are not settled": leave_one_open,
+    "the sums by day or the times to first token are missing": reopen_a_day,
+    "some ledger entries from before .* are not sealed": leave_one_unsealed,
     "The books are not right: I7 exact money": change_an_amount,
 }
 

@@ -134,7 +134,9 @@ def reserve(
 def _refusal(
     known: Mapping[str, Headroom], refusing: Sequence[str], amount: int, time_zone: str
 ) -> BudgetExceeded:
-    """Name the first budget that a retry can't help, or else the first one that refuses."""
+    """Return the refusal by the first budget that lacks room even when all holds end, or else by the first
+    one that refuses.
+    """
     for_good = [budget_id for budget_id in refusing if not known[budget_id].could_ever_have(amount)]
     budget_id = (for_good or refusing)[0]
     room = known[budget_id]

@@ -43,7 +43,7 @@ def correct(entry_id: int, amount_nanodollars: int, note: Note) -> Booking:
     generation's charges would fall below zero, or the reference belongs to another booking.
     """
     if not amount_nanodollars or not note.reason.strip():
-        raise NotBooked("A correction has an amount that is not zero, and a reason.")
+        raise NotBooked("A correction needs an amount other than zero, and a reason.")
     with booking(note):
         return _correct_once(entry_id, amount_nanodollars, note)
 
@@ -55,7 +55,7 @@ def _correct_once(entry_id: int, amount_nanodollars: int, note: Note) -> Booking
     # Locked, because two corrections at once might each take all that is left.
     if not Generation.objects.select_for_update().filter(pk=entry.generation_id):
         raise NotBooked(
-            "The request of this charge was exported and dropped since, so it is not corrected any more. "
+            "The request of this charge has been exported and dropped, so the charge can't be corrected. "
             "Grant credit instead."
         )
     known = earlier_booking(note, corrects_id=entry_id, amount_nanodollars=amount_nanodollars)

@@ -133,9 +133,9 @@ def _book(
     organization: Organization, kind: Kind, nanodollars: int, note: Note, *, is_spendable: bool = True
 ) -> Booking:
     if nanodollars <= 0:
-        raise NotBooked(f"A {kind} is more than nothing.")
+        raise NotBooked(f"The amount of a {kind} must be positive.")
     if not note.reason.strip():
-        raise NotBooked(f"A {kind} has a reason.")
+        raise NotBooked(f"A {kind} needs a reason.")
     with booking(note):
         return _book_once(organization, kind, nanodollars, note, is_spendable)
 

@@ -245,7 +245,8 @@ def take_over(now: datetime, items: Sequence[TakeOver]) -> list[list[Orphan]]:
 
 def _take_over(now: datetime, item: TakeOver) -> list[Orphan]:
     skip_locked = "FOR UPDATE SKIP LOCKED" if connection.features.has_select_for_update_skip_locked else ""
-    # In the words of the index `open_generations`, by which SQLite recognizes a partial index.
+    # `NOT state = 'settled'` repeats the condition of the partial index `open_generations`: SQLite uses the
+    # index only then.
     rows = fetch_all(
         f"""UPDATE usage_generation SET fence = fence + 1, state = 'running', lease_expires_at = %s,
         worker = CASE WHEN claimed_at IS NULL THEN 'reaper' ELSE worker END

@@ -20,7 +20,7 @@ SOFT_LIMIT = "warning"
 
 
 class NewEvent(NamedTuple):
-    """An event that is not written yet, and may have been written before."""
+    """An event to write, unless the outbox has one of the same kind, subject, period and threshold."""
 
     kind: EventKind
     organization_id: int | None
@@ -107,7 +107,9 @@ def budget_events(
 
 
 def low_credit(organization_id: int, credited: int, balance: int, low: int) -> NewEvent:
-    """Return the event of a low balance: one for each amount that was credited, so one after each booking."""
+    """Return the event of a low balance. Its period is the sum credited so far, so each booking allows one
+    more event.
+    """
     return NewEvent(
         EventKind.CREDIT,
         organization_id,

@@ -146,7 +146,7 @@ class _Open(NamedTuple):
 _ELSEWHERE = {
     # The public part of the key, for the log.
     "api_key": "(SELECT public FROM accounts_apikey WHERE accounts_apikey.id = api_key_id)",
-    # Once for all rows, unlike a look for the limit of each budget.
+    # Evaluated once per statement; a look for the limit of each budget would be one per row.
     "has_thresholds": "(SELECT EXISTS (SELECT 1 FROM usage_budgetlimit)"
     " OR EXISTS (SELECT 1 FROM usage_credit))",
 }
@@ -170,8 +170,8 @@ def _lock_open(ids: Sequence[UUID]) -> dict[UUID, _Open]:
     return {row.id: row for row in found}
 
 
-# Outcomes after which the same request may succeed. A cancelled request is not repeated for its client.
-MAY_FARE_BETTER = {Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST}
+# After these, a request with the same Idempotency-Key is a new attempt. A cancelled one is not run again.
+RETRYABLE_OUTCOMES = {Outcome.FAILED, Outcome.NOT_STARTED, Outcome.WORKER_LOST}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class _Posting:
     @property
     def frees_its_key(self) -> bool:
         """Return whether its idempotency key is released: it cost nothing, and a retry may succeed."""
-        return self.is_waived and self.item.outcome in MAY_FARE_BETTER and not self.item.is_final
+        return self.is_waived and self.item.outcome in RETRYABLE_OUTCOMES and not self.item.is_final
 
 
 _COLUMNS = {

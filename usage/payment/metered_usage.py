@@ -37,7 +37,8 @@ MOST_HOURS = 1_000
 
 @transaction.atomic
 def bill(organization: Organization, customer_id: str) -> StripeCustomer:
-    """Report the organization's usage from this hour on; a changed customer gets what is not reported yet.
+    """Report the organization's usage from this hour on. If its customer changes, hours that are not reported
+    yet go to the new one.
 
     Raises `NotBooked` if the organization pays in advance.
     """

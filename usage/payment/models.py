@@ -79,7 +79,7 @@ class StripeCustomer(models.Model):
 
 
 class MeterEvent(models.Model):
-    """What an hour's usage differs from what was reported of it before: sent until Stripe has it.
+    """The difference between an hour's usage and what was reported of it before: sent until Stripe has it.
 
     The sum of an organization's `value` is its sum of nanodollars in whole units, rounded down once.
     """

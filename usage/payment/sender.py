@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
 
 
 def claim(most: int = BATCH) -> list[Claimed]:
-    """Claim so many events that are due, at most."""
+    """Claim up to `most` events that are due."""
     now = database_now()
     until = now + LEASE
     claimed: list[Claimed] = []

@@ -21,13 +21,16 @@ def reasons_against(spec: ExportSpec) -> Iterator[str]:
     not_settled = Generation.objects.filter(OPEN, admitted_at__lt=spec.until).order_by("admitted_at")
     if first := not_settled.first():
         yield (
-            f"{not_settled.count()} requests of before are not settled, such as {first} of "
-            f"{first.admitted_at:%Y-%m-%d %H:%M}. A running reaper settles them: is `serve` running?"
+            f"{not_settled.count()} requests from before {spec.until:%Y-%m-%d} are not settled, such as "
+            f"{first} of {first.admitted_at:%Y-%m-%d %H:%M}. A running reaper settles them: is one running?"
         )
     yield from _not_closed(spec)
     seal = LedgerSeal.objects.order_by("-id").first()
     if LedgerEntry.objects.filter(created_at__lt=spec.until, id__gt=seal.last_id if seal else 0).exists():
-        yield "Not all ledger entries of before are sealed yet. A running reaper seals them within minutes."
+        yield (
+            f"Some ledger entries from before {spec.until:%Y-%m-%d} are not sealed. "
+            "A running reaper seals them within minutes."
+        )
     found = verification.verify().differences
     yield from (f"The books are not right: {difference}." for difference in found[:MAX_SHOWN])
     if len(found) > MAX_SHOWN:
@@ -44,7 +47,7 @@ def _not_closed(spec: ExportSpec) -> Iterator[str]:
     for start, end in closed_days.spans(midnight(first.created_at.date()), spec.until).open[:MAX_SHOWN]:
         days = f"{start:%Y-%m-%d}" if end - start == DAY else f"{start:%Y-%m-%d} to {end - DAY:%Y-%m-%d}"
         yield (
-            f"{days}: not added up by day yet, times to first token included. "
+            f"{days}: the sums by day or the times to first token are missing. "
             "A running reaper does it, or `manage.py rollup`."
         )
     # Only requests know the prices of a statement's lines.

@@ -40,15 +40,13 @@ def due() -> list[Due]:
     # One look into an index for each organization.
     last = Statement.objects.filter(organization=OuterRef("pk")).order_by("-month").values("month")[:1]
     first = DailyItem.objects.filter(organization=OuterRef("pk")).order_by("day").values("day")[:1]
-    found = []
-    for organization in Organization.objects.annotate(last=Subquery(last), first=Subquery(first)):
-        if organization.first is None:
-            continue
-        is_first = organization.last is None
-        month = Month.of(organization.first) if is_first else Month.of(organization.last).next
-        if month.end <= midnight(until):
-            found.append(Due(organization.pk, month))
-    return found
+    rows = Organization.objects.annotate(last=Subquery(last), first=Subquery(first))
+    found = [
+        Due(organization_id, Month.of(last_month).next if last_month else Month.of(first_day))
+        for organization_id, last_month, first_day in rows.values_list("pk", "last", "first")
+        if first_day
+    ]
+    return [due for due in found if due.month.end <= midnight(until)]
 
 
 def issue(which: Due) -> Statement | None:
@@ -61,7 +59,7 @@ def issue(which: Due) -> Statement | None:
         if _is_issued(which):
             return None
         total = month_items.rollups(which.organization_id, which.month)
-        made = _closed(which, total.requests)
+        made = _closed_document(which, total.requests)
     charged = made.totals.charged.nanodollars
     if charged != total.amount_nanodollars:
         log.error(
@@ -99,7 +97,7 @@ def _is_issued(which: Due) -> bool:
     return Statement.objects.filter(organization=which.organization_id, month=which.month.first_day).exists()
 
 
-def _closed(which: Due, requests: int) -> StatementDocument:
+def _closed_document(which: Due, requests: int) -> StatementDocument:
     before = Statement.objects.filter(organization=which.organization_id).order_by("-month").first()
     seal = LedgerSeal.objects.order_by("-id").first()
     days = month_items.itemized(which.organization_id, which.month, which.month.next.first_day)

@@ -154,7 +154,7 @@ def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
         items = days.setdefault(entry.created_at.date(), {})
         admitted_at, is_waived, *numbers = row[len(_Entry._fields) :]
         if entry.kind not in CHARGED or admitted_at is None:
-            add(items, [_alone(entry)])
+            add(items, [_item_without_request(entry)])
         # The amount of a request is on its charge's lines; an overage is a part of it.
         elif entry.kind == Kind.CHARGE:
             tokens = Tokens(*numbers[: len(TOKEN_COLUMNS)])
@@ -164,17 +164,17 @@ def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
     return days
 
 
-def _alone(entry: _Entry) -> tuple[Item, Sums]:
+def _item_without_request(entry: _Entry) -> tuple[Item, Sums]:
     """Return the item of a correction, of credit, or of a charge whose request was exported and dropped."""
     month = entry.corrects__created_at and entry.corrects__created_at.date().replace(day=1)
-    kind = _kind_alone(entry).value
+    kind = _kind_without_request(entry).value
     item = Item(entry.organization_id, entry.project_id, entry.model, kind, month)
     tokens = entry.prompt_tokens + entry.completion_tokens
     count = int(entry.kind != Kind.OVERAGE)
     return item, Sums(count, tokens, entry.amount_nanodollars, entry.amount_nanodollars)
 
 
-def _kind_alone(entry: _Entry) -> ItemKind:
+def _kind_without_request(entry: _Entry) -> ItemKind:
     """Return the kind of the entry's item; raises `ValueError` for a kind that only a newer release knows."""
     match Kind(entry.kind):
         case Kind.CHARGE | Kind.OVERAGE:

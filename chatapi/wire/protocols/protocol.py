@@ -52,8 +52,9 @@ class Encoder(typing.Protocol):
         ...
 
     def failed(self, failure: Failed) -> bytes:
-        """Return the frames that end a stream that broke off, though its generation may go on: what is held
-        back comes when the stream is read again. A `Failed` among the deltas is the generation's end.
+        """Return the frames that end this stream early, without what is held back: the generation may go on,
+        and the client gets the rest when it reads the stream again. A `Failed` in `encode` ends the
+        generation itself.
         """
         ...
 
