@@ -255,8 +255,10 @@ def _number(schema: Schema, path: str, *, is_integer: bool) -> float:
     raise _DeadEndError(_NOTHING_FITS, path)
 
 
-def _exact(number: float) -> Fraction:
-    """Return the number as it was written: 0.1 is a tenth."""
+def _exact(number: object) -> Fraction:
+    """Return the number as it was written: 0.1 is a tenth. Raises `TypeError` if it is no number."""
+    if not isinstance(number, int | float):  # the text "1e999999999" would take hours
+        raise TypeError("no number")
     return Fraction(str(number))
 
 

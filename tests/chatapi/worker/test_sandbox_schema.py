@@ -195,6 +195,8 @@ JUNK: list[dict[str, Any]] = [
     {"$ref": 5},
     {"properties": {"a": 5}},
     {"type": "integer", "minimum": "1"},
+    {"type": "number", "minimum": "1e99999"},
+    {"type": "integer", "multipleOf": "1e-99999"},
 ]
 
 
@@ -216,6 +218,7 @@ def doubling() -> dict[str, Any]:
 
 KIB = 1_024
 HOSTILE: dict[str, dict[str, Any]] = {
+    "a bound that is a text": {"type": "number", "minimum": "1e20000000"},
     "equal constants": {"allOf": [{"const": [1] * 70}] * 400},
     "an enum of arrays": {"enum": [["x" * 10, number] for number in range(3_000)], "type": "object"},
     "enums again and again": {
