@@ -100,8 +100,7 @@ class _Exchange:
         self._call = call
         self._timeouts = call.target.timeouts
         self._loop = asyncio.get_running_loop()
-        self._opened_at = self._waiting_since = loop_clock.monotonic()
-        self._ends_at = self._opened_at + self._timeouts.total_ms / 1000
+        self._begin_clock()
         self._parser = api.parser()
         self._response: aiohttp.ClientResponse | None = None
         self._watchdog: asyncio.TimerHandle | None = None
@@ -161,6 +160,10 @@ class _Exchange:
             return self.custom_calls.translate(read(data))
         return await in_thread(lambda: self.custom_calls.translate(read(data)))
 
+    def _begin_clock(self) -> None:
+        self._opened_at = self._waiting_since = loop_clock.monotonic()
+        self._ends_at = self._opened_at + self._timeouts.total_ms / 1000
+
     def restart_clock(self) -> None:
         """Leave out the time that the consumer took for a batch: it is not the upstream's."""
         self._waiting_since = loop_clock.monotonic()
@@ -203,6 +206,7 @@ class _Exchange:
         """
         is_light = self._call.request_bytes <= LIGHT_BYTES
         media_type, body = self._body() if is_light else await in_thread(self._body)
+        self._begin_clock()  # the turn in the thread was no time of the upstream's
         while True:
             began = loop_clock.monotonic()
             try:
@@ -266,12 +270,13 @@ class _Exchange:
 
     async def _wait_for_room(self) -> None:
         """Wait until a large answer may be read; raise `UpstreamError` if that takes too long."""
+        began_at = loop_clock.monotonic()
         try:
-            async with loop_clock.timeout(self._deadline() - loop_clock.monotonic()):
+            async with loop_clock.timeout(self._ends_at - began_at):
                 self._room = await _answers.acquire(party.get())
         except TimeoutError as error:
             _raise_upstream_error(error)
-        self.restart_clock()
+        self._opened_at += loop_clock.monotonic() - began_at  # the upstream was not read meanwhile
 
     async def _receive(self, response: aiohttp.ClientResponse) -> bytes:
         """Return what has come, or wait for the next bytes; empty at the end."""

@@ -17,7 +17,7 @@ from chatapi.wire.protocols.embeddings.request import parse as parse_embeddings
 from chatapi.wire.protocols.text_completions.request import parse as parse_text
 from chatapi.wire.sse import Parser
 from chatapi.wire.upstream_chunks import ChunkReader
-from chatapi.worker.engines import Call, EngineError, Target, openai_compatible
+from chatapi.worker.engines import Call, EngineError, Target, Timeouts, openai_compatible
 from chatapi.worker.engines.openai_compatible import OpenAICompatibleEngine
 from tests.chatapi.worker.test_openai_compatible import call_of as plain_call
 from tests.chatapi.worker.test_openai_compatible import failed, read_request, tcp_server
@@ -312,7 +312,7 @@ async def test_retry_after_in_milliseconds_is_kept(
 
 
 async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAICompatibleEngine) -> None:
-    """The third stays unread until one of the others has ended."""
+    """The third stays unread until one of the others has ended, and that is no time of its upstream's."""
     unread_bytes = 16 * openai_compatible.SMALL_ANSWER_BYTES  # more than the sockets' buffers hold
     sent: list[int] = []
     may_end, two_are_sent = asyncio.Event(), asyncio.Event()
@@ -330,8 +330,11 @@ async def test_large_answers_in_one_piece_are_read_two_at_a_time(engine: OpenAIC
         writer.close()
 
     async with tcp_server(answer) as address:
-        calls = [asyncio.create_task(failed(engine, plain_call(f"http://{address}"))) for _ in range(3)]
+        url, hasty = f"http://{address}", Timeouts(first_delta_ms=300)
+        calls = [asyncio.create_task(failed(engine, plain_call(url))) for _ in range(2)]
         await two_are_sent.wait()
+        calls.append(asyncio.create_task(failed(engine, plain_call(url, timeouts=hasty))))
+        await asyncio.sleep(hasty.first_delta_ms / 1_000 + 0.1)
         for _ in range(5_000):  # turns of the loop, in which the third would be read
             await asyncio.sleep(0)
         assert len(sent) == 2
