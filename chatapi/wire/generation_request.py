@@ -95,6 +95,8 @@ class GenerationRequest(
     """What the answer repeats of the request; it comes back with the first delta (`Started.context`)."""
     announces_prompt_tokens: bool = False
     """The answer begins with an estimate of the prompt's tokens (`Started.prompt_tokens`)."""
+    is_effort_estimated: bool = False
+    """`reasoning_effort` was made of a budget for thinking; the client named none."""
 
     @property
     def end_user(self) -> str | None:

@@ -14,14 +14,13 @@ import msgspec
 MAX_EVENT_BYTES = 2 << 20
 DEFAULT_TYPE = "message"
 PING = b": ping\n\n"
+"""A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
 # A keep-alive for streams with ids: without the blank line, which OpenAI's SDKs take for an empty event once
 # they have seen an id.
 PING_LINE = b": ping\n"
-"""A keep-alive. Clients take a comment well; a named or empty event makes SDKs raise a JSON error."""
 
 _BOM = b"\xef\xbb\xbf"
-# With a bracket after it, it is between two JSON documents: no comma parts what would else be a value and the
-# next.
+# A bracket behind this begins a second JSON document: inside one document, a comma would be between the two.
 _SEAM = b"}\ndata: "
 
 

@@ -130,8 +130,8 @@ def messages_body(
     extras = _FORWARDED_EXTRAS & extra_parameters
     body |= {name: value for name, value in request.extras.items() if name in extras}
     # The client's own budget is exact.
-    if "budget_tokens" in body.get("thinking", ()):
-        body["output_config"].pop("effort", None)  # it was made of the budget
+    if request.is_effort_estimated and "thinking" in body:
+        body["output_config"].pop("effort", None)
     # A temperature of 0 is a value; None and empty lists were not sent.
     return {name: value for name, value in body.items() if value or value == 0}
 
@@ -224,7 +224,8 @@ def _source(url: str) -> dict[str, Any]:
     found = _DATA_URL.match(url)
     if found is None:
         return {"type": "url", "url": url}
-    return {"type": "base64", "media_type": found[1], "data": url[found.end() :]}
+    media_type = "image/jpeg" if found[1] == "image/jpg" else found[1]  # Anthropic knows only its right name
+    return {"type": "base64", "media_type": media_type, "data": url[found.end() :]}
 
 
 def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
@@ -233,7 +234,10 @@ def _call(call: FunctionCall | CustomCall) -> dict[str, Any]:
     # OpenAI has the arguments as text that a model wrote; Anthropic requires an object.
     arguments = as_object(call.function.arguments or "{}")
     if arguments is None:
-        raise unsupported("messages")
+        message = (
+            f"The arguments of the tool call '{call.id}' are no JSON object, which the upstream requires."
+        )
+        raise UpstreamError(Failed(message, "invalid_request_error", "invalid_value", "messages", 400))
     return {"type": "tool_use", "id": call.id, "name": call.function.name, "input": arguments}
 
 

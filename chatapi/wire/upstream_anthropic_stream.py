@@ -10,7 +10,7 @@ import msgspec
 
 from chatapi.wire import sse
 from chatapi.wire.sse import Event
-from chatapi.wire.upstream_events import DONE, Choice, Chunk, Message
+from chatapi.wire.upstream_events import DONE, Choice, Chunk, Message, whole_characters
 from chatapi.wire.upstream_tool_calls import Fragment, Function
 
 to_json = msgspec.json.Encoder().encode
@@ -54,6 +54,14 @@ class _MessageEvent(msgspec.Struct, gc=False):
 _decoder = msgspec.json.Decoder(_MessageEvent)
 
 
+def _decoded(data: bytes) -> _MessageEvent:
+    """Raises `MsgspecError`, `ValueError` or `RecursionError` for what is no event."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _decoder.decode(whole_characters(data))
+
+
 class MessagesParser:
     """Turns the bytes of one stream of Anthropic's into the events of a chat in OpenAI's API."""
 
@@ -74,8 +82,8 @@ class MessagesParser:
 
     def _chunks(self, event: Event) -> Iterator[Event]:
         try:
-            sent = _decoder.decode(event.data)
-        except msgspec.MsgspecError:
+            sent = _decoded(event.data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             yield Event(b"{")  # which the reader refuses
             return
         match sent.type:

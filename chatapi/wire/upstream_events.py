@@ -95,14 +95,19 @@ def decode(event: Event) -> Chunk:
 
 
 def _decode_leniently(data: bytes) -> Chunk:
-    """A chunk that holds half a character: bad UTF-8 or a lone surrogate, where a server cut its text between
-    tokens; or a usage that is none.
-    """
+    """A chunk that holds half a character, or a usage that is none."""
     try:
-        document = _without_bad_usage(json.loads(data.decode("utf-8", "replace")))
-        return _decoder.decode(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+        return _decoder.decode(json.dumps(_without_bad_usage(json.loads(whole_characters(data)))).encode())
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise UpstreamError(INVALID_RESPONSE) from None
+
+
+def whole_characters(data: bytes) -> bytes:
+    """Return the JSON document with U+FFFD or "?" for half a character: bad UTF-8 or a lone surrogate, where
+    a server cut its text between tokens. Raises `ValueError` or `RecursionError`.
+    """
+    document = json.loads(data.decode("utf-8", "replace"))
+    return json.dumps(document, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _without_bad_usage(document: Any) -> Any:

@@ -10,8 +10,8 @@ from chatapi.wire.deltas import AnyDelta, Reasoning, Text
 
 # A text that is longer is rarely one token.
 MAX_TOKEN_CHARACTERS = 16
-# Our tokens need not be the upstream's: it is only beyond its limit for sure when we count so many times as
-# many.
+# Our vocabulary is not the upstream's: only an answer in which we count this many times the limit is
+# certainly beyond it.
 TOLERANCE = 2
 
 

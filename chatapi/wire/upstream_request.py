@@ -37,7 +37,7 @@ _REWRITTEN: Final = frozenset({"model", "prompt", "stream", "max_tokens", "extra
 _LEFT_OUT: Final = frozenset({"tool_cache_marks"})
 OURS: Final = frozenset(
     {"models", "include_usage", "idle_parameters", "ignored", "media_param", "digest", "is_background"}
-    | {"state", "context", "announces_prompt_tokens"}
+    | {"state", "context", "announces_prompt_tokens", "is_effort_estimated"}
 )
 """No upstream gets them."""
 # An extra parameter that is a member of assistant messages.

@@ -47,7 +47,7 @@ from chatapi.wire.deltas import (
     Vector,
 )
 
-# So many of a choice may come in no chunk: the one that ends it.
+# Tokens of a choice for which no chunk comes: the one that ends it.
 HIDDEN_TOKENS = 1
 # More is in no context.
 _MAX_TOKENS = 2**31 - 1
@@ -158,8 +158,7 @@ class UsageReader:
         here by the caller, and not read: a call for each would cost as much as its text.
         """
         self._seen = 0
-        # Each was what a server would tell that adds up as it goes: as many tokens as chunks have come of all
-        # choices.
+        # Whether every usage so far may be a running total of all choices: a token for each chunk.
         self._fits_sum_so_far = True
 
     def read(self, sent: SentUsage | None, said: Sequence[AnyDelta], *, has_choices: bool) -> None:

@@ -64,7 +64,7 @@ CASES: dict[str, list[AnyDelta]] = {
     ],
     "stop-sequence": [STARTED, Text("1 2"), Finished("stop", stop_sequence="3"), Usage(12, 18)],
     "empty": [STARTED, Finished("stop"), Usage(12, 0)],
-    "cancelled": [STARTED, *WEATHER[:2], *STOPPED],
+    "cancelled": [STARTED, *WEATHER[:2], Finished("stop", is_cancelled=True), Usage(12, 18)],
     "usage-kinds": [
         STARTED,
         Text("42"),

@@ -32,6 +32,7 @@ FUNCTION = {
     "type": "function",
     "function": {"name": "get_weather", "description": "d", "parameters": {"type": "object"}},
 }
+THOUGHT = {"type": "thinking", "thinking": "t", "signature": "s"}
 LONG = "mcp__" + "x" * 100
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
@@ -376,6 +377,10 @@ def test_a_remote_picture_has_the_clients_path() -> None:
                     turn(*(result(str(id)) for id in range(129))),
                 ]
             },
+            "messages[1].content",
+        ),
+        (
+            {"messages": [USER, *[assistant(*[THOUGHT] * (MAX_CONTENT_PARTS // 2 + 1))] * 2, USER]},
             "messages[1].content",
         ),
         ({"system": [{"type": "image"}]}, "system[0].type"),

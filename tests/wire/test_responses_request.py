@@ -22,6 +22,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 PDF = "data:application/pdf;base64,JVBERi0="
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+PICTURE = {"type": "input_image", "image_url": PIXEL}
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 CHAT_FUNCTION = {
     "type": "function",
@@ -436,6 +437,16 @@ def test_a_response_that_is_not_kept_says_that_it_is_not_stored(members: dict[st
         ({"input": []}, "input"),
         ({"input": [5]}, "input[0]"),
         ({"input": [{"type": "hologram_call", "id": "h_1"}]}, "input[0].type"),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": "hi"},
+                    *(CALL | {"call_id": each} for each in "ab"),
+                    *(OUTPUT | {"call_id": each, "output": [PICTURE] * 1_025} for each in "ab"),
+                ]
+            },
+            "input[4]",
+        ),
         ({"input": [{"type": "message", "role": "tool", "content": ""}]}, "input[0].role"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "user", "content": []}]}, "input[0].content"),

@@ -146,6 +146,22 @@ def test_the_beginnings_figure_is_not_the_answers(usage: dict[str, Any]) -> None
     assert isinstance(read(body)[-1], Finished)  # so we count
 
 
+@pytest.mark.parametrize(("data", "text"), [(b"a\xff", "a\ufffd"), (b"a\\ud83d", "a?")])
+def test_half_characters_are_replaced(data: bytes, text: str) -> None:
+    delta = b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"' + data + b'"}}\n\n'
+    assert ChunkReader(choices=1, max_chunks=9).read(ANTHROPIC.parser().feed(delta)) == [
+        Started(),
+        Text(text),
+    ]
+
+
+def test_what_nests_too_deeply_is_no_event() -> None:
+    deep = b'data: {"type":"message_delta","usage":' + b"[" * 100_000 + b"\n\n"
+    reader = ChunkReader(choices=1, max_chunks=9)
+    assert reader.read(ANTHROPIC.parser().feed(deep)) == []
+    assert reader.failure is INVALID_RESPONSE
+
+
 def test_the_prompts_figures_come_before_the_answer() -> None:
     """So they are charged if the answer is cut off: nobody else can count pictures."""
     sent = {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 1}
@@ -345,6 +361,24 @@ def test_a_thinking_budget_is_not_sent_twice() -> None:
     assert (body["thinking"], "output_config" in body) == (thinking, False)
 
 
+def test_a_budget_does_not_replace_an_effort_that_was_named() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 2_000}
+    asked = {"model": "m", "max_tokens": 9_000, "messages": [{"role": "user", "content": "a"}]}
+    asked |= {"thinking": thinking, "output_config": {"effort": "low"}}
+    body = messages_body(parse_messages(json.dumps(asked).encode()), **OPTIONS)
+    assert (body["thinking"], body["output_config"]) == (thinking, {"effort": "low"})
+
+
+def test_thinking_of_another_type_is_left_to_the_upstream() -> None:
+    assert messages_body(chat(thinking=True), **OPTIONS)["thinking"] is True
+
+
+def test_a_picture_has_the_right_name_of_its_type() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,AAAA"}}
+    body = messages_body(chat(messages=[{"role": "user", "content": [picture]}]), **OPTIONS)
+    assert body["messages"][0]["content"][0]["source"]["media_type"] == "image/jpeg"
+
+
 @pytest.mark.parametrize(
     ("request_", "param"),
     [
@@ -366,6 +400,17 @@ def test_what_anthropic_has_no_words_for_is_refused_by_name(request_: Any, param
     with pytest.raises(UpstreamError) as raised:
         messages_body(request_, **OPTIONS)
     assert (raised.value.failure.param, raised.value.failure.status) == (param, 400)
+
+
+def test_a_call_whose_arguments_are_cut_is_named() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"city":'}}
+    turns = [
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": ""},
+    ]
+    with pytest.raises(UpstreamError) as raised:
+        messages_body(chat(messages=turns), **OPTIONS)
+    assert "'call_1'" in raised.value.failure.message
 
 
 def test_it_takes_chats_only() -> None:

@@ -285,9 +285,8 @@ def counted_tokens(bounds: Bounds, usage: RunUsage, prompt: int, completion: int
     """Return the tokens to charge if the upstream sent no usage at its end, or an implausible one; `prompt`
     and `completion` are our own counts.
 
-    Figures of the prompt that the upstream sent before its answer replace ours, which have no pictures. They
-    do not if they are implausible or far below ours, or if its usage was implausible: then nothing that it
-    says of tokens counts.
+    The upstream's early figures of the prompt are charged instead of our count, which lacks pictures, unless
+    they are implausible, far below our count, or its usage at the end was implausible.
     """
     if bounds.max_prompt_tokens is not None:
         # Our tokenizer may find more tokens than the model's context has; the reservation holds only those.

@@ -169,9 +169,8 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
                 pass  # all but the first are in users' turns only
             case _:
                 assert_never(block)
-    if len(calls) > MAX_TOOL_CALLS:
-        param = _content_param(blocks)
-        raise InvalidRequest(f"Invalid value for '{param}': expected at most {MAX_TOOL_CALLS} calls.", param)
+    _refuse_more(blocks, len(calls), MAX_TOOL_CALLS, "calls")
+    _refuse_more(blocks, len(thoughts), MAX_CONTENT_PARTS, "blocks of thinking")
     text = "".join(texts)
     # Of a turn that has only thoughts nothing is left that a chat template could write.
     if text or calls:
@@ -182,6 +181,12 @@ def _assistant_messages(blocks: Sequence[Numbered], to_name: Callable[[str], str
             thoughts=thoughts or None,
             cache_control=_last_mark([block for _, block in blocks]),
         )
+
+
+def _refuse_more(blocks: Sequence[Numbered], count: int, most: int, what: str) -> None:
+    if count > most:
+        param = _content_param(blocks)
+        raise InvalidRequest(f"Invalid value for '{param}': expected at most {most} {what}.", param)
 
 
 def _call(block: ToolUseBlock, to_name: Callable[[str], str]) -> FunctionCall:

@@ -224,7 +224,7 @@ class MessagesEncoder:
     def _end(self, usage: Usage) -> Iterator[bytes]:
         yield from self._release()
         yield from self._stop()
-        # An answer that was cancelled before its end has a usage, and no reason.
+        # Only logs of earlier releases may have a usage and no reason.
         end = self._finished or Finished("stop")
         has_calls = bool(self._ended_calls)
         ending = _ending(end, has_calls, self._has_refused)
@@ -343,6 +343,9 @@ def _ending(end: Finished, has_calls: bool, has_refused: bool) -> dict[str, Any]
     if end.finish_reason == "length":
         reason = "model_context_window_exceeded" if end.is_window_full else "max_tokens"
         return {"stop_reason": reason, "stop_sequence": None}
+    # Nobody waits for the calls of an answer that was cancelled, and the last of them may be cut.
+    if end.is_cancelled:
+        return {"stop_reason": "end_turn", "stop_sequence": None}
     # Not as the upstream says: some end an answer with calls by "stop", and clients run tools only by this
     # reason.
     if has_calls:

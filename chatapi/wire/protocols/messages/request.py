@@ -188,6 +188,8 @@ class PromptRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
             "prompt": Messages(to_messages(self.system, self.messages, _short)),
             "media_param": next(remote_pictures(self.messages), None),
             "reasoning_effort": self._effort(),
+            "is_effort_estimated": not self.output_config.effort
+            and isinstance(self.thinking, EnabledThinking),
             # Anthropic upstreams get it as it was sent; others get the effort.
             "extras": self.extras | _as_extra("thinking", self.thinking),
             "ignored": (*self.ignored, *left_out),

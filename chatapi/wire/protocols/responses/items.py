@@ -325,6 +325,8 @@ class Conversation:
             converted = self._part(part, f"{path}.output[{index}]")
             if isinstance(converted, TextPart):
                 texts.append(converted)
+            elif len(self._pictures) == caps.MAX_CONTENT_PARTS:
+                raise _invalid(path, f"expected at most {caps.MAX_CONTENT_PARTS} pictures and files in a row")
             else:
                 self._pictures.append(converted)
         self.messages.append(ToolMessage(texts or (OUTPUT_BEHIND if item.output else ""), item.call_id))

@@ -212,7 +212,10 @@ class ResponsesRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=
             state = b""
         # In the background there is no other way to the answer than the state.
         if self.background and not state:
-            message = f"The input of a response in the background has at most {caps.MAX_STATE_BYTES} bytes."
+            message = (
+                "A response in the background is kept with its whole conversation, instructions and tools: "
+                f"at most {caps.MAX_STATE_BYTES} bytes."
+            )
             raise InvalidRequest(message, "background")
         members = request_body.same_members(self) | self._tool_members(forwarded)
         return GenerationRequest(
