@@ -1,12 +1,12 @@
 """Itemizing of days: the ledger entries of a day of UTC that is over, added up by the lines of statements.
 
 Rollups don't know prices, and an amount is rounded for each request, so lines can't be computed from them.
-Each day's requests are therefore read once, hour by hour, an hour after the day's end; a month is then the
+Each day's requests are therefore read once, in parts, an hour after the day's end; a month is then the
 sum of some rows a day. No entry reaches a day later, see `usage/rollups/closing.py`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import NamedTuple
 
 from django.db import transaction
@@ -21,7 +21,7 @@ from usage.models import CHARGED, DailyItem, ItemizedDay, ItemKind, Kind, Ledger
 from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
-from usage.rollups.closing import busy_hours, first_open_day
+from usage.rollups.closing import Part, first_open_day, parts
 
 
 class Item(NamedTuple):
@@ -70,8 +70,8 @@ def itemize_next() -> date | None:
     if (day := next_day()) is None:
         return None
     items: Items = {}
-    for hour in busy_hours(day):
-        add(items, items_of_hour(hour).items())
+    for part in parts(day):
+        add(items, items_of_part(part).items())
     write(day, items)
     return day
 
@@ -95,11 +95,11 @@ def itemized_until() -> date | None:
     return last + DAY if last else None
 
 
-def items_of_hour(hour: datetime) -> Items:
-    """Return the items of all organizations in the hour; this reads all of its entries."""
-    entries = LedgerEntry.objects.filter(created_at__gte=hour, created_at__lt=hour + timedelta(hours=1))
+def items_of_part(part: Part) -> Items:
+    """Return the items of all organizations in a part of a day; this reads all of its entries."""
+    entries = LedgerEntry.objects.filter(created_at__gte=part.start, created_at__lt=part.end)
     with snapshot():
-        return items_of(entries, History()).get(hour.date(), {})
+        return items_of(entries, History()).get(part.start.date(), {})
 
 
 def write(day: date, items: Mapping[Item, Sums]) -> None:
