@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -243,7 +243,7 @@ def test_issuing_again_changes_nothing(key: APIKey) -> None:
     assert list(Statement.objects.order_by("pk").values()) == before
 
 
-def test_an_issued_statement_is_read_while_days_are_itemized_anew(key: APIKey) -> None:
+def test_an_issued_statement_is_read_though_its_days_are_not_itemized(key: APIKey) -> None:
     close_all()
     ItemizedDay.objects.filter(day__gte=FEBRUARY.first_day).delete()
     found = reading.read(Statement.objects.all(), key.project.organization, FEBRUARY)
@@ -261,6 +261,25 @@ def test_itemizing_anew_gives_the_same_items(lived: Callable[[int], list[list[AP
     close_all()
     before, days = items(), ItemizedDay.objects.count()
     assert itemizing.itemize_anew() == days
+    assert items() == before
+
+
+def test_a_day_that_a_reaper_itemizes_meanwhile_leaves_no_gap(
+    key: APIKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_all()
+    before, days = items(), set(ItemizedDay.objects.values_list("day", flat=True))
+    DailyItem.objects.update(amount_nanodollars=1)
+    ItemizedDay.objects.filter(day=max(days)).delete()
+    write = itemizing.write
+
+    def write_beside_a_reaper(day: date, found: itemizing.Items) -> None:
+        write(max(days), {})
+        write(day, found)
+
+    monkeypatch.setattr(itemizing, "write", write_beside_a_reaper)
+    itemizing.itemize_anew()
+    assert set(ItemizedDay.objects.values_list("day", flat=True)) == days
     assert items() == before
 
 

@@ -67,13 +67,16 @@ def itemize_next() -> date | None:
     Any number of processes may call it at the same time, outside of transactions: two that itemize the same
     day write the same rows.
     """
-    if (day := next_day()) is None:
-        return None
+    if (day := next_day()) is not None:
+        _itemize(day)
+    return day
+
+
+def _itemize(day: date) -> None:
     items: Items = {}
     for part in parts(day):
         add(items, items_of_part(part).items())
     write(day, items)
-    return day
 
 
 def next_day() -> date | None:
@@ -117,11 +120,18 @@ def write(day: date, items: Mapping[Item, Sums]) -> None:
 
 
 def itemize_anew() -> int:
-    """Itemize all days again whose requests are kept, and those that are missing; return their number."""
-    since = retention_horizon.horizon()
-    days = ItemizedDay.objects.all()
-    (days.filter(day__gte=since.date()) if since else days).delete()
-    return sum(1 for _ in iter(itemize_next, None))
+    """Itemize all days again whose requests are kept, and those that are missing; return their number.
+
+    They stay itemized meanwhile: a process that itemizes the next day would leave a gap before it.
+    """
+    first_open, since = first_open_day(ItemizedDay), retention_horizon.horizon()
+    first = first_day() or first_open
+    if since:
+        first = min(since.date(), itemized_until() or first)
+    days = [first + number * DAY for number in range((first_open - first).days)]
+    for day in days:
+        _itemize(day)
+    return len(days)
 
 
 # ---- items of ledger entries
