@@ -227,13 +227,15 @@ def test_the_housekeeping_closes_days(transactional_db: None, busy: None) -> Non
     assert verify().differences == []
 
 
-def test_a_day_with_more_charges_than_a_read_has_time_for_is_closed(
-    transactional_db: None, busy: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+def test_an_hour_with_more_charges_than_a_read_has_time_for_is_closed(
+    transactional_db: None, used: Callable[..., None], settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read has three times the time of a statement; then PostgreSQL's connection is closed."""
+    for seconds in range(12):
+        used(FIRST + timedelta(seconds=seconds), first_token_ms=10)
 
     def slow_bucket_of(ms: int) -> int:
-        time.sleep(0.1)  # 1.2 s a day
+        time.sleep(0.1)  # 1.2 s for the hour
         return first_token_buckets.bucket_of(ms)
 
     async def close_days() -> None:
@@ -242,9 +244,13 @@ def test_a_day_with_more_charges_than_a_read_has_time_for_is_closed(
         await commits.close()
 
     monkeypatch.setattr(closing, "bucket_of", slow_bucket_of)
+    monkeypatch.setattr(closing, "MAX_ENTRIES", 3)
     settings.DATABASE_TIMEOUT_MS = 200
     asyncio.run(close_days())
     assert ClosedDay.objects.count() == 3
+    found = first_token_ms(Range(FIRST, FIRST + timedelta(days=3), "day"))
+    assert found is not None
+    assert found.sample_size == 12
     assert verify().differences == []
 
 

@@ -2,7 +2,7 @@
 plan.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -22,11 +22,23 @@ from tests.usage.range_reads import first_token_ms, overage
 from usage.books import ledger, reports
 from usage.database.clock import database_now
 from usage.insights import Filters, Range, counters, health, series, top, totals
-from usage.models import BudgetLimit, Generation, LedgerEntry, Outcome
+from usage.models import (
+    BudgetLimit,
+    DailyEndUserUsage,
+    DailyItem,
+    DailyTotals,
+    DailyUsage,
+    Generation,
+    HourlyUsage,
+    LedgerEntry,
+    MonthlyEndUserUsage,
+    Outcome,
+)
 from usage.rollups import closing
-from usage.verification import sum_checks
+from usage.verification import checks, sum_checks
 
 TABLES = ("usage_generation", "usage_ledgerentry")
+SUMS = (HourlyUsage, DailyUsage, DailyTotals, DailyEndUserUsage, MonthlyEndUserUsage, DailyItem)
 
 
 @pytest.fixture
@@ -43,21 +55,21 @@ def used(alice: Person, charlie: Person, small: Any, monkeypatch: pytest.MonkeyP
 
 
 @contextmanager
-def never_all_rows() -> Iterator[None]:
+def never_all_rows(tables: Sequence[str] = TABLES) -> Iterator[None]:
     """Check that the queries of the block use an index, or only its first rows."""
     with CaptureQueriesContext(connection) as queries:
         yield
     asked = {
         query["sql"]
         for query in queries
-        if any(f'"{table}"' in query["sql"] or f"{table} " in query["sql"] for table in TABLES)
+        if any(f'"{table}"' in query["sql"] or f"{table} " in query["sql"] for table in tables)
     }
     scans = [
         (sql, step)
         for sql in sorted(asked)
         if sql.startswith(("SELECT", "WITH", "UPDATE"))
         for step in _plan(sql)
-        if _is_scan(sql, step)
+        if _is_scan(sql, step, tables)
     ]
     assert scans == []
 
@@ -72,11 +84,11 @@ def _plan(sql: str) -> list[str]:
         return [str(row[-1]).strip() for row in cursor.fetchall()]
 
 
-def _is_scan(sql: str, step: str) -> bool:
+def _is_scan(sql: str, step: str, tables: Sequence[str]) -> bool:
     """Return whether the step reads a whole table; a scan along an index is allowed if it stops after some
     rows.
     """
-    for table in TABLES:
+    for table in tables:
         if f"Seq Scan on {table}" in step:
             return True
         if step == f"SCAN {table}":  # which is in the order of the primary key, if that is a number
@@ -220,6 +232,12 @@ def test_the_hours_check_of_credit_reads_what_people_booked(used: Generation) ->
         assert not list(sum_checks.credit_conserves())
     (sql,) = [query["sql"] for query in queries if 'FROM "usage_ledgerentry"' in query["sql"]]
     assert "bookings_of_an_organization" in _plan(sql)[0]
+
+
+def test_the_hours_check_reads_no_sums_of_years(used: Generation) -> None:
+    for check in checks(database_now() - timedelta(days=2)):
+        with never_all_rows([table._meta.db_table for table in SUMS]):
+            list(check())
 
 
 @pytest.mark.parametrize(

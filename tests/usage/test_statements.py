@@ -4,13 +4,13 @@ import asyncio
 import json
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Sum
+from django.db.models import QuerySet, Sum
 from django.test import Client
 
 from accounts import keys
@@ -19,8 +19,10 @@ from chatapi.worker.reaper import housekeeping
 from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
 from tests.usage.triggers import without_triggers
 from usage.books import corrections, credit
+from usage.books.prices import History
 from usage.database.group_commit import GroupCommit
 from usage.models import SPENT, DailyItem, Discount, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
+from usage.rollups import closing
 from usage.rollups.closed_days import midnight
 from usage.statements import document, issuing, itemizing, month_items, reading
 from usage.statements.document import StatementDocument
@@ -241,7 +243,7 @@ def test_issuing_again_changes_nothing(key: APIKey) -> None:
     assert list(Statement.objects.order_by("pk").values()) == before
 
 
-def test_an_issued_statement_is_read_while_days_are_itemized_anew(key: APIKey) -> None:
+def test_an_issued_statement_is_read_though_its_days_are_not_itemized(key: APIKey) -> None:
     close_all()
     ItemizedDay.objects.filter(day__gte=FEBRUARY.first_day).delete()
     found = reading.read(Statement.objects.all(), key.project.organization, FEBRUARY)
@@ -250,17 +252,55 @@ def test_an_issued_statement_is_read_while_days_are_itemized_anew(key: APIKey) -
     assert found.row == Statement.objects.get(month=FEBRUARY.first_day)
 
 
+def items() -> list[dict[str, object]]:
+    return sorted(({**row, "id": 0} for row in DailyItem.objects.values()), key=repr)
+
+
 def test_itemizing_anew_gives_the_same_items(lived: Callable[[int], list[list[APIKey]]]) -> None:
     lived(5)
     close_all()
-
-    def rows() -> list[dict[str, object]]:
-        found = DailyItem.objects.order_by("organization", "day", "project", "model", "kind").values()
-        return sorted(({**row, "id": 0} for row in found), key=repr)
-
-    before, days = rows(), ItemizedDay.objects.count()
+    before, days = items(), ItemizedDay.objects.count()
     assert itemizing.itemize_anew() == days
-    assert rows() == before
+    assert items() == before
+
+
+def test_a_day_that_a_reaper_itemizes_meanwhile_leaves_no_gap(
+    key: APIKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_all()
+    before, days = items(), set(ItemizedDay.objects.values_list("day", flat=True))
+    DailyItem.objects.update(amount_nanodollars=1)
+    ItemizedDay.objects.filter(day=max(days)).delete()
+    write = itemizing.write
+
+    def write_beside_a_reaper(day: date, found: itemizing.Items) -> None:
+        write(max(days), {})
+        write(day, found)
+
+    monkeypatch.setattr(itemizing, "write", write_beside_a_reaper)
+    itemizing.itemize_anew()
+    assert set(ItemizedDay.objects.values_list("day", flat=True)) == days
+    assert items() == before
+
+
+def test_an_hour_in_parts_has_the_same_items(key: APIKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, sizes = random.Random(6), list[int]()
+    for seconds in range(20):
+        use(chance, key, START + timedelta(seconds=seconds // 2))  # two of each moment
+    close_all()
+    before = items()
+
+    def items_of(entries: QuerySet[LedgerEntry], history: History) -> itemizing.Days:
+        sizes.append(entries.values("created_at").distinct().count())
+        return of_all(entries, history)
+
+    of_all = itemizing.items_of
+    monkeypatch.setattr(itemizing, "items_of", items_of)
+    monkeypatch.setattr(closing, "MAX_ENTRIES", 3)
+    itemizing.itemize_anew()
+    assert items() == before
+    assert max(sizes) <= 3
+    assert len(sizes) > 5
 
 
 def test_a_statement_that_disagrees_with_the_hourly_usage_is_not_issued(

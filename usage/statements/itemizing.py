@@ -1,12 +1,12 @@
 """Itemizing of days: the ledger entries of a day of UTC that is over, added up by the lines of statements.
 
 Rollups don't know prices, and an amount is rounded for each request, so lines can't be computed from them.
-Each day's requests are therefore read once, hour by hour, an hour after the day's end; a month is then the
+Each day's requests are therefore read once, in parts, an hour after the day's end; a month is then the
 sum of some rows a day. No entry reaches a day later, see `usage/rollups/closing.py`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from typing import NamedTuple
 
 from django.db import transaction
@@ -21,7 +21,7 @@ from usage.models import CHARGED, DailyItem, ItemizedDay, ItemKind, Kind, Ledger
 from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
-from usage.rollups.closing import busy_hours, first_open_day
+from usage.rollups.closing import Part, first_open_day, parts
 
 
 class Item(NamedTuple):
@@ -67,13 +67,16 @@ def itemize_next() -> date | None:
     Any number of processes may call it at the same time, outside of transactions: two that itemize the same
     day write the same rows.
     """
-    if (day := next_day()) is None:
-        return None
-    items: Items = {}
-    for hour in busy_hours(day):
-        add(items, items_of_hour(hour).items())
-    write(day, items)
+    if (day := next_day()) is not None:
+        _itemize(day)
     return day
+
+
+def _itemize(day: date) -> None:
+    items: Items = {}
+    for part in parts(day):
+        add(items, items_of_part(part).items())
+    write(day, items)
 
 
 def next_day() -> date | None:
@@ -95,11 +98,11 @@ def itemized_until() -> date | None:
     return last + DAY if last else None
 
 
-def items_of_hour(hour: datetime) -> Items:
-    """Return the items of all organizations in the hour; this reads all of its entries."""
-    entries = LedgerEntry.objects.filter(created_at__gte=hour, created_at__lt=hour + timedelta(hours=1))
+def items_of_part(part: Part) -> Items:
+    """Return the items of all organizations in a part of a day; this reads all of its entries."""
+    entries = LedgerEntry.objects.filter(created_at__gte=part.start, created_at__lt=part.end)
     with snapshot():
-        return items_of(entries, History()).get(hour.date(), {})
+        return items_of(entries, History()).get(part.start.date(), {})
 
 
 def write(day: date, items: Mapping[Item, Sums]) -> None:
@@ -117,11 +120,18 @@ def write(day: date, items: Mapping[Item, Sums]) -> None:
 
 
 def itemize_anew() -> int:
-    """Itemize all days again whose requests are kept, and those that are missing; return their number."""
-    since = retention_horizon.horizon()
-    days = ItemizedDay.objects.all()
-    (days.filter(day__gte=since.date()) if since else days).delete()
-    return sum(1 for _ in iter(itemize_next, None))
+    """Itemize all days again whose requests are kept, and those that are missing; return their number.
+
+    They stay itemized meanwhile: a process that itemizes the next day would leave a gap before it.
+    """
+    first_open, since = first_open_day(ItemizedDay), retention_horizon.horizon()
+    first = first_day() or first_open
+    if since:
+        first = min(since.date(), itemized_until() or first)
+    days = [first + number * DAY for number in range((first_open - first).days)]
+    for day in days:
+        _itemize(day)
+    return len(days)
 
 
 # ---- items of ledger entries

@@ -7,10 +7,12 @@ written from then on.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery, Sum, Value
+from django.db.models import Count, Exists, F, Model, OuterRef, Q, QuerySet, Subquery, Sum, Value
 from django.db.models.functions import Coalesce
 
+from accounts.models import Organization
 from usage import pricing
 from usage.models import (
     CHARGED,
@@ -27,6 +29,8 @@ from usage.pricing import TOKEN_COLUMNS, Tokens
 from usage.rollups import closed_days, retention_horizon
 from usage.verification import triggers
 
+Row = TypeVar("Row", bound=Model)
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -39,6 +43,14 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.invariant}: {self.subject}: expected {self.expected}, found {self.found}"
+
+
+def by_organization(rows: QuerySet[Row]) -> QuerySet[Row]:
+    """Return the rows with a condition that is true for all of them, on the first column of their index.
+
+    Without it, the databases read a whole table, which is kept for ever, for the rows of the last days.
+    """
+    return rows.filter(organization__in=Organization.objects.values("pk"))
 
 
 # How long ago a lease may have expired: far longer than a reaper needs to take it over.

@@ -26,7 +26,7 @@ from usage.rollups import closed_days
 from usage.statements import document
 from usage.statements.document import StatementDocument
 from usage.statements.month import Month
-from usage.verification.invariants import Difference
+from usage.verification.invariants import Difference, by_organization
 
 _NAME = "I16 statement"
 
@@ -37,9 +37,9 @@ def items_are_the_ledger(since: datetime | None) -> Iterator[Difference]:
     days, closed = ItemizedDay.objects.all(), ClosedDay.objects.all()
     if since:
         days, closed = days.filter(day__gt=since.date()), closed.filter(day__gt=since.date())
-    items = DailyItem.objects.filter(day__in=days).order_by()
+    items = by_organization(DailyItem.objects.filter(day__in=days)).order_by()
     # Compared where both are there: the two are written one after the other.
-    usage = DailyUsage.objects.filter(day__in=days).filter(day__in=closed).order_by()
+    usage = by_organization(DailyUsage.objects.filter(day__in=days).filter(day__in=closed)).order_by()
     spent = items.exclude(kind__in=CREDITING).filter(day__in=closed)
     tokens = F("prompt_tokens") + F("completion_tokens")
     expected = _sums(usage, keys, tokens=Sum(tokens), amount=Sum("amount_nanodollars"))

@@ -8,6 +8,7 @@ from typing import Any
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncMonth
 
+from accounts.models import Project
 from usage.database.clock import TruncUTC, hour_of
 from usage.models import (
     BOOKED,
@@ -20,6 +21,7 @@ from usage.models import (
     DailyEndUserUsage,
     DailyTotals,
     DailyUsage,
+    Dimension,
     Generation,
     HourlyUsage,
     Kind,
@@ -30,7 +32,7 @@ from usage.models import (
 from usage.models.budget_keys import BudgetOwners
 from usage.models.generations import FAILED
 from usage.rollups import Group, closed_days
-from usage.verification.invariants import Difference
+from usage.verification.invariants import Difference, by_organization
 
 _GROUP = (*BudgetOwners._fields, "budget_day")
 _SUMS = closed_days.SUMS[1:]
@@ -108,7 +110,7 @@ def credit_conserves() -> Iterator[Difference]:
 def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
     """Check I2 and I13: the hourly rollup is the ledger summed, row by row (from the hour of `since`)."""
     keys = ("organization_id", "hour", "project_id", "api_key_id", "model", "outcome")
-    entries, rollup = LedgerEntry.objects.filter(kind__in=SPENT), HourlyUsage.objects.all()
+    entries, rollup = LedgerEntry.objects.filter(kind__in=SPENT), by_organization(HourlyUsage.objects.all())
     if since:
         entries = entries.filter(created_at__gte=hour_of(since))
         rollup = rollup.filter(hour__gte=hour_of(since))
@@ -121,7 +123,7 @@ def rollup_is_the_ledger(since: datetime | None) -> Iterator[Difference]:
 def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference]:
     """Check I2 and I13: each end user's day is the ledger summed (of the days that began since then)."""
     keys = ("organization_id", "day", "project_id", "end_user_id", "model")
-    days = DailyEndUserUsage.objects.all()
+    days = by_organization(DailyEndUserUsage.objects.all())
     entries = LedgerEntry.objects.filter(kind__in=SPENT, end_user_id__isnull=False)
     if since:
         first = since.date() + timedelta(days=1)
@@ -135,7 +137,8 @@ def end_users_days_are_the_ledger(since: datetime | None) -> Iterator[Difference
 
 def end_users_months_are_their_days(since: datetime | None) -> Iterator[Difference]:
     """Check I2 and I13: the months of each project's end users are their days (from the month of `since`)."""
-    days, months = DailyEndUserUsage.objects.all(), MonthlyEndUserUsage.objects.all()
+    days = by_organization(DailyEndUserUsage.objects.all())
+    months = MonthlyEndUserUsage.objects.filter(project__in=Project.objects.values("pk"))
     if since:
         first = since.date().replace(day=1)
         days, months = days.filter(day__gte=first), months.filter(month__gte=first)
@@ -156,7 +159,7 @@ def end_users_months_are_their_days(since: datetime | None) -> Iterator[Differen
 def days_are_their_hours(since: datetime | None) -> Iterator[Difference]:
     """Check I2 and I13: closed days (begun since then) are the sums of their hours."""
     closed = ClosedDay.objects.filter(day__gt=since.date()) if since else ClosedDay.objects.all()
-    days = _by_group(DailyUsage.objects.filter(day__in=closed), _BY_DAY)
+    days = _by_group(by_organization(DailyUsage.objects.filter(day__in=closed)), _BY_DAY)
     for group, *sums in _unequal(_hours_by_day(set(closed.values_list("day", flat=True))), days):
         yield Difference("I2 rollup", f"day {group[0]}, key {group[3]}, {group[4]}", *sums)
     for member, *sums in _unequal(_by_dimension(days), _totals(closed)):
@@ -217,7 +220,7 @@ _BY_DAY = ("day", *closed_days.GROUP)
 def _hours_by_day(closed: set[date]) -> dict[Group, list[int]]:
     if not closed:
         return {}
-    hours = HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed)))
+    hours = by_organization(HourlyUsage.objects.filter(hour__gte=closed_days.midnight(min(closed))))
     rows = hours.annotate(day=TruncUTC("day", "hour")).order_by().values_list(*_BY_DAY)
     summed = rows.annotate(*(Sum(name) for name in closed_days.SUMS))
     return {
@@ -240,7 +243,8 @@ def _by_dimension(days: dict[Group, list[int]]) -> dict[Group, list[int]]:
 
 
 def _totals(closed: QuerySet[ClosedDay]) -> dict[Group, list[int]]:
-    rows = DailyTotals.objects.filter(day__in=closed).values_list(
+    # Their index begins with the dimension.
+    rows = DailyTotals.objects.filter(dimension__in=Dimension.values, day__in=closed).values_list(
         "day", "dimension", "member", "failed_requests", *closed_days.SUMS
     )
     return {(day, dimension, member): numbers for day, dimension, member, *numbers in rows.iterator()}

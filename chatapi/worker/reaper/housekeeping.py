@@ -54,8 +54,9 @@ async def _close_days(commits: GroupCommit) -> None:
             return
         first_tokens = closing.FirstTokens()
         # A read has the time limit of a transaction, in which the charges of a busy day can't be read.
-        for hour in await commits.read(closing.busy_hours, day):
-            first_tokens += await commits.read(closing.count_first_tokens, hour)
+        parts = closing.parts(day)
+        while part := await commits.read(next, parts, None):
+            first_tokens += await commits.read(closing.count_first_tokens, part)
         await commits.read(closing.close, day, first_tokens)
 
 
@@ -65,9 +66,10 @@ async def _itemize_days(commits: GroupCommit) -> None:
         if day is None:
             return
         items: itemizing.Items = {}
-        # Hour by hour, because of the time limit of a read, as in `_close_days`.
-        for hour in await commits.read(closing.busy_hours, day):
-            itemizing.add(items, (await commits.read(itemizing.items_of_hour, hour)).items())
+        # In parts, because of the time limit of a read, as in `_close_days`.
+        parts = closing.parts(day)
+        while part := await commits.read(next, parts, None):
+            itemizing.add(items, (await commits.read(itemizing.items_of_part, part)).items())
         await commits.read(itemizing.write, day, items)
 
 
