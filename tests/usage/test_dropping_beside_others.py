@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 
 from tests.usage.books_to_drop import BEFORE, drop, old, write
-from usage.bills.reading import Bill
 from usage.bills.reconciliation import ReconciliationSpec, compare
+from usage.bills.upstream_bill import Bill
 from usage.books import ledger
 from usage.models import Generation
 from usage.rollups import retention_horizon

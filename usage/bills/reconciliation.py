@@ -15,7 +15,7 @@ from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import TruncDay
 
 from usage import pricing
-from usage.bills.reading import ANY_MODEL, COST, COUNTS, Bill
+from usage.bills.upstream_bill import ANY_MODEL, COST, COUNTS, Bill
 from usage.database.snapshot import snapshot
 from usage.models import CHARGED, Generation, Kind, LedgerEntry, UsageSource
 from usage.models.rollups import HourlyUsage
@@ -42,7 +42,7 @@ class ReconciliationSpec:
 
 @dataclass(frozen=True, slots=True)
 class Booked:
-    """Our amounts of a day and model, named as in `usage/bills/reading.py`."""
+    """Our amounts of a day and model, named as in `usage/bills/upstream_bill.py`."""
 
     amounts: Mapping[str, int]
     counted: int

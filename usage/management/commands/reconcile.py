@@ -9,9 +9,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.template.defaultfilters import pluralize
 
 from usage import pricing
-from usage.bills import reading, reconciliation
-from usage.bills.reading import Bill
+from usage.bills import reconciliation, upstream_bill
 from usage.bills.reconciliation import ReconciliationSpec
+from usage.bills.upstream_bill import Bill
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
@@ -70,9 +70,9 @@ class Command(BaseCommand):
         if spec.deployment and not reconciliation.has_served(spec.deployment):
             raise CommandError(f"No request was ever served by a deployment {spec.deployment!r}.")
         try:
-            bill = reading.read(options["file"])
+            bill = upstream_bill.read(options["file"])
             discrepancies = list(reconciliation.compare(bill, spec))
-        except (reading.InvalidBill, Dropped) as error:
+        except (upstream_bill.InvalidBill, Dropped) as error:
             raise CommandError(str(error)) from error
         # Before the differences, because a wrong name or period explains most of them.
         self._note_omissions(bill, spec)
