@@ -2,8 +2,6 @@
 
 import asyncio
 import importlib.metadata
-import os
-import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -86,12 +84,7 @@ async def test_a_server_that_hangs_is_an_error_in_time(
 ) -> None:
     monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
     assert await line.call("ECHO", 1) == b"1"
-    pid = valkey.client.info("server")["process_id"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(RedisError, match="does not answer"):
-            await line.call("ECHO", 2)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    with valkey.frozen(), pytest.raises(RedisError, match="does not answer"):
+        await line.call("ECHO", 2)
     monkeypatch.undo()
     assert await line.call("ECHO", 3) == b"3"
