@@ -72,8 +72,12 @@ class OpenGenerations:
         return self._open.get(organization_id, 0) + self._admitted[organization_id]
 
     async def _read(self) -> dict[int, int]:
-        self._admitted = Counter()
-        self._open = await self._count()
+        before, self._admitted = self._admitted, Counter()
+        try:
+            self._open = await self._count()
+        except BaseException:
+            self._admitted += before  # `_open` is still without them
+            raise
         return self._open
 
     def _refusal(self, organization_id: int) -> errors.APIError:
