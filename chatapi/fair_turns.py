@@ -67,7 +67,8 @@ class FairTurns:
         self._used_units = 0
         while self._lines and self._used_units < self._iteration_units:
             party, line = self._lines.popitem(last=False)
-            # What a party's last turn exceeds its visit by is subtracted from its next visits.
+            # If a party's last turn takes more than the visit has left, the rest is subtracted from its next
+            # visits.
             room = self._visit_units - self._owed_units.pop(party, 0)
             while line and room > 0:
                 turn, units = line.popleft()

@@ -90,7 +90,8 @@ class DedicatedConnection:
 
         Raises `RedisError`, also if Redis refuses one of the commands and executes the others.
         """
-        async with self._turn, in_time():
+        # The wait for the turn counts, too: those behind a frozen Redis must not fail one after the other.
+        async with in_time(), self._turn:
             try:
                 replies = await self._exchange(commands)
             except RuntimeError as error:  # uvloop's, for a connection that was reset

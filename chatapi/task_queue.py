@@ -49,7 +49,8 @@ BROKER_OPTIONS: Final[dict[str, Any]] = {
 # The least time between two repeated enqueueings of one generation, by any worker.
 REPEAT_MS = 2_000
 
-# After how many interactive messages one of each other class joins their turns, so that it is served at all.
+# After this many interactive messages, one message of each other class joins their turns. Otherwise it might
+# wait for ever.
 INTERACTIVE_PER_OTHER = 16
 # How many messages a script looks at: of each class for one that a worker may take, or for lost ones.
 LOOK_AT = 64
@@ -65,10 +66,10 @@ end
 # KEYS: the sorted sets of turns of the three classes, for each a hash of every organization's last message,
 # and the list of wake-ups. A message has the turn after the last one of its organization, or the turn that is
 # served now if none of them waits. No message may come before that: those of one organization would fill the
-# first turns, and a worker that looks past them would not see the others'. Where none waited, a worker that
-# looks past others' messages may want this one: one wake-up waits for one at most. The first line lets a full
-# Redis refuse the script as a whole: without it, a script that has deleted something may go on, and its
-# message would have no job.
+# first turns, and a worker that looks past them would not see the others'. If the organization had no
+# message, a worker that skips the other organizations' messages may take this one, so a wake-up is left, one
+# at most. `#!lua` makes a full Redis refuse the whole script. Without it, a script that has already deleted
+# something may continue, and its message would have no job.
 _JOIN = (
     "#!lua\n"
     + _ORGANIZATION_OF

@@ -298,7 +298,8 @@ class RedisStream:
         # The connection shows that this worker lives, because the kernel closes it when the process dies.
         with redis_errors():
             async with self._redis.pubsub() as channel:
-                await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
+                async with in_time():
+                    await channel.subscribe(f"{self._prefix}cancel", f"{self._prefix}worker:{worker}")
                 is_asked = False
                 while (message := await channel.get_message(timeout=SILENT_S)) is not None or not is_asked:
                     # A machine without power closes no connection: without a question this waited for ever.

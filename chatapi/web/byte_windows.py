@@ -5,6 +5,8 @@ from typing import cast
 
 from redis.asyncio import Redis
 
+from accounts.redis_time_limit import in_time
+
 
 class WindowFull(Exception):
     """The owner's bytes have no room until `retry_after_ms` have passed."""
@@ -28,7 +30,7 @@ class ByteWindows:
         """Count the bytes and return the key of their counter; raises `WindowFull` or `RedisError`."""
         window, begun_ms_ago = divmod(time.time_ns() // 1_000_000, self._period_ms)
         counter = f"{self._prefix}{owner}:{window}"
-        async with self._redis.pipeline(transaction=True) as pipe:
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
             pipe.incrby(counter, n_bytes)
             pipe.pexpire(counter, 2 * self._period_ms)  # it outlives what was put there last
             total_bytes, _ = await pipe.execute()
@@ -39,4 +41,7 @@ class ByteWindows:
 
     async def give_back(self, counter: str, n_bytes: int) -> None:
         """Take the bytes off their counter. Raises `RedisError`."""
-        await self._redis.decrby(counter, n_bytes)
+        async with in_time(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.decrby(counter, n_bytes)
+            pipe.pexpire(counter, 2 * self._period_ms)  # Redis may have lost it, and makes a new one
+            await pipe.execute()

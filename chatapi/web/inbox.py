@@ -164,7 +164,8 @@ class Inbox:
         """Raise `StreamLost` when the server has been out of reach for `LOST_AFTER_S`, and the follower has
         waited all that time.
         """
-        # A younger request has reached the server after its return, which this reader may not know yet.
+        # A younger request was sent to the server after it came back, which this reader may not have noticed
+        # yet.
         waited_s = loop_clock.monotonic() - follower.began_at
         if min(self._failing_s, waited_s) > follower.LOST_AFTER_S:
             raise StreamLost("the server of the stream is out of reach")

@@ -15,8 +15,8 @@ from chatapi.concurrency import CachedValue
 
 # How old a count may be that decides: generations that have ended since still count.
 MAX_COUNT_AGE_S: Final = 0.05
-# Refused callers of one organization are to come back one after the other, so that a flood that is refused
-# leaves the process to others. Nobody knows when a generation will end: a fast one may soon.
+# Refused callers of one organization get growing `Retry-After` times, so that they do not all return at once
+# and slow other organizations down. When a generation will end is unknown, so the times are short.
 COME_BACK_INTERVAL_S: Final = 0.005
 MIN_RETRY_AFTER_S: Final = 1.0
 MAX_RETRY_AFTER_S: Final = 30.0
@@ -72,8 +72,12 @@ class OpenGenerations:
         return self._open.get(organization_id, 0) + self._admitted[organization_id]
 
     async def _read(self) -> dict[int, int]:
-        self._admitted = Counter()
-        self._open = await self._count()
+        before, self._admitted = self._admitted, Counter()
+        try:
+            self._open = await self._count()
+        except BaseException:
+            self._admitted += before  # `_open` is still without them
+            raise
         return self._open
 
     def _refusal(self, organization_id: int) -> errors.APIError:

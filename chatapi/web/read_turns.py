@@ -25,8 +25,8 @@ class ReadTurns:
     1. The reads of a turn end after `seconds`.
     2. The sockets that were left out are read in the next turns: no socket is read twice in a round, which
        ends when all these have been read. Without load, each turn is a round.
-    3. Sockets that come meanwhile have half of the time of these turns, and then wait for the next round:
-       however many come, the round ends.
+    3. In these turns, sockets that become readable later get at most half of the time; then they wait for the
+       next round. So a round ends, however many there are.
     4. A socket that was left out is not polled until its turn may come: to refuse four thousand sockets takes
        a quarter of a second, because libuv polls again and again while it finds a thousand of them readable.
     """

@@ -127,13 +127,14 @@ class Services:
 
     @classmethod
     async def _start(cls) -> "Services":
-        services = cls()
         try:
-            await services.inboxes.start()
-        except StreamUnavailable:
-            # The next request makes everything again, so that nothing half started stays.
-            await services.commits.close()
-            raise
+            services = cls()
+            try:
+                await services.inboxes.start()
+            except StreamUnavailable:
+                # The next request makes everything again, so that nothing half started stays.
+                await services.commits.close()
+                raise
         finally:
             cls._starting = None
         shared, prefix = services._redis.shared, settings.REDIS_KEY_PREFIX

@@ -178,7 +178,8 @@ class Silence:
             return Finding.EXPIRED if status.overdue_ms > 2 * settings.REAPER_MS + 1_000 else None
         if not status.was_claimed:
             return None  # the reaper has it, and needs no Redis to close it
-        # Only when seen twice: a reaper that can reach Redis publishes the end at once.
+        # The reaper must have it in two looks. If it can reach Redis, it publishes the end before the second
+        # one.
         is_left = status.fence > CLAIM_FENCE and last is not None and last.fence > CLAIM_FENCE
         is_dead = status.overdue_ms > 0 and self._workers.missing_s(status.worker) >= MISSING_S
         return Finding.WORKER_LOST if is_left or is_dead else None

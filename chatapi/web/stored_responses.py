@@ -20,6 +20,7 @@ from accounts import access
 from accounts.authentication import Caller
 from accounts.limits import DAY_MS
 from chatapi import errors, identity, response_store
+from chatapi.delta_stream import MAX_SEQ
 from chatapi.web.exchange import Exchange, authenticate
 from chatapi.web.generations import answer_to, authorize_again
 from chatapi.web.relay import CLOSING, LOST, Authorize, Pace, frames_of, terminal_of
@@ -173,7 +174,7 @@ async def _forget_answer(services: Services, row: Generation) -> None:
 
 async def _stream(exchange: Exchange, services: Services, found: Stored) -> None:
     """Send the events behind `starting_after`, as they come; a client that leaves cancels nothing."""
-    after = _number(exchange, "starting_after", -1, 0, 10**9)
+    after = _number(exchange, "starting_after", -1, 0, MAX_SEQ)
     exchange.encoder = stored.events(found.answer, found.state, after)
     await exchange.send_head(200, STREAM_HEADERS)
     # So that the head leaves at once, even if the first event takes long.

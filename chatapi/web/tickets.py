@@ -18,6 +18,7 @@ import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from accounts.redis_time_limit import in_time
 from chatapi.web.byte_windows import ByteWindows
 from chatapi.wire.parsed_request import RequestSummary
 
@@ -58,7 +59,8 @@ class Tickets:
         secret = secrets.token_urlsafe(_TICKET_BYTES)
         counter = await self.unused.take(ticket.api_key_id, len(ticket.request))
         encoded = msgspec.msgpack.encode(msgspec.structs.replace(ticket, counter=counter))
-        await self._redis.set(self._key(secret), encoded, px=self.ttl_ms)
+        async with in_time():
+            await self._redis.set(self._key(secret), encoded, px=self.ttl_ms)
         return secret
 
     async def redeem(self, secret: str) -> Ticket | None:
@@ -68,7 +70,8 @@ class Tickets:
         """
         if len(secret) > MAX_TICKET_CHARS:
             return None
-        kept = cast(bytes | None, await self._redis.getdel(self._key(secret)))
+        async with in_time():
+            kept = cast(bytes | None, await self._redis.getdel(self._key(secret)))
         if kept is None:
             return None
         try:

@@ -1,14 +1,11 @@
 """Rate limits over a real Valkey: all or nothing, released, and shared by all processes."""
 
 import asyncio
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 from uuid import uuid4
@@ -27,17 +24,6 @@ from chatapi.redis_client import connect
 from chatapi.wire.caps import MAX_CHOICES, MAX_OUTPUT_TOKENS
 from tests.accounts.limit_client import LEASE_MS, LimitClient, requests, running, tokens
 from tests.chatapi.worker.processes import Valkey
-
-
-@contextmanager
-def frozen(valkey: Valkey) -> Iterator[None]:
-    """Stop Redis inside the block; it executes the commands that it received when it continues."""
-    pid = valkey.client.info("server")["process_id"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -294,7 +280,7 @@ async def test_a_frozen_redis_releases_once(
     """
     limit = tokens(10_000)
     reservation, _ = await client.take(limit, tokens=4_000), await client.take(limit, tokens=4_000)
-    with frozen(valkey), monkeypatch.context() as patch:
+    with valkey.frozen(), monkeypatch.context() as patch:
         patch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
         await client.release(reservation, 0)
     assert 6_000 <= await client.remaining(limit) < 6_100

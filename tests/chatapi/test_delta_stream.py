@@ -16,6 +16,7 @@ import pytest
 from pytest_django.fixtures import Settings
 from redis.asyncio import Redis
 
+from accounts import redis_time_limit
 from chatapi import delta_stream, identity
 from chatapi.checks.numbers import WEEK_MS
 from chatapi.delta_stream import (
@@ -618,6 +619,16 @@ async def test_a_worker_connects_again_after_its_connection_was_lost_without_a_s
         with pytest.raises(StreamUnavailable):
             await asyncio.wait_for(listening, 5)
         await redis.aclose()
+
+
+async def test_a_worker_does_not_wait_for_the_greeting_of_a_server_that_hangs(
+    valkey: Valkey, stream: RedisStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
+    with valkey.frozen():
+        async with asyncio.timeout(1):
+            with pytest.raises(StreamUnavailable):
+                await anext(stream.cancellations("listener"))
 
 
 async def test_everything_goes_on_when_valkey_comes_back_empty(

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import Counter
+from threading import get_ident
 from typing import Any
 
 import pytest
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from channels.testing import HttpCommunicator
 
 from chatapi.fair_room import FairRoom, NoRoom, Room
@@ -166,3 +168,65 @@ async def test_a_request_that_waits_too_long_for_its_turn_is_refused(monkeypatch
     assert b"service_unavailable" in refused["body"]
     views.may_end.set()
     await asyncio.gather(*holding)
+
+
+class Downloads:
+    """Django's place: sends a piece of a download, then waits until the rest may follow."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.may_end = asyncio.Event()
+        self.threads: set[int] = set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async with ThreadSensitiveContext():
+            self.threads.add(await sync_to_async(get_ident)())
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"piece", "more_body": True})
+            self.begun += 1
+            await self.may_end.wait()
+            await send({"type": "http.response.body", "body": b""})
+
+    async def have_begun(self, count: int) -> None:
+        """Return when this many have sent their first piece."""
+        async with asyncio.timeout(5):
+            while self.begun < count:
+                await asyncio.sleep(0.01)
+
+
+async def test_slow_downloads_take_neither_the_pages_places_nor_their_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: set[int] = set()
+    monkeypatch.setattr(django_turns, "close_old_connections", lambda: closed.add(get_ident()))
+    downloads, pages = Downloads(), Views()
+    pages.may_end.set()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await (downloads if scope["path"] == "/export" else pages)(scope, receive, send)
+
+    turns = TakingTurns(application)
+    addresses = [f"192.0.2.{number}" for number in (1, 2) for _ in range(django_turns.DOWNLOADS_EACH)]
+    slow = [ask(turns, "/export", address) for address in addresses]
+    await downloads.have_begun(len(slow))
+    async with asyncio.timeout(5):
+        for number in (1, 2, 3):
+            assert (await ask(turns, "/docs", f"192.0.2.{number}"))["status"] == 200
+    assert closed == downloads.threads
+    downloads.may_end.set()
+    assert {answer["body"] for answer in await asyncio.gather(*slow)} == {b"piece"}
+
+
+async def test_a_download_without_room_is_refused_and_leaves_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(django_turns, "WAIT_S", 0.2)
+    downloads = Downloads()
+    turns = TakingTurns(downloads)
+    slow = [ask(turns, "/export", "192.0.2.1") for _ in range(django_turns.DOWNLOADS_EACH)]
+    await downloads.have_begun(len(slow))
+    refused = await asyncio.gather(*(ask(turns, "/export", "192.0.2.1") for _ in range(3)))
+    assert [answer["status"] for answer in refused] == [503] * 3
+    downloads.may_end.set()
+    assert {answer["status"] for answer in await asyncio.gather(*slow)} == {200}
+    assert (await ask(turns, "/export", "192.0.2.1"))["status"] == 200

@@ -2,10 +2,7 @@
 
 import asyncio
 import gc
-import os
-import signal
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -82,19 +79,6 @@ async def remaining(rates: Rates, *limits: Limit) -> int | None:
     return reservation.statuses[0].remaining
 
 
-@contextmanager
-def frozen(valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stop Redis, which is noticed soon; afterwards it executes the commands that it received."""
-    pid = valkey.client.info("server")["process_id"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
-            yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 async def test_a_failure_of_the_books_keeps_no_lease(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates_module, "RENEW_S", 0.01)
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500), broken)
@@ -162,8 +146,10 @@ async def test_the_lease_that_a_frozen_redis_grants_when_it_goes_on_expires(
     rates = Rates(RateLimits(redis, f"test-{uuid4().hex}:", lease_ms=500, share=Batch), unknown)
     renewing = asyncio.create_task(rates.renew())
     assert await remaining(rates, DAY, ONE) == 1_000  # from now on Redis knows the script
-    with frozen(valkey, monkeypatch), pytest.raises(RedisError):
-        await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=Amounts(tokens=800))
+    with valkey.frozen(), monkeypatch.context() as patch:
+        patch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
+        with pytest.raises(RedisError):
+            await rates.take(caller(DAY, ONE), uuid4(), model="small", amounts=Amounts(tokens=800))
     async with asyncio.timeout(10):
         while (left := await remaining(rates, DAY, ONE)) is None:
             await asyncio.sleep(0.01)

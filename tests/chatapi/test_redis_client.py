@@ -2,12 +2,11 @@
 
 import asyncio
 import importlib.metadata
-import os
-import signal
 from collections.abc import AsyncIterator
 
 import pytest
 from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from accounts import redis_time_limit
 from chatapi.redis_client import DedicatedConnection, connect
@@ -86,12 +85,34 @@ async def test_a_server_that_hangs_is_an_error_in_time(
 ) -> None:
     monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
     assert await line.call("ECHO", 1) == b"1"
-    pid = valkey.client.info("server")["process_id"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        with pytest.raises(RedisError, match="does not answer"):
-            await line.call("ECHO", 2)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    with valkey.frozen(), pytest.raises(RedisError, match="does not answer"):
+        await line.call("ECHO", 2)
     monkeypatch.undo()
     assert await line.call("ECHO", 3) == b"3"
+
+
+async def test_all_who_wait_for_a_server_that_hangs_get_an_error_in_time(
+    line: DedicatedConnection, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.1)
+    assert await line.call("ECHO", 1) == b"1"
+    with valkey.frozen():
+        async with asyncio.timeout(0.5):
+            errors = await asyncio.gather(*(line.call("ECHO", 2) for _ in range(20)), return_exceptions=True)
+    assert {type(error) for error in errors} == {RedisTimeoutError}
+    monkeypatch.undo()
+    assert await line.call("ECHO", 3) == b"3"
+
+
+async def test_a_caller_that_waited_too_long_for_its_turn_leaves_the_others_their_replies(
+    line: DedicatedConnection, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = asyncio.ensure_future(line.call("BLPOP", "queue", 0))
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.05)
+    with pytest.raises(RedisTimeoutError):
+        await line.call("ECHO", "late")
+    monkeypatch.undo()
+    last = asyncio.ensure_future(line.call("ECHO", "last"))
+    valkey.client.rpush("queue", "job")
+    assert (await first, await last) == ([b"queue", b"job"], b"last")

@@ -92,6 +92,9 @@ def test_a_replay_has_the_same_numbers(client: Client) -> None:
     assert get(client, response_id, "?stream=true").body == answer.body
     rest = events(get(client, response_id, "?stream=true&starting_after=4"))
     assert rest == events(answer)[5:]
+    refused = get(client, response_id, "?stream=true&starting_after=1000000000")
+    assert (refused.status, refused.error["param"]) == (400, "starting_after")
+    assert refused.error["message"].endswith("expected an integer from 0 to 999999999.")
 
 
 def test_a_failure_before_the_first_byte_has_a_status(client: Client) -> None:

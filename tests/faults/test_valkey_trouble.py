@@ -2,6 +2,7 @@
 
 import json
 import resource
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,25 @@ def test_a_pause_that_is_too_long_is_an_error(installation: Installation, ask: A
     answer.end()
     assert answer.ended_at - paused_at < 12
     assert (answer.error["code"], answer.ends, answer.is_done) == ("stream_unavailable", 1, True)
+    wait_for(lambda: ask("five").end().is_done, "service", timeout_s=20, pause_s=0.2)
+
+
+def test_a_frozen_valkey_keeps_no_new_request_waiting(installation: Installation, ask: Ask) -> None:
+    client = Client(installation.url, installation.keys["live"])
+    requests = {
+        "/v1/responses": {"model": "five", "input": "hello"},
+        "/v1/chat/completions/tickets": {"model": "five", "messages": [{"role": "user", "content": "hello"}]},
+    }
+    assert ask("five").end().is_done
+    installation.send("valkey", signal.SIGSTOP)
+    try:
+        for path, body in requests.items():
+            began_at = time.monotonic()
+            refused = client.send("POST", path, json.dumps(body).encode())
+            assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
+            assert time.monotonic() - began_at < 5
+    finally:
+        installation.send("valkey", signal.SIGCONT)
     wait_for(lambda: ask("five").end().is_done, "service", timeout_s=20, pause_s=0.2)
 
 

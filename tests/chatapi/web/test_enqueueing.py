@@ -3,18 +3,18 @@ Requests whose clients leave at once are cancelled together.
 """
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from pytest_django.fixtures import Settings
+from redis.exceptions import RedisError
 
 from accounts import redis_time_limit
 from chatapi import identity
 from chatapi.delta_stream import Cancellation, Job, StreamUnavailable
 from chatapi.task_queue import Entry
 from chatapi.web.services import Services
+from chatapi.web.tickets import Ticket
 from tests.cast import Person, admit
 from tests.chatapi.worker.processes import Valkey
 from tests.installation import free_port
@@ -56,14 +56,41 @@ async def test_a_redis_that_is_frozen_for_a_while(
 ) -> None:
     monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.3)
     await services._redis.shared.ping()
-    pid = valkey.client.info("server")["process_id"]
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with valkey.frozen():
         await refuse_one(alice, services, StreamUnavailable)
-    finally:
-        os.kill(pid, signal.SIGCONT)
     await asyncio.gather(*services._background)
     assert list(valkey.client.scan_iter("*job:*")) == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda services: services.states.take(1, 1),
+        lambda services: services.states.give_back("counter", 1),
+        lambda services: services.tickets.issue(Ticket(identity.new_id(), 1, "openai", b"{}")),
+        lambda services: services.tickets.redeem("secret"),
+    ],
+    ids=["take", "give_back", "issue", "redeem"],
+)
+async def test_room_and_tickets_do_not_wait_for_a_frozen_redis(
+    services: Services,
+    valkey: Valkey,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Callable[[Services], Awaitable[object]],
+) -> None:
+    monkeypatch.setattr(redis_time_limit, "REPLY_TIMEOUT_S", 0.3)
+    await services._redis.shared.ping()
+    with valkey.frozen():
+        async with asyncio.timeout(1):
+            with pytest.raises(RedisError):
+                await command(services)
+
+
+async def test_a_counter_that_redis_has_lost_expires(services: Services, valkey: Valkey) -> None:
+    counter = await services.states.take(1, 1)
+    valkey.client.flushall()
+    await services.states.give_back(counter, 1)
+    assert valkey.client.pttl(counter) > 0
 
 
 async def test_a_request_is_kept_and_enqueued_in_one_round_trip(services: Services, valkey: Valkey) -> None:

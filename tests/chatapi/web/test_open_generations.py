@@ -11,6 +11,7 @@ from chatapi.web import open_generations
 from chatapi.web.open_generations import OpenGenerations
 from tests.chatapi.http_client import Client
 from tests.installation import Installation, wait_for
+from usage.errors import DatabaseUnavailable
 
 ALICE, BOB = 1, 2
 LONG = [{"role": "user", "content": "[sandbox tokens=2 delay_ms=60000]"}]
@@ -65,6 +66,18 @@ async def test_an_ended_generation_makes_room(monkeypatch: pytest.MonkeyPatch) -
         await ours.add(ALICE)
     books.open = {}
     await ours.add(ALICE)
+
+
+async def test_what_was_admitted_is_not_forgotten_when_a_count_fails() -> None:
+    async def failing_count() -> dict[int, int]:
+        raise DatabaseUnavailable
+
+    ours = OpenGenerations(failing_count, most=10)
+    for _ in range(5):
+        await ours.add(ALICE)
+    for _ in range(2):  # none passes uncounted
+        with pytest.raises(DatabaseUnavailable):
+            await ours.add(ALICE)
 
 
 async def test_many_refused_callers_come_back_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
