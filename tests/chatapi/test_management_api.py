@@ -16,7 +16,7 @@ from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
-from tests.cast import Person, run
+from tests.cast import Person, is_let_in, run
 from tests.chatapi.management import HERE, refused, said
 from usage.models import BudgetLimit
 
@@ -164,6 +164,20 @@ def test_a_deleted_service_account_takes_its_keys_with_it(boss: Person, bob: Per
         look_up(made["api_key"]["value"])
     assert not ServiceAccount.objects.exists()
     assert look_up(bob.key)
+
+
+@pytest.mark.parametrize(
+    ("caller", "account", "status"),
+    [("member", "", 403), ("admin", "", 200), ("admin", "admin", 200), ("admin", "owner", 403)],
+)
+def test_a_service_account_with_an_admin_key_stays_for_lower_roles(
+    alice: Person, bob: Person, caller: str, account: str, status: int
+) -> None:
+    alice.manage_as(caller)
+    row = ServiceAccount.objects.create(project=bob.project, name="backend")
+    APIKey.objects.filter(pk=bob.manage_as(account).api_key.pk).update(service_account=row)
+    said(alice, "DELETE", f"{HERE}/projects/{bob.project.pk}/service_accounts/{row.pk}", status=status)
+    assert is_let_in(bob.key) is (status == 403)
 
 
 def test_admin_keys_are_not_among_a_projects_keys(boss: Person) -> None:
