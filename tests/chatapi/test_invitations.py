@@ -9,11 +9,12 @@ from django.core.mail import EmailMessage
 from django.test import Client
 from pytest_django import Settings
 
-from accounts.models import Organization
+from accounts import memberships
+from accounts.models import Member, Organization
 from accounts.sign_in import attempts
 from tests.admin_pages import client_of
 from tests.cast import Person
-from tests.chatapi.signing_in import choose, confirmed, link_in, who
+from tests.chatapi.signing_in import ANOTHER, choose, confirmed, link_in, who
 
 pytestmark = pytest.mark.usefixtures("db", "counting")
 
@@ -107,6 +108,29 @@ def test_a_copied_invitation_confirms_nothing(alice: Person, acme: Organization)
     choose(visitor, copied)
     assert who(visitor) == "erin@acme.example"
     assert not EmailAddress.objects.exists()
+
+
+@pytest.mark.parametrize("meanwhile", ["withdrawn", "deactivated"])
+def test_a_password_changes_nothing_else_of_its_person(
+    alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    shown = client_of(alice.user).post(
+        f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"}, follow=True
+    )
+    (link,) = re.findall(r"http://testserver(/console/invitation/[^\"]+)", shown.content.decode())
+    visitor, member = Client(), Member.objects.get(user__username="erin@acme.example")
+    form, hash_password = visitor.get(link, follow=True).redirect_chain[-1][0], User.set_password
+
+    def hash_slowly(person: User, password: str) -> None:
+        if meanwhile == "withdrawn":
+            memberships.withdraw(member)
+        else:
+            User.objects.filter(pk=person.pk).update(is_active=False)
+        hash_password(person, password)
+
+    monkeypatch.setattr(User, "set_password", hash_slowly)
+    assert (visitor.post(form, ANOTHER).status_code == 404) is (meanwhile == "withdrawn")
+    assert not User.objects.filter(username="erin@acme.example", is_active=True).exists()
 
 
 def test_where_sign_up_is_closed_only_operators_add_people(
