@@ -14,6 +14,7 @@ from accounts import access
 from accounts.models import Member, Organization, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
+_CHANGED = "This member was changed or removed just now. Look again."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
@@ -93,14 +94,18 @@ def join(member: Member) -> None:
 
 
 def change_role(member: Member, role: str) -> None:
-    """Change the role; raises `ValidationError` if the organization would lose its last owner."""
+    """Change the role; raises `ValidationError` if the organization would lose its last owner, or if the
+    member is not as they were read.
+    """
     with _owned_after(member, is_owner=role == Role.OWNER):
         member.role = role
         member.save(update_fields=["role"])
 
 
 def remove(member: Member) -> None:
-    """Remove the membership; raises `ValidationError` if the organization would lose its last owner."""
+    """Remove the membership; raises `ValidationError` if the organization would lose its last owner, or if
+    the member is not as they were read.
+    """
     with _owned_after(member, is_owner=False):
         member.delete()
 
@@ -146,6 +151,9 @@ def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     with transaction.atomic():
         # If two owners remove each other at once, the second waits here and then is the last one.
         Organization.objects.select_for_update().get(pk=member.organization_id)
+        # The role that was read decided whether the caller may do this.
+        if not Member.objects.filter(pk=member.pk, role=member.role).exists():
+            raise ValidationError(_CHANGED)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
         yield
