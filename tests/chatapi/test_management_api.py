@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
@@ -323,9 +324,11 @@ def test_a_refused_change_leaves_no_trace(boss: Person, research: str) -> None:
         ("event_types[]=project.created", 1),
         ("event_types[]=project.archived&event_types[]=project.created", 2),
         ("event_types[]=project.updated", 1),
+        ("event_types[]=usage.generation.asked_to_stop", 1),
+        ("event_types[]=project.changed", 0),
         ("event_types[]=no.such", 0),
         ("effective_at[gt]=9999999999", 0),
-        ("effective_at[lte]=9999999999", 3),
+        ("effective_at[lte]=9999999999", 4),
         ("resource_ids[]={project}", 3),
         ("project_ids[]={project}", 3),
         ("actor_ids[]={key}", 3),
@@ -338,6 +341,8 @@ def test_the_audit_log_is_filtered(boss: Person, query: str, count: int) -> None
     project = said(boss, "POST", f"{HERE}/projects", {"name": "shop"})["id"]
     said(boss, "POST", f"{HERE}/projects/{project}", {"name": "web shop"})
     said(boss, "POST", f"{HERE}/projects/{project}/archive")
+    with recorder.acting(lambda: recorder.Actor(None, "root")):
+        recorder.record("asked to stop", run(boss))
     query = query.replace("{project}", project).replace("{key}", str(boss.api_key.pk))
     assert len(said(boss, "GET", f"{HERE}/audit_logs?{query}")["data"]) == count
 

@@ -106,7 +106,8 @@ def _of_type(event_type: str) -> Q:
     if event_type == _ARCHIVED:
         return _IS_ARCHIVING
     kind, _, act = "user.created".partition(".") if event_type == _ADDED else event_type.rpartition(".")
-    actions = [action for action, word in _ACTIONS.items() if word == act]
+    named = [action for action, word in _ACTIONS.items() if word == act]
+    actions = named or {act.replace("_", " ")} - _ACTIONS.keys()
     if not kind:
         refuse("expected types such as 'project.created'.", "event_types")
     same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action__in=actions)
