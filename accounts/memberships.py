@@ -58,15 +58,18 @@ def _check_new_people_may_come(error: dict[str, str], by: access.Person | None =
 
 
 def _new_person(name: str, email: str, name_field: str) -> User:
+    # A confirmed address is in lower case, and a name that is the address changes with it.
+    email = email.lower()
+    name = name.lower() if "@" in name else name
     # Else its owner could neither sign up nor come in through a provider.
-    if "@" in name and name.lower() != email.lower():
+    if "@" in name and name != email:
         raise ValidationError({name_field: _NOT_THE_ADDRESS})
-    # A name that nobody here knows can be taken all the same. Addresses differ by no case.
+    # Another organization may have this name. Addresses are compared without case.
     same = {"username__iexact": name} if "@" in name else {"username": name}
     if User.objects.filter(**same).exists():
         raise ValidationError({name_field: _TAKEN})
     # An address that signs somebody else in (`email_addresses.owner_of`) would not sign in the new person.
-    is_confirmed = Q(emailaddress__email=name.lower(), emailaddress__verified=True)
+    is_confirmed = Q(emailaddress__email=name, emailaddress__verified=True)
     if User.objects.filter(is_confirmed, email__iexact=name).exists():
         raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)

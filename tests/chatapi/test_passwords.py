@@ -16,6 +16,7 @@ from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts
 from tests.admin_pages import client_of
 from tests.cast import Person, join
+from tests.chatapi.management import HERE, said
 from tests.chatapi.signing_in import (
     ANOTHER,
     PASSWORD,
@@ -209,24 +210,24 @@ def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMess
 
 
 @pytest.mark.usefixtures("mailing")
+@pytest.mark.parametrize("typed", ["desk@acme.example", "Desk@Acme.example"])
 def test_an_address_that_was_given_up_is_free_for_its_next_owner(
-    mailoutbox: list[EmailMessage], alice: Person, settings: Settings
+    mailoutbox: list[EmailMessage], boss: Person, settings: Settings, typed: str
 ) -> None:
-    settings.SIGN_UP = "open"
-    person = confirmed(alice, "desk@acme.example")
-    User.objects.filter(pk=person.pk).update(username="desk@acme.example")
-    client = Client()
-    sign_in(client, "desk@acme.example")
-    client.post("/console/account/again/password", {"password": PASSWORD})
-    client.post("/console/account/address", {"email": "alice@acme.example"})
-    client.post(link_in(mailoutbox[0]))
-    assert who(client) == "alice@acme.example"
+    settings.SIGN_UP, settings.PUBLIC_URL = "open", "http://testserver"
+    said(boss, "POST", f"{HERE}/invites", {"email": typed, "role": "reader"})
+    client, password = Client(), ANOTHER["new_password1"]
+    choose(client, link_in(mailoutbox.pop()))
+    client.post("/console/account/again/password", {"password": password})
+    client.post("/console/account/address", {"email": "dora@acme.example"})
+    client.post(link_in(mailoutbox.pop()))
+    assert who(client) == "dora@acme.example"
     Client().post("/console/sign-up", {"email": "desk@acme.example"})
-    assert mailoutbox[1].subject == "Confirm your address"
-    Client().post(link_in(mailoutbox[1]), {"password": PASSWORD, "name": "Desk"})
-    for name in ("alice@acme.example", "desk@acme.example"):
+    assert mailoutbox[0].subject == "Confirm your address"
+    Client().post(link_in(mailoutbox[0]), {"password": password, "name": "Desk"})
+    for name in ("dora@acme.example", "desk@acme.example"):
         visitor = Client()
-        sign_in(visitor, name)
+        sign_in(visitor, name, password)
         assert who(visitor) == name
 
 
