@@ -238,6 +238,16 @@ def test_a_key_does_not_archive_its_own_project(boss: Person) -> None:
     assert refused(boss, "POST", f"{HERE}/projects/{boss.project.pk}/archive")[0] == "project_id"
 
 
+@pytest.mark.parametrize(("key", "status"), [("admin", 200), ("owner", 403)])
+def test_a_project_with_the_key_of_a_higher_role_is_not_archived(
+    alice: Person, bob: Person, research: str, key: str, status: int
+) -> None:
+    alice.manage_as("admin")
+    bob.manage_as(key)
+    said(alice, "POST", f"{research}/archive", status=status)
+    assert is_let_in(bob.key) is (status == 403)
+
+
 def test_a_projects_list_of_models_narrows_what_its_keys_use(
     boss: Person, bob: Person, research: str, small: ServedModel
 ) -> None:

@@ -206,6 +206,7 @@ def test_another_address_is_confirmed_by_its_own_mail(mailoutbox: list[EmailMess
     alice.user.refresh_from_db()
     assert alice.user.email == "alice@home.example"
     assert list(EmailAddress.objects.values_list("email", "verified")) == [("alice@home.example", True)]
+    assert AuditEntry.objects.get(action="confirmed an address").address == "127.0.0.1"
     assert client.post(link).status_code == 404
 
 
