@@ -126,7 +126,9 @@ def test_an_owner_approves_no_domain(acme: Organization, alice: Person) -> None:
     row = EmailDomain.objects.create(organization=acme, domain="google.example")
     client = client_of(alice.user)
     assert client.get(f"/admin/sign_in/emaildomain/{row.pk}/change/").status_code == 403
-    client.post(f"{settings_of(acme)}/domains/{row.pk}", {"joins_as": "viewer", "is_approved": "on"})
+    sent = {"joins_as": "viewer", "is_approved": "on"}
+    shown = client.post(f"{settings_of(acme)}/domains/{row.pk}", sent, follow=True).content.decode()
+    assert "may join as viewer, once the operator has approved the domain." in shown
     row.refresh_from_db()
     assert (row.joins_as, row.approved_at) == ("viewer", None)
 

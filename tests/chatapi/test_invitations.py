@@ -1,6 +1,7 @@
 """Invitations of the console: their mail, the names that they may have, and the pages of their links."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 from allauth.account.models import EmailAddress
@@ -8,9 +9,10 @@ from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
 from django.test import Client
 from pytest_django import Settings
+from redis.exceptions import RedisError
 
 from accounts import memberships
-from accounts.models import Member, Organization
+from accounts.models import Member, Organization, Role
 from accounts.sign_in import attempts
 from tests.admin_pages import client_of
 from tests.cast import Person
@@ -51,6 +53,27 @@ def test_mail_of_invitations_is_bounded_and_the_link_is_not(
     assert len(mailoutbox) == attempts.MAX_MAILS_PER_IP
     assert "Too many mails were sent. Copy the link instead." in pages[-1]
     assert "/console/invitation/" in pages[-1]
+
+
+@pytest.mark.usefixtures("mailing")
+def test_an_invitation_is_copied_while_redis_is_away(
+    alice: Person, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "mail_wait_ms", Mock(side_effect=RedisError))
+    sent = {"email": "erin@acme.example", "role": "viewer"}
+    shown = client_of(alice.user).post(f"/console/{acme.pk}/members/invite", sent, follow=True)
+    assert "Redis does not respond. Copy the link instead." in shown.content.decode()
+
+
+def test_an_invitation_of_somebody_who_joined_another_organization_is_the_operators(
+    alice: Person, charlie: Person, acme: Organization
+) -> None:
+    client = client_of(alice.user)
+    client.post(f"/console/{acme.pk}/members/invite", {"email": "erin@acme.example", "role": "viewer"})
+    member = Member.objects.get(user__username="erin@acme.example")
+    Member.objects.create(organization=charlie.project.organization, user=member.user, role=Role.VIEWER)
+    shown = client.get(f"/console/{acme.pk}/members/{member.pk}/invitation", follow=True).content.decode()
+    assert "Only an operator can make a link for this person" in shown
 
 
 def test_invitations_do_not_tell_many_names(alice: Person, acme: Organization) -> None:
