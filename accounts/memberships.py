@@ -132,10 +132,13 @@ def pending(members: QuerySet[Member]) -> QuerySet[Member]:
 
 def withdraw(member: Member) -> None:
     """Remove a pending membership, and the person if that was the only one, so that the name is free again.
-    Raises `ValidationError` if the person has accepted, or if the organization would lose its last owner.
+    Raises `ValidationError` if the person has accepted, or as `remove` does.
     """
     with transaction.atomic():
-        member.user = person = User.objects.select_for_update().get(pk=member.user_id)
+        person = User.objects.select_for_update().filter(pk=member.user_id).first()
+        if person is None:
+            raise ValidationError(_CHANGED)
+        member.user = person
         if not is_invited(person):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
         remove(member)

@@ -334,6 +334,14 @@ def test_a_member_who_has_become_an_owner_since_they_were_read_stays(
     assert place(acme, "bob") == "owner"
 
 
+def test_an_invitation_is_withdrawn_once(acme: Organization, alice: Person) -> None:
+    link_in(client_of(alice.user), acme, "erin")
+    one, other = (Member.objects.get(user__username="erin") for _ in range(2))
+    memberships.withdraw(one)
+    with pytest.raises(ValidationError, match="Look again"):
+        memberships.withdraw(other)
+
+
 def test_a_member_who_was_removed_since_they_were_read_gets_no_role(acme: Organization, bob: Person) -> None:
     read = Member.objects.get(user=bob.user)
     memberships.remove(Member.objects.get(pk=read.pk))
