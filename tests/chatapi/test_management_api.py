@@ -132,6 +132,16 @@ def test_pages_reach_every_row_once(boss: Person) -> None:
     assert said(boss, "GET", f"{HERE}/projects?after=999999")["data"] == []
 
 
+def test_the_rate_limit_of_the_longest_model_is_a_place_in_the_list(
+    boss: Person, research: str, small: ServedModel
+) -> None:
+    longest = "m" * 128
+    RateLimit.objects.create(project=Project.objects.get(name="research"), model=longest, requests_per_day=1)
+    path = f"{research}/rate_limits"
+    assert [each["model"] for each in said(boss, "GET", f"{path}?after=rl-{longest}")["data"]] == ["small"]
+    assert said(boss, "GET", f"{path}?before=rl-{longest}")["last_id"] == "rl-*"
+
+
 def test_the_audit_log_is_read_in_both_directions(boss: Person) -> None:
     for number in range(4):
         said(boss, "POST", f"{HERE}/projects", {"name": f"p{number}"})
