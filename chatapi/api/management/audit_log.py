@@ -150,7 +150,7 @@ def _type(entry: AuditEntry) -> str:
 
 
 def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
-    """Return who acted; a command has no session and no key."""
+    """Return who acted; the session of a command has no user."""
     if entry.actor_key_id is not None:
         key = objects.ActingKey(id=str(entry.actor_key_id))
         return objects.Actor(type="api_key", name=entry.actor, api_key=key)
