@@ -155,8 +155,11 @@ class OrganizationAdmin(TenantAdmin, ListAdmin):
         return super().get_form(request, obj, change, **own, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        if not change:
+        if change:
+            # Not the other columns, which others may have changed since this form was opened.
+            obj.save(update_fields=form.changed_data)
+        else:
+            obj.save()
             Project.objects.create(organization=obj, name=form.cleaned_data["project"])
 
     def response_post_save_add(self, request: HttpRequest, obj: Organization) -> HttpResponse:

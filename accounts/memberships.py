@@ -14,6 +14,7 @@ from accounts import access
 from accounts.models import Member, Organization, Role
 
 LAST_OWNER = "This is the organization's only owner: make someone else an owner first."
+_CHANGED = "This member was changed or removed just now. Look again."
 _TAKEN = "This name is taken. Choose another, or ask an operator to add that person."
 _NOT_THE_ADDRESS = "A name with @ must be the person's e-mail address."
 _CLOSED = "Only an operator of this service adds new people."
@@ -57,15 +58,18 @@ def _check_new_people_may_come(error: dict[str, str], by: access.Person | None =
 
 
 def _new_person(name: str, email: str, name_field: str) -> User:
+    # A confirmed address is in lower case, and a name that is the address changes with it.
+    email = email.lower()
+    name = name.lower() if "@" in name else name
     # Else its owner could neither sign up nor come in through a provider.
-    if "@" in name and name.lower() != email.lower():
+    if "@" in name and name != email:
         raise ValidationError({name_field: _NOT_THE_ADDRESS})
-    # A name that nobody here knows can be taken all the same. Addresses differ by no case.
+    # Another organization may have this name. Addresses are compared without case.
     same = {"username__iexact": name} if "@" in name else {"username": name}
     if User.objects.filter(**same).exists():
         raise ValidationError({name_field: _TAKEN})
     # An address that signs somebody else in (`email_addresses.owner_of`) would not sign in the new person.
-    is_confirmed = Q(emailaddress__email=name.lower(), emailaddress__verified=True)
+    is_confirmed = Q(emailaddress__email=name, emailaddress__verified=True)
     if User.objects.filter(is_confirmed, email__iexact=name).exists():
         raise ValidationError({name_field: _TAKEN})
     person = User(username=name, email=email)
@@ -93,14 +97,18 @@ def join(member: Member) -> None:
 
 
 def change_role(member: Member, role: str) -> None:
-    """Change the role; raises `ValidationError` if the organization would lose its last owner."""
+    """Change the role; raises `ValidationError` if the organization would lose its last owner, or if the
+    member is not as they were read.
+    """
     with _owned_after(member, is_owner=role == Role.OWNER):
         member.role = role
         member.save(update_fields=["role"])
 
 
 def remove(member: Member) -> None:
-    """Remove the membership; raises `ValidationError` if the organization would lose its last owner."""
+    """Remove the membership; raises `ValidationError` if the organization would lose its last owner, or if
+    the member is not as they were read.
+    """
     with _owned_after(member, is_owner=False):
         member.delete()
 
@@ -124,10 +132,13 @@ def pending(members: QuerySet[Member]) -> QuerySet[Member]:
 
 def withdraw(member: Member) -> None:
     """Remove a pending membership, and the person if that was the only one, so that the name is free again.
-    Raises `ValidationError` if the person has accepted, or if the organization would lose its last owner.
+    Raises `ValidationError` if the person has accepted, or as `remove` does.
     """
     with transaction.atomic():
-        member.user = person = User.objects.select_for_update().get(pk=member.user_id)
+        person = User.objects.select_for_update().filter(pk=member.user_id).first()
+        if person is None:
+            raise ValidationError(_CHANGED)
+        member.user = person
         if not is_invited(person):
             raise ValidationError("This invitation was accepted. Remove the member instead.")
         remove(member)
@@ -146,6 +157,9 @@ def _owned_after(member: Member, *, is_owner: bool) -> Iterator[None]:
     with transaction.atomic():
         # If two owners remove each other at once, the second waits here and then is the last one.
         Organization.objects.select_for_update().get(pk=member.organization_id)
+        # The role that was read decided whether the caller may do this.
+        if not Member.objects.filter(pk=member.pk, role=member.role).exists():
+            raise ValidationError(_CHANGED)
         if not is_owner and is_last_owner(member):
             raise ValidationError(LAST_OWNER)
         yield

@@ -176,8 +176,9 @@ class MemberAdmin(TenantAdmin, ChoosesRows, ListAdmin):
         if not change:
             memberships.join(obj)
             return
+        role, obj.role = obj.role, form.initial["role"]
         with _forbidden_when_invalid():
-            memberships.change_role(obj, obj.role)
+            memberships.change_role(obj, role)
 
     def delete_model(self, request: HttpRequest, obj: Member) -> None:
         """Remove the member; the name of a person who never came is free again."""

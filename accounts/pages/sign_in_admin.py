@@ -62,6 +62,10 @@ class EmailDomainAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     ordering = ["-id"]
     autocomplete_fields = ["organization"]
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Let operators only approve an existing domain: an owner may change the rest meanwhile."""
+        return ["organization", "domain", "joins_as"] if obj else []
+
 
 @admin.register(IdentityProvider)
 class IdentityProviderAdmin(TenantAdmin, ListAdmin):

@@ -21,8 +21,8 @@ from accounts.sign_in import attempts, email_addresses
 
 log = logging.getLogger(__name__)
 
-_TOO_MANY = "Too many attempts to sign in. Try again in %(minutes)s min."
-_UNAVAILABLE = "Nobody can sign in now: Redis, which counts the attempts, does not respond."
+_TOO_MANY = "Too many attempts. Try again in %(minutes)s min."
+_UNAVAILABLE = "Not available now: Redis, which counts attempts, does not respond."
 
 
 class TooMany(ValidationError):
@@ -37,7 +37,7 @@ def unless_unavailable() -> Iterator[None]:
     try:
         yield
     except RedisError as error:
-        log.warning("nobody can sign in: %r", error)
+        log.warning("attempts can't be counted: %r", error)
         refusal = TooMany(_UNAVAILABLE, code="unavailable")
         refusal.status = 503
         raise refusal from error

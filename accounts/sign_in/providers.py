@@ -132,7 +132,7 @@ def _role(provider: IdentityProvider, claims: Mapping[str, Any]) -> str:
 def _give_place(provider: IdentityProvider, person: User, role: str, *, is_first: bool) -> None:
     """Make the person a member, or give them the role of their groups. Raises `Refused`."""
     place = person.pk and Member.objects.filter(user=person, organization=provider.organization_id).first()
-    # A member that was removed comes back by a group only.
+    # Somebody who was removed becomes a member again only if a group of theirs has a role.
     if not role and (provider.groups_claim if place else is_first):
         role = provider.default_role
     if not role and (provider.groups_claim or not place):

@@ -22,7 +22,7 @@ from usage.errors import is_unavailable
 _VERSIONS = re.compile(rf"(?P<dialect>(?:/(?:{'|'.join(DIALECTS)}))?)(?:/v1)*+(?P<rest>/.+)")
 _PAGES = {
     400: ("Bad request", "The server could not make sense of this request."),
-    403: ("Not allowed", "Your account may not do this. An owner of the organization can change your role."),
+    403: ("Not allowed", "Your role does not allow this, or only operators of this service may do it."),
     404: ("Not found", "There is no page at this address."),
     405: ("Only for a form", "This address takes a form. Open the page that has it, and press its button."),
     500: ("Something went wrong", "The server had an error. It has been logged; please try again."),

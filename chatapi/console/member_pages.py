@@ -123,13 +123,27 @@ def _mail(request: HttpRequest, member: Member) -> None:
     """Mail the invitation to a person with an address, and say whether that worked."""
     try:
         is_sent = invitations.send(request, member)
-    except TooMany:
-        messages.error(request, "Too many mails were sent. Copy the link instead.")
+    except TooMany as refusal:
+        why = "Redis does not respond." if refusal.status == 503 else "Too many mails were sent."
+        messages.error(request, f"{why} Copy the link instead.")
         return
     if is_sent:
         messages.success(request, f"The invitation was mailed to {member.user.email}.")
     elif is_sent is False:
         messages.error(request, "The mail could not be sent. Copy the link instead.")
+
+
+def _without_link(request: HttpRequest, console: Console, member: Member) -> HttpResponse:
+    """Say why the button of a member leads to no link; raises `PermissionDenied` if there was no button."""
+    person = member.user
+    if not (person.is_staff or person.is_superuser or person.memberships.count() > 1):
+        raise PermissionDenied
+    messages.error(
+        request,
+        "Only an operator can make a link for this person: they belong to another organization, too, or are "
+        "staff.",
+    )
+    return redirect(console.url("members"))
 
 
 @require_POST
@@ -138,7 +152,7 @@ def new_password(request: HttpRequest, console: Console, member_id: int) -> Http
     """Show the link at which a member chooses another password, where no mail is sent."""
     member = _member(console, member_id)
     if not invitations.may_reset(console.person, member.user):
-        raise PermissionDenied
+        return _without_link(request, console, member)
     recorder.record("made a link for a new password", member.user)
     context = {
         "title": f"New password of {member.user}",
@@ -155,7 +169,7 @@ def invitation(request: HttpRequest, console: Console, member_id: int) -> HttpRe
     """Show the link at which an invited person chooses a password."""
     member = _member(console, member_id)
     if not invitations.may_send(console.person, member.user):
-        raise PermissionDenied
+        return _without_link(request, console, member)
     context = {
         "title": f"Invitation of {member.user}",
         "member": member,

@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.contrib.auth.tokens import default_token_generator
 from django.contrib.auth.views import INTERNAL_RESET_SESSION_TOKEN, PasswordResetConfirmView
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -82,30 +83,54 @@ def _reset_link(request: HttpRequest, person: User) -> dict[str, str]:
     return {"name": person.get_username(), "url": mail.absolute_url(request, path)}
 
 
-class NewPassword(PasswordResetConfirmView):
-    """The page of a mailed link. The link works once, and only in the browser that opened it first."""
+class ChosenPassword(PasswordResetConfirmView):
+    """The page of a link at which a person chooses a password."""
 
     template_name = "console/choose_password.html"
-
-    def form_valid(self, form: Any) -> HttpResponse:
-        """Save the password; the mail has confirmed the address."""
-        person = form.save()
-        email_addresses.confirm(person, person.email)
-        del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
-        messages.success(self.request, "Your password is set. Sign in with it.")
-        return redirect("console:sign_in")
-
-
-class Invitation(PasswordResetConfirmView):
-    """The page of an invitation's link: it names organization, role and sender, and signs the person in."""
-
-    template_name = "console/choose_password.html"
-    token_generator = invitations.AnySender()
 
     @property
     def token(self) -> str:
         """Return the link's token, which Django keeps in the session instead of the URL."""
         return str(self.request.session.get(INTERNAL_RESET_SESSION_TOKEN, ""))
+
+    def save(self, form: Any, *, is_mailed: bool) -> User | None:
+        """Save the password, and confirm the address if the link was mailed; the link no longer works.
+
+        Returns None if it has ended since the request began, as when the invitation was withdrawn.
+        """
+        chosen = form.save(commit=False)  # Its hash takes half a second, which no lock should last.
+        with transaction.atomic():
+            person: User | None = User.objects.select_for_update().filter(pk=chosen.pk).first()
+            if person is None or not self.token_generator.check_token(person, self.token):
+                return None
+            person.password = chosen.password
+            person.save(update_fields=["password"])
+            if is_mailed:
+                email_addresses.confirm(person, person.email)
+        del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
+        return person
+
+    def ended(self) -> HttpResponse:
+        """Return the page of a link that does not work any more."""
+        self.validlink = False
+        return self.render_to_response(self.get_context_data(), status=404)
+
+
+class NewPassword(ChosenPassword):
+    """The page of a mailed link. The link works once, and only in the browser that opened it first."""
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        """Save the password; the mail has confirmed the address."""
+        if self.save(form, is_mailed=True) is None:
+            return self.ended()
+        messages.success(self.request, "Your password is set. Sign in with it.")
+        return redirect("console:sign_in")
+
+
+class Invitation(ChosenPassword):
+    """The page of an invitation's link: it names organization, role and sender, and signs the person in."""
+
+    token_generator = invitations.AnySender()
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Lead to the identity provider if the organization requires it."""
@@ -125,10 +150,6 @@ class Invitation(PasswordResetConfirmView):
         return context
 
     def form_valid(self, form: Any) -> HttpResponse:
-        """Save the password and sign in; the link no longer works."""
-        is_confirmed = invitations.confirms_address(self.token)
-        person = form.save()
-        if is_confirmed:
-            email_addresses.confirm(person, person.email)
-        del self.request.session[INTERNAL_RESET_SESSION_TOKEN]
-        return signed_in(self.request, person)
+        """Save the password and sign in."""
+        person = self.save(form, is_mailed=invitations.confirms_address(self.token))
+        return self.ended() if person is None else signed_in(self.request, person)

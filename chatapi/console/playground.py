@@ -82,7 +82,10 @@ def _secret(project: Project, key_id: int | None, *, is_test: bool) -> tuple[API
     One key of each kind for each session, so that the list of keys stays short and its use is seen together.
     """
     expires_at = timezone.now() + KEY_LASTS
-    usable = APIKey.objects.filter(pk=key_id or 0, project=project, is_active=True, revoked_at=None)
+    # Somebody with a higher role can have made it an admin key, whose secret is theirs to see.
+    usable = APIKey.objects.filter(
+        pk=key_id or 0, project=project, is_admin=False, is_active=True, revoked_at=None
+    )
     row = usable.select_for_update().first()
     if row is not None:
         recorder.update(usable, expires_at=expires_at)

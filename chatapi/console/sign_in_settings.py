@@ -208,7 +208,10 @@ def change_domain(request: HttpRequest, console: Console, domain_id: int) -> Htt
     if role and role not in dict(_GIVEN_ROLES):
         raise Http404("There is no such role.")
     recorder.update(EmailDomain.objects.filter(pk=row.pk), joins_as=role)
-    messages.success(request, f"People of {row.domain} {f'may join as {role}' if role else 'may not join'}.")
+    joins = f"may join as {role}" if role else "may not join"
+    if role and row.approved_at is None:
+        joins += ", once the operator has approved the domain"
+    messages.success(request, f"People of {row.domain} {joins}.")
     return redirect(console.url("sign_in_settings"))
 
 

@@ -246,8 +246,8 @@ class APIKeyAdmin(TenantAdmin, ChoosesRows, ListAdmin):
     ) -> None:
         """Keep a new key's secret in this request only."""
         if change:
-            # Not the other columns: a rotation may have changed them since the form was opened.
-            obj.save(update_fields=KeyForm.Meta.fields)
+            # Not the other columns: a rotation or somebody with more rights may have changed them meanwhile.
+            obj.save(update_fields=[name for name in KeyForm.Meta.fields if name in form.cleaned_data])
         else:
             obj.secret = keys.issue(obj)
 

@@ -88,7 +88,7 @@ def stop_key(request: HttpRequest, organizations: Collection[int] | None) -> str
 
 
 def ask_to_stop(rows: Sequence[Generation]) -> bool:
-    """Return whether Redis has the requests to stop all of them; those that it has are in the audit log."""
+    """Ask Redis to stop the generations and record those that it accepted; return whether it accepted all."""
     # A view runs in a thread without an event loop.
     asked = asyncio.run(_cancel(rows))
     for row in asked:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import AnonymousUser, Permission, User
+from django.forms.models import BaseModelForm
 from django.test import Client
 from django.urls import reverse
 
@@ -322,6 +323,20 @@ def test_a_project_stays_in_its_organization(house: None, alice: Person, charlie
     assert root.post(page(alice.project), form).status_code == 302
     alice.project.refresh_from_db()
     assert (alice.project.name, alice.project.organization.name) == ("renamed", "Acme")
+
+
+def test_an_organization_that_is_renamed_stays_as_inactive_as_it_became(
+    house: None, acme: Organization, alice: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deactivate(form: Any) -> None:
+        Organization.objects.filter(pk=acme.pk).update(is_active=False)
+
+    monkeypatch.setattr(BaseModelForm, "clean", deactivate)
+    sent = {"name": "Acme Inc", "time_zone": "UTC"}
+    sent |= {f"{name}-{of}_FORMS": "0" for name in ("projects", "members") for of in ("TOTAL", "INITIAL")}
+    assert client_of(alice.user).post(page(acme), sent).status_code == 302
+    acme.refresh_from_db()
+    assert (acme.name, acme.is_active) == ("Acme Inc", False)
 
 
 @pytest.mark.parametrize("role", ROLES)

@@ -321,3 +321,30 @@ def test_of_two_owners_that_remove_each_other_one_stays(acme: Organization, alic
     with pytest.raises(ValidationError, match="only owner"):
         memberships.change_role(other, Role.VIEWER)
     assert place(acme, "olga") == "owner"
+
+
+def test_a_member_who_has_become_an_owner_since_they_were_read_stays(
+    acme: Organization, alice: Person, bob: Person
+) -> None:
+    """The request that removes them was allowed for the role that they had."""
+    read = Member.objects.get(user=bob.user)
+    memberships.change_role(Member.objects.get(pk=read.pk), Role.OWNER)
+    with pytest.raises(ValidationError, match="Look again"):
+        memberships.remove(read)
+    assert place(acme, "bob") == "owner"
+
+
+def test_an_invitation_is_withdrawn_once(acme: Organization, alice: Person) -> None:
+    link_in(client_of(alice.user), acme, "erin")
+    one, other = (Member.objects.get(user__username="erin") for _ in range(2))
+    memberships.withdraw(one)
+    with pytest.raises(ValidationError, match="Look again"):
+        memberships.withdraw(other)
+
+
+def test_a_member_who_was_removed_since_they_were_read_gets_no_role(acme: Organization, bob: Person) -> None:
+    read = Member.objects.get(user=bob.user)
+    memberships.remove(Member.objects.get(pk=read.pk))
+    with pytest.raises(ValidationError, match="Look again"):
+        memberships.change_role(read, Role.VIEWER)
+    assert place(acme, "bob") is None

@@ -3,8 +3,11 @@
 import re
 from typing import Any
 
+from allauth.account.models import EmailAddress
 from django.contrib.auth.models import User
 from django.test import Client
+
+from tests.cast import Person
 
 PASSWORD = "correct horse battery"
 ANOTHER = {"new_password1": "another horse battery", "new_password2": "another horse battery"}
@@ -23,6 +26,12 @@ def with_password(user: User, **changes: str) -> User:
     user.set_password(PASSWORD)
     user.save()
     return user
+
+
+def confirmed(person: Person, address: str) -> User:
+    """Give the person a password and this confirmed address."""
+    EmailAddress.objects.create(user=person.user, email=address, verified=True, primary=True)
+    return with_password(person.user, email=address)
 
 
 def who(client: Client) -> str:

@@ -273,6 +273,14 @@ def test_the_playground_keeps_one_short_lived_key_for_each_session(alice: Person
     assert rows.count() == 3
 
 
+def test_the_playground_leaves_a_key_that_became_an_admin_key(alice: Person) -> None:
+    client, path = as_role(alice, Role.MEMBER), url(alice, "playground/key")
+    first = client.post(path, {"project": alice.project.pk}).json()["key"]
+    APIKey.objects.filter(name="playground").update(is_admin=True, manages_as=Role.OWNER)
+    second = look_up(client.post(path, {"project": alice.project.pk}).json()["key"])
+    assert (second.manages_as, is_let_in(first)) == ("", True)
+
+
 def test_the_playgrounds_code_names_what_it_cannot_write(alice: Person) -> None:
     client, path = as_role(alice, Role.MEMBER), url(alice, "playground/code")
     sent = {"protocol": "chat", "dialect": "bitseek", "body": '{"model": "é", "stop": ["</script>"]}'}

@@ -1,7 +1,7 @@
 """Budgets and rate limits in the console: what each role sees, sets, changes and removes."""
 
 import asyncio
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from uuid import uuid4
 
 import pytest
@@ -146,6 +146,21 @@ def test_a_budget_of_an_end_user_is_not_of_the_day_before(
     context = client_of(alice.user).get(url(alice, f"budgets/{row.pk}")).context
     ((_, (model,)),) = context["tables"]
     assert model.totals.amount_nanodollars == context["line"].use.posted_nanodollars
+
+
+def test_the_requests_of_a_budget_began_in_its_period(alice: Person, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums below count requests when they finish, and their lists do, too."""
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    with monkeypatch.context() as patched:
+        times = iter([midnight - timedelta(seconds=1)])
+        patched.setattr(cast, "database_now", lambda: next(times, midnight))
+        before = run(alice)
+    request, row = run(alice), limit(Scope.API_KEY, alice.api_key.pk, Period.DAY)
+    client = client_of(alice.user)
+    context = client.get(url(alice, f"budgets/{row.pk}")).context
+    ((_, (model,)),) = context["tables"]
+    for link, listed in ((context["requests_url"], {request.pk}), (model.url, {before.pk, request.pk})):
+        assert {each.pk for each in client.get(link).context["page"].rows} == listed
 
 
 def test_a_limit_is_changed_and_removed(alice: Person) -> None:

@@ -105,13 +105,7 @@ def test_an_operator_approves_a_domain_for_one_organization(
     first, second = EmailDomain.objects.order_by("pk")
     assert (first.domain, first.approved_at) == ("acme.example", None)
     for row, status in ((first, 302), (second, 200)):
-        sent = {
-            "organization": row.organization_id,
-            "domain": row.domain,
-            "joins_as": row.joins_as,
-            "is_approved": "on",
-        }
-        answer = root.post(f"/admin/sign_in/emaildomain/{row.pk}/change/", sent)
+        answer = root.post(f"/admin/sign_in/emaildomain/{row.pk}/change/", {"is_approved": "on"})
         assert answer.status_code == status
     assert "This domain belongs to another organization" in answer.content.decode()
     first.refresh_from_db()
@@ -120,11 +114,21 @@ def test_an_operator_approves_a_domain_for_one_organization(
     assert second.approved_at is None
 
 
+def test_an_approval_leaves_who_may_join(acme: Organization, root: Client) -> None:
+    row = EmailDomain.objects.create(organization=acme, domain="acme.example", joins_as="")
+    sent = {"organization": acme.pk, "domain": row.domain, "joins_as": "admin", "is_approved": "on"}
+    assert root.post(f"/admin/sign_in/emaildomain/{row.pk}/change/", sent).status_code == 302
+    row.refresh_from_db()
+    assert (row.joins_as, row.approved_at is None) == ("", False)
+
+
 def test_an_owner_approves_no_domain(acme: Organization, alice: Person) -> None:
     row = EmailDomain.objects.create(organization=acme, domain="google.example")
     client = client_of(alice.user)
     assert client.get(f"/admin/sign_in/emaildomain/{row.pk}/change/").status_code == 403
-    client.post(f"{settings_of(acme)}/domains/{row.pk}", {"joins_as": "viewer", "is_approved": "on"})
+    sent = {"joins_as": "viewer", "is_approved": "on"}
+    shown = client.post(f"{settings_of(acme)}/domains/{row.pk}", sent, follow=True).content.decode()
+    assert "may join as viewer, once the operator has approved the domain." in shown
     row.refresh_from_db()
     assert (row.joins_as, row.approved_at) == ("viewer", None)
 

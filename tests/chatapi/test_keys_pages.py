@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.forms.models import BaseModelForm
 from django.test import Client
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
@@ -140,6 +141,18 @@ def test_rights_are_changed_and_a_model_that_is_gone_stays_on_the_list(
     assert root.post(page(alice.api_key), form).status_code == 302
     caller = look_up(alice.key)
     assert (set(caller.scopes), set(caller.allowed_models)) == ({"usage"}, {"gone"})
+
+
+def test_a_members_change_leaves_what_an_owner_made_of_the_key(
+    alice: Person, bob: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def give_a_role(form: Any) -> None:
+        APIKey.objects.filter(pk=alice.api_key.pk).update(is_admin=True, manages_as=Role.OWNER)
+
+    monkeypatch.setattr(BaseModelForm, "clean", give_a_role)
+    assert client_of(bob.user).post(page(alice.api_key), EMPTY | {"name": "renamed"}).status_code == 302
+    row = APIKey.objects.get(pk=alice.api_key.pk)
+    assert (row.name, row.is_admin, row.manages_as) == ("renamed", True, "owner")
 
 
 # ---- rotation

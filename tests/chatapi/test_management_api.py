@@ -10,13 +10,14 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from accounts.audit import recorder
 from accounts.audit.models import AuditEntry
 from accounts.authentication import look_up
 from accounts.errors import NotAuthenticated
 from accounts.models import APIKey, Member, Project, RateLimit, Role, ServiceAccount
 from chatapi.models import ServedModel
 from tests.admin_pages import client_of
-from tests.cast import Person, run
+from tests.cast import Person, is_let_in, run
 from tests.chatapi.management import HERE, refused, said
 from usage.models import BudgetLimit
 
@@ -131,6 +132,16 @@ def test_pages_reach_every_row_once(boss: Person) -> None:
     assert said(boss, "GET", f"{HERE}/projects?after=999999")["data"] == []
 
 
+def test_the_rate_limit_of_the_longest_model_is_a_place_in_the_list(
+    boss: Person, research: str, small: ServedModel
+) -> None:
+    longest = "m" * 128
+    RateLimit.objects.create(project=Project.objects.get(name="research"), model=longest, requests_per_day=1)
+    path = f"{research}/rate_limits"
+    assert [each["model"] for each in said(boss, "GET", f"{path}?after=rl-{longest}")["data"]] == ["small"]
+    assert said(boss, "GET", f"{path}?before=rl-{longest}")["last_id"] == "rl-*"
+
+
 def test_the_audit_log_is_read_in_both_directions(boss: Person) -> None:
     for number in range(4):
         said(boss, "POST", f"{HERE}/projects", {"name": f"p{number}"})
@@ -164,6 +175,20 @@ def test_a_deleted_service_account_takes_its_keys_with_it(boss: Person, bob: Per
         look_up(made["api_key"]["value"])
     assert not ServiceAccount.objects.exists()
     assert look_up(bob.key)
+
+
+@pytest.mark.parametrize(
+    ("caller", "account", "status"),
+    [("member", "", 403), ("admin", "", 200), ("admin", "admin", 200), ("admin", "owner", 403)],
+)
+def test_a_service_account_with_an_admin_key_stays_for_lower_roles(
+    alice: Person, bob: Person, caller: str, account: str, status: int
+) -> None:
+    alice.manage_as(caller)
+    row = ServiceAccount.objects.create(project=bob.project, name="backend")
+    APIKey.objects.filter(pk=bob.manage_as(account).api_key.pk).update(service_account=row)
+    said(alice, "DELETE", f"{HERE}/projects/{bob.project.pk}/service_accounts/{row.pk}", status=status)
+    assert is_let_in(bob.key) is (status == 403)
 
 
 def test_admin_keys_are_not_among_a_projects_keys(boss: Person) -> None:
@@ -221,6 +246,16 @@ def test_an_archived_project_refuses_its_keys_and_every_change(
 
 def test_a_key_does_not_archive_its_own_project(boss: Person) -> None:
     assert refused(boss, "POST", f"{HERE}/projects/{boss.project.pk}/archive")[0] == "project_id"
+
+
+@pytest.mark.parametrize(("key", "status"), [("admin", 200), ("owner", 403)])
+def test_a_project_with_the_key_of_a_higher_role_is_not_archived(
+    alice: Person, bob: Person, research: str, key: str, status: int
+) -> None:
+    alice.manage_as("admin")
+    bob.manage_as(key)
+    said(alice, "POST", f"{research}/archive", status=status)
+    assert is_let_in(bob.key) is (status == 403)
 
 
 def test_a_projects_list_of_models_narrows_what_its_keys_use(
@@ -309,9 +344,11 @@ def test_a_refused_change_leaves_no_trace(boss: Person, research: str) -> None:
         ("event_types[]=project.created", 1),
         ("event_types[]=project.archived&event_types[]=project.created", 2),
         ("event_types[]=project.updated", 1),
+        ("event_types[]=usage.generation.asked_to_stop", 1),
+        ("event_types[]=project.changed", 0),
         ("event_types[]=no.such", 0),
         ("effective_at[gt]=9999999999", 0),
-        ("effective_at[lte]=9999999999", 3),
+        ("effective_at[lte]=9999999999", 4),
         ("resource_ids[]={project}", 3),
         ("project_ids[]={project}", 3),
         ("actor_ids[]={key}", 3),
@@ -324,6 +361,8 @@ def test_the_audit_log_is_filtered(boss: Person, query: str, count: int) -> None
     project = said(boss, "POST", f"{HERE}/projects", {"name": "shop"})["id"]
     said(boss, "POST", f"{HERE}/projects/{project}", {"name": "web shop"})
     said(boss, "POST", f"{HERE}/projects/{project}/archive")
+    with recorder.acting(lambda: recorder.Actor(None, "root")):
+        recorder.record("asked to stop", run(boss))
     query = query.replace("{project}", project).replace("{key}", str(boss.api_key.pk))
     assert len(said(boss, "GET", f"{HERE}/audit_logs?{query}")["data"]) == count
 

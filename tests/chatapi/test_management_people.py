@@ -1,5 +1,6 @@
 """The management API and people: roles, invitations and their mail, and the same audit log as the console."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -8,10 +9,11 @@ import pytest
 from allauth.account.models import EmailAddress
 from django.contrib.auth.models import User
 from django.core.mail import EmailMessage
-from django.db import transaction
+from django.db import connection, transaction
 from django.test import Client
 from pytest_django import Settings
 
+from accounts import memberships
 from accounts.audit.models import AuditEntry
 from accounts.models import APIKey, Member, Role
 from accounts.sign_in import attempts
@@ -191,3 +193,28 @@ def audit_rows() -> list[Any]:
     """Return the rows of the audit log but for the actor, the time and the ids of new rows."""
     names = ("action", "object_type", "object_name", "organization_id", "changes", "reason")
     return sorted(AuditEntry.objects.values_list(*names), key=str)
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_withdrawal_locks_nothing_before_the_person(
+    transactional_db: None, boss: Person, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The console's withdrawal locks the person first: in another order, each could wait for the other."""
+    made = said(boss, "POST", f"{HERE}/invites", {"email": "dora@example.com", "role": "reader"})
+    withdraw = memberships.withdraw
+
+    def lock_as_another() -> None:
+        try:
+            with transaction.atomic():
+                Member.objects.select_for_update(nowait=True).get(pk=made["id"])
+        finally:
+            connection.close()
+
+    def withdraw_after_another(member: Member) -> None:
+        with ThreadPoolExecutor(1) as others:
+            others.submit(lock_as_another).result()
+        withdraw(member)
+
+    monkeypatch.setattr(memberships, "withdraw", withdraw_after_another)
+    said(boss, "DELETE", f"{HERE}/invites/{made['id']}")
+    assert not User.objects.filter(username="dora@example.com").exists()

@@ -77,7 +77,7 @@ def requests_of(use: LimitUse, over: Range) -> dict[str, object] | None:
     filters = filters_of(use.key)
     if filters is None:
         return None
-    times = {"start": over.start.isoformat(), "time": "settled"} if use.key.resets_on else {}
+    times = {"start": over.start.isoformat()} if use.key.resets_on else {}
     return {**parameters_of(filters), **times}
 
 
@@ -90,6 +90,9 @@ def spent_by(
         return []
     over = period_of(use, organization)
     parameters = requests_of(use, over) or {}
+    if use.key.resets_on is not None:
+        # The budget counts a request when it begins, these sums when it finishes.
+        parameters["time"] = "settled"
     # The rollup of end users has days of UTC, of which one would begin before the period.
     is_by_request = filters.end_user is not None and use.key.resets_on is not None and over.start.hour > 0
     filters = replace(filters, is_by_request=is_by_request)

@@ -106,7 +106,8 @@ def _of_type(event_type: str) -> Q:
     if event_type == _ARCHIVED:
         return _IS_ARCHIVING
     kind, _, act = "user.created".partition(".") if event_type == _ADDED else event_type.rpartition(".")
-    actions = [action for action, word in _ACTIONS.items() if word == act]
+    named = [action for action, word in _ACTIONS.items() if word == act]
+    actions = named or {act.replace("_", " ")} - _ACTIONS.keys()
     if not kind:
         refuse("expected types such as 'project.created'.", "event_types")
     same = Q(object_type=_OBJECT_TYPES.get(kind, kind), action__in=actions)
@@ -149,7 +150,7 @@ def _type(entry: AuditEntry) -> str:
 
 
 def _actor(entry: AuditEntry, emails: dict[int, str]) -> objects.Actor:
-    """Return who acted; a command has no session and no key."""
+    """Return who acted; the session of a command has no user."""
     if entry.actor_key_id is not None:
         key = objects.ActingKey(id=str(entry.actor_key_id))
         return objects.Actor(type="api_key", name=entry.actor, api_key=key)

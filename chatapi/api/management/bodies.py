@@ -17,6 +17,7 @@ Email = Annotated[str, Meta(pattern=r"^[A-Za-z0-9.@!#$%&'*+/=?^_`{|}~-]{3,150}\Z
 Seconds = Annotated[int, Meta(ge=1, le=_TEN_YEARS_S)]
 Scopes = Annotated[list[Literal["completions", "models", "generations"]], Meta(max_length=3)]
 ModelId = Annotated[str, Meta(min_length=1, max_length=128)]
+RateLimitId = Annotated[str, Meta(min_length=1, max_length=131)]  # "rl-" and a model's id
 Maximum = Annotated[int, Meta(ge=0, le=HIGHEST)]
 OrganizationRole = Literal["owner", "admin", "member", "reader"]
 ProjectRole = Literal["owner", "member"]
@@ -126,8 +127,8 @@ class InviteBody(Struct, frozen=True, kw_only=True):
 class RateLimitListQuery(Struct, frozen=True, kw_only=True):
     """A page of rate limits."""
 
-    after: ModelId | None = None
-    before: ModelId | None = None
+    after: RateLimitId | None = None
+    before: RateLimitId | None = None
     limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
 
 

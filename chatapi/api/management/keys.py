@@ -156,7 +156,11 @@ class OneServiceAccount(ManagementRoute):
 
     @transaction.atomic
     def delete(self, request: Request, project_id: str, service_account_id: str) -> Response:
+        """Delete the account, if the caller may revoke each admin key among its keys."""
         row = _find_account(self, request, project_id, service_account_id)
+        for role in row.api_keys.filter(is_admin=True, revoked_at=None).values_list("manages_as", flat=True):
+            access.require(caller_of(request), roles.ADMINISTER_KEYS)
+            access.require_role(caller_of(request), role)
         deleted_id = str(row.pk)
         keys.revoke(APIKey.objects.filter(service_account=row))
         row.delete()

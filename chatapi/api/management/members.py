@@ -228,9 +228,8 @@ class Invite(ManagementRoute):
     def get(self, request: Request, invite_id: str) -> Response:
         return respond(_invite(find(caller_of(request), _MEMBERS, invite_id, "invite")))
 
-    @transaction.atomic
     def delete(self, request: Request, invite_id: str) -> Response:
-        """Remove the membership that nobody has used."""
+        """Remove the membership that nobody has used; `withdraw` locks it after its person."""
         member = find(caller_of(request), _MEMBERS, invite_id, "invite")
         access.require_role(caller_of(request), member.role)
         memberships.withdraw(member)

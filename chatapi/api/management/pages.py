@@ -43,7 +43,7 @@ def page_of_rows(
     """Return the page of these rows, the oldest first; `shown` makes the items of its rows, whose ids are in
     `id_column`.
 
-    The cursors are ids, and a row that was deleted meanwhile still marks a place.
+    The cursors are ids, and a cursor stays valid after its row was deleted.
     """
     before = getattr(query, "before", None)
     is_backwards = before is not None and query.after is None

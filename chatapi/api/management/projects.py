@@ -84,11 +84,13 @@ class ProjectArchive(ManagementRoute):
 
     @transaction.atomic
     def post(self, request: Request, project_id: str) -> Response:
-        """Archive the project; an archived one stays as it is."""
+        """Archive the project, if no admin key in it has a role above the caller's; an archived one stays."""
         row = find(caller_of(request), Project.objects.all(), project_id, "project")
         if row.pk == caller_of(request).project_id:
             message = "This project has the key of this request. Archive it with a key of another project."
             raise InvalidRequest(message, "project_id")
+        for role in row.api_keys.filter(is_admin=True, revoked_at=None).values_list("manages_as", flat=True):
+            access.require_role(caller_of(request), role)
         if row.is_active:
             row.is_active = False
             row.save()
