@@ -37,10 +37,11 @@ def _kind_of(error: Exception) -> str:
 def message(event: Event, person: User) -> EmailMessage:
     """Return the mail; its Message-ID is the same in each attempt."""
     place = event.organization.name if event.organization else "the service"
+    # During an update, an event may be of a kind that only the newer release can explain.
+    meaning = f"{texts.MEANINGS[event.kind]}\n\n" if event.kind in texts.MEANINGS else ""
     text = (
         f"{texts.sentence(event)}\n\n"
-        f"{texts.MEANINGS[event.kind]}\n\n"
-        "--\n"
+        f"{meaning}--\n"
         f"You get this mail because you are {_role(event.organization)}, and get mail of the kind "
         f'"{event.get_kind_display()}".\n'
         f"Switch it off {_where(event)}\n"

@@ -145,6 +145,15 @@ def test_a_correction_crosses_thresholds_too(key: APIKey, ask: Ask) -> None:
     assert events() == [f"key/{key.pk}/ever ever 50"]
 
 
+def test_a_correction_is_no_news_of_a_day_or_month_that_is_over(key: APIKey, ask: Ask) -> None:
+    for period in ("day", "month", "ever"):
+        limit("key", key.pk, period, 100_000)
+    charge_10_000(ask())
+    correction = corrections.Correction(LedgerEntry.objects.get(), 40_000, NOTE.reason, NOTE.recorded_by)
+    corrections.write(NOW + timedelta(days=40), [correction])
+    assert events() == [f"key/{key.pk}/ever ever 50"]
+
+
 def test_credit_is_low_once_after_each_grant(key: APIKey, ask: Ask) -> None:
     organization = key.project.organization
     credit.grant(organization, 100_000, NOTE)
@@ -221,7 +230,7 @@ class TestAnyHistory(TestCase):
             admissions = [admission_of(key) for _ in batch]
             assert ledger.admit(NOW, admissions) == [each.id for each in admissions]
             # Set after the admissions: no limit refuses one, as when upstreams count more than was held.
-            BudgetLimit.objects.create(scope="key", scope_id=key.pk, period="day", **limits)
+            BudgetLimit.objects.create(scope="key", scope_id=key.pk, period="ever", **limits)
             ledger.settle(
                 NOW,
                 [

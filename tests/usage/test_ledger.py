@@ -317,6 +317,17 @@ def test_a_withdrawn_request_releases_its_hold(key: APIKey, ask: Ask) -> None:
     assert verify().differences == []
 
 
+def test_a_batch_of_withdrawals_costs_as_many_statements_as_one(
+    key: APIKey, ask: Ask, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    queued = [ask() for _ in range(3)]
+    ledger.admit(NOW, queued)
+    gone = [ledger.Withdrawal(admission.id, "service_unavailable", "no queue") for admission in queued]
+    # Two, and those of `settle`.
+    with django_assert_num_queries(9 if connection.features.has_select_for_update else 8):
+        ledger.withdraw(NOW, gone)
+
+
 def test_cached_and_reasoning_tokens_are_kept(key: APIKey, ask: Ask) -> None:
     ledger.admit(NOW, [admission := ask()])
     ledger.settle(NOW, [completed(run(admission), tokens=Tokens(10, 5, cached_tokens=4, reasoning_tokens=2))])

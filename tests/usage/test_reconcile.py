@@ -262,7 +262,7 @@ def test_a_day_may_be_written_as_its_first_moment(reconcile: Reconcile, text: st
 
 def test_a_deployment_that_never_served_anything_is_refused(reconcile: Reconcile, tmp_path: Path) -> None:
     (tmp_path / "bill").write_text(HEADER)
-    with pytest.raises(CommandError, match="No request was ever served by a deployment 'zzz'"):
+    with pytest.raises(CommandError, match="No request that is kept was served by a deployment 'zzz'"):
         call_command(
             "reconcile",
             str(tmp_path / "bill"),

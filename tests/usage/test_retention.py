@@ -391,6 +391,7 @@ def test_a_generation_that_was_not_exported_is_missed(books: None, tmp_path: Pat
 
 def test_operations_that_need_dropped_rows_refuse(books: None, tmp_path: Path) -> None:
     charge = LedgerEntry.objects.filter(kind=Kind.CHARGE, amount_nanodollars__gt=0).order_by("created_at")[0]
+    Generation.objects.filter(pk__in=old()).update(deployment="former")
     drop(tmp_path / "export")
     with pytest.raises(NotBooked, match="Grant credit instead"):
         corrections.correct(charge.pk, -1, Note("too late", "alice"))
@@ -399,6 +400,7 @@ def test_operations_that_need_dropped_rows_refuse(books: None, tmp_path: Path) -
     for command in (
         ["rerate", "--model=model-0", *period],
         ["reconcile", str(bill), *period],
+        ["reconcile", str(bill), *period, "--deployment=former"],
         ["seedusage", "--add", "--days=60"],
     ):
         with pytest.raises(CommandError, match=f"settled before {BEFORE} .* were exported and dropped"):

@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet, Sum
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from accounts import keys
 from accounts.models import APIKey, Organization
@@ -19,8 +20,10 @@ from chatapi.worker.reaper import housekeeping
 from tests.usage.billing_months import NOTE, NOW, START, close_all, keys_of, live, set_clock, set_prices, use
 from tests.usage.triggers import without_triggers
 from usage.books import corrections, credit
+from usage.books.corrections import Correction
 from usage.books.prices import History
 from usage.database.group_commit import GroupCommit
+from usage.database.sql import fetch_all
 from usage.models import SPENT, DailyItem, Discount, HourlyUsage, ItemizedDay, Kind, LedgerEntry, Statement
 from usage.rollups import closing
 from usage.rollups.closed_days import midnight
@@ -170,6 +173,29 @@ def test_a_busy_preview_has_the_same_sums_without_kinds(
     assert [getattr(busy.totals, name) for name in same] == [getattr(usual.totals, name) for name in same]
     assert {line.kind for line in busy.lines} >= {"all_tokens"}
     assert sum(line.tokens for line in busy.lines) == sum(line.tokens for line in usual.lines)
+
+
+@pytest.mark.parametrize("most", [0, 5_000])
+def test_a_preview_after_re_ratings_has_their_sums_and_reads_few_rows(
+    lived: Callable[[int], list[list[APIKey]]], monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    ((key, _), _) = lived(4)
+    close_all()
+    monkeypatch.setattr(month_items, "MAX_REQUESTS_BY_KIND", most)
+    charges = LedgerEntry.objects.filter(kind=Kind.CHARGE, organization=key.project.organization)
+    rows_counts = []
+    for amount in (77, 78):
+        more = [Correction(charge, amount, "story", "test", is_rerating=True) for charge in charges]
+        corrections.write(NOW - timedelta(hours=1), more)
+        with CaptureQueriesContext(connection) as asked:
+            made = made_of(key, MARCH)
+        assert totals_of(made) == ledger_of(key, MARCH)
+        # PostgreSQL declares a cursor for some of them.
+        selects = [
+            each["sql"][each["sql"].index("SELECT") :] for each in asked if "_ledgerentry" in each["sql"]
+        ]
+        rows_counts.append(sum(len(fetch_all(sql)) for sql in selects))
+    assert rows_counts[1] == rows_counts[0]
 
 
 def test_a_preview_reads_the_hours_of_days_that_are_not_itemized_only(

@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import F
 
 from usage import pricing
 from usage.books import candidates
@@ -273,14 +274,10 @@ def withdraw(now: datetime, items: Sequence[Withdrawal]) -> list[Charge | Alread
     """Settle admitted generations that never ran at nothing; `AlreadyResolved` for a claimed one."""
     # Raised fences, as by a claim: `settle` accepts this process, and a worker finds nothing to claim.
     rows = Generation.objects.filter(id__in=[item.id for item in items], state=State.ADMITTED)
-    fences = dict(rows.order_by("id").values_list("id", "fence"))
-    changed = {
-        generation_id: fence + 1
-        for generation_id, fence in fences.items()
-        if Generation.objects.filter(id=generation_id, state=State.ADMITTED, fence=fence).update(
-            state=State.RUNNING, fence=fence + 1
-        )
-    }
+    # Locked, so that none of them is claimed meanwhile; one that was claimed before is no longer admitted.
+    locked = rows.select_for_update().order_by("id")
+    changed = {generation_id: fence + 1 for generation_id, fence in locked.values_list("id", "fence")}
+    Generation.objects.filter(id__in=changed).update(state=State.RUNNING, fence=F("fence") + 1)
     # No row has fence 0 and runs, so `settle` answers `AlreadyResolved` for those that a worker has claimed.
     voids = [
         Settlement(

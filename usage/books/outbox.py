@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -64,7 +64,11 @@ def _crossed(now: datetime, after: Posted, before: int) -> list[NewEvent]:
     thresholds = [str(percent) for percent in PERCENTS if before * 100 < percent * abs(limit) <= spent * 100]
     if limit > 0 and after.reached_soft_limit_at(now):
         thresholds.append(SOFT_LIMIT)
-    if thresholds:
+    resets_on = BudgetKey.parse(after.id).resets_on if thresholds else None
+    # A correction posts to the day and month of its charge, whose thresholds are no news once they are over.
+    # A day is allowed for time zones, and for requests that end after midnight.
+    is_over = resets_on is not None and resets_on < now.date() - timedelta(days=1)
+    if thresholds and not is_over:
         found += budget_events(after.id, thresholds, spent, limit)
     credited, low = after.credited_nanodollars, after.low_credit_nanodollars
     if credited and low is not None and credited - spent < low <= credited - before:

@@ -15,6 +15,7 @@ from uuid import UUID
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import DurationField, ExpressionWrapper, F, Q, QuerySet
 from django.db.models.expressions import Combinable, RawSQL
+from django.utils import timezone
 
 from accounts.models import APIKey, Project
 from usage.database.replica import report
@@ -28,6 +29,7 @@ from usage.insights.request_filters import (
 )
 from usage.insights.sources import Filters
 from usage.models import Generation
+from usage.rollups import retention_horizon
 
 MAX_LIMIT = 500
 # Rows that one page looks at to apply filters without an index; the next page continues there.
@@ -86,7 +88,7 @@ def _searched(
     if floor is None:
         return found, None
     # The search may have stopped within a batch, whose rows have one time: the others of it follow. Requests
-    # that came meanwhile have moved the place: the next page has those that are beyond it.
+    # that arrived between the two reads move the floor up. Rows below it are left to the next page.
     last = _with_owners(matching(scan.at(floor).newest_first, filters)[:count])
     found = [row for row in found if scan.place_of(row) >= scan.place_of(floor) and row not in last]
     return found + last, floor
@@ -120,6 +122,8 @@ class NewestRequests(NamedTuple):
     rows: "QuerySet[Generation]"
     since: datetime | None
     """How far back they reach, if there are more."""
+    dropped_before: datetime | None = None
+    """Until when requests of the range were dropped by retention, if any were."""
 
 
 def newest_settled(over: Range, filters: Filters) -> NewestRequests:
@@ -128,7 +132,11 @@ def newest_settled(over: Range, filters: Filters) -> NewestRequests:
     if resolved is None:
         return NewestRequests(Generation.objects.none(), None)
     rows, floor = _newest(resolved)
-    return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None)
+    # Most ranges are too young to be dropped, which spares a statement.
+    is_old = over.start < timezone.now() - retention_horizon.MIN_AGE
+    kept_since = retention_horizon.horizon() if is_old else None
+    dropped_before = kept_since if kept_since is not None and over.start < kept_since else None
+    return NewestRequests(matching(rows, resolved), floor.admitted_at if floor else None, dropped_before)
 
 
 def _asked(over: Range, filters: Filters) -> RequestFilters:

@@ -10,14 +10,15 @@ from datetime import date, datetime
 from typing import NamedTuple
 
 from django.db import transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Count, Max, QuerySet, Sum
 
 from accounts.models import Organization
 from usage import pricing
 from usage.books.prices import History
+from usage.database.clock import TruncUTC
 from usage.database.snapshot import snapshot
 from usage.failpoints import failpoint
-from usage.models import CHARGED, DailyItem, ItemizedDay, ItemKind, Kind, LedgerEntry
+from usage.models import BOOKED, CHARGED, DailyItem, ItemizedDay, ItemKind, Kind, LedgerEntry
 from usage.pricing import FREE, PRICE_COLUMNS, TOKEN_COLUMNS, Price, Tokens
 from usage.rollups import retention_horizon
 from usage.rollups.closed_days import DAY
@@ -171,6 +172,25 @@ def items_of(entries: QuerySet[LedgerEntry], history: History) -> Days:
             price = FREE if is_waived else Price(*numbers[len(TOKEN_COLUMNS) :])
             listed = FREE if is_waived else _list_price(history, entry, admitted_at, price)
             add(items, _lines(entry, tokens, price, listed))
+    return days
+
+
+def items_of_bookings(entries: QuerySet[LedgerEntry]) -> Days:
+    """Return the items of those entries that people booked, by the day on which they were booked, added up by
+    the database: a re-rating books as many corrections as there were requests.
+    """
+    groups = (
+        entries.filter(BOOKED)
+        .order_by()
+        .annotate(day=TruncUTC("day", "created_at"), corrected_day=TruncUTC("day", "corrects__created_at"))
+    )
+    columns = ("day", "organization_id", "project_id", "model", "kind", "is_rerating", "corrected_day")
+    sums = groups.values_list(*columns).annotate(Count("pk"), Sum("amount_nanodollars"))
+    days: Days = {}
+    for day, *owner, is_rerating, corrected_day, count, amount in sums:
+        entry = _Entry._make((day, *owner, amount, 0, 0, is_rerating, corrected_day))
+        item, one = _item_without_request(entry)
+        add(days.setdefault(day.date(), {}), [(item, one._replace(entries=count))])
     return days
 
 

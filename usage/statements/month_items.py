@@ -12,7 +12,7 @@ from usage import insights
 from usage.books.prices import History
 from usage.insights import Filters, Range, SumsSpec
 from usage.insights.sums import sums_of
-from usage.models import BOOKED, CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
+from usage.models import CHARGED, CREDITING, DailyItem, HourlyUsage, ItemKind, LedgerEntry
 from usage.rollups.closed_days import midnight
 from usage.statements import itemizing
 from usage.statements.itemizing import Days, Item, Sums, add
@@ -62,7 +62,8 @@ class SoFar(NamedTuple):
     """A month that is not closed."""
 
     days: Days
-    """Its items until now; those of days after the month are what came since."""
+    """The month's items until now. Days after the month's end hold the items since then: the opening balance
+    is computed from them, too."""
     requests: int
     """The month's requests."""
 
@@ -83,25 +84,27 @@ def so_far(
     sums = sums_of([SumsSpec(over, None, filters) for over in ranges])
     in_month, not_itemized = (sum(each.requests for each in found.values()) for found in sums)
     if known_until < end:
-        later = (
-            itemizing.items_of(_entries(organization_id, known_until, end), history)
+        entries = _entries(organization_id, known_until, end)
+        booked = itemizing.items_of_bookings(entries)
+        charged = (
+            itemizing.items_of(entries.filter(kind__in=CHARGED), history)
             if not_itemized <= MAX_REQUESTS_BY_KIND
-            else _by_model(organization_id, known_until, end, month, history)
+            else _by_model(organization_id, known_until, end, month, booked)
         )
-        for day, items in later.items():
+        for day, items in [*booked.items(), *charged.items()]:
             add(days.setdefault(day, {}), items.items())
     return SoFar(days, in_month)
 
 
-def _by_model(organization_id: int, first: date, end: date, month: Month, history: History) -> Days:
-    """Return what people booked, which is rare, and everything else by project and model, from the hours; the
-    month's on the first day.
+def _by_model(organization_id: int, first: date, end: date, month: Month, booked: Days) -> Days:
+    """Return what was not booked by people, by project and model, from the hours; the month's on the first
+    day.
     """
-    days = itemizing.items_of(_entries(organization_id, first, end).filter(BOOKED), history)
     corrected: defaultdict[tuple[bool, int | None, str], int] = defaultdict(int)
-    for day, items in days.items():
+    for day, items in booked.items():
         for item, sums in items.items():
             corrected[day >= month.next.first_day, item.project_id, item.model] += sums.amount_nanodollars
+    days: Days = {}
     is_later = ExpressionWrapper(Q(hour__gte=month.end), BooleanField())
     hours = HourlyUsage.objects.filter(
         organization=organization_id, hour__gte=midnight(first), hour__lt=midnight(end)

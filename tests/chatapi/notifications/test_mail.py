@@ -22,7 +22,7 @@ from tests.webhook_receiver import Receiver
 from usage.books import outbox
 from usage.books.outbox import SOFT_LIMIT, NewEvent
 from usage.database.clock import database_now
-from usage.models import TENANTS_KINDS, EventKind
+from usage.models import TENANTS_KINDS, Event, EventKind
 
 
 @pytest.fixture
@@ -56,6 +56,18 @@ def test_owners_and_admins_get_mail_that_says_why_and_where_it_is_switched_off(
     assert "You get this mail because you are a member of Acme" in content
     assert f"https://chat.example.com/console/{alice.project.organization_id}/notifications" in content
     assert Delivery.objects.get().state == Delivery.State.DELIVERED
+
+
+def test_mail_of_a_kind_that_only_a_newer_release_knows_is_sent(
+    mailbox: Mailbox, alice: Person, deliver: Deliver, now: datetime
+) -> None:
+    has_signed_in(alice)
+    write_event(alice, now)
+    Event.objects.update(kind="key.stolen")
+    deliver(now)
+    [message] = mailbox.messages
+    assert message["subject"] == "key.stolen: Acme"
+    assert message.get_content().splitlines()[:3] == ["key.stolen.", "", "--"]
 
 
 def test_each_person_chooses_the_kinds(

@@ -15,6 +15,7 @@ from usage.bills.upstream_bill import Bill
 from usage.errors import Dropped
 from usage.management import arguments
 from usage.pricing import Price
+from usage.rollups import retention_horizon
 
 
 class Command(BaseCommand):
@@ -67,9 +68,10 @@ class Command(BaseCommand):
         spec = ReconciliationSpec(
             *arguments.period(options), options["deployment"], names, prices, options["tolerance"]
         )
-        if spec.deployment and not reconciliation.has_served(spec.deployment):
-            raise CommandError(f"No request was ever served by a deployment {spec.deployment!r}.")
         try:
+            retention_horizon.refuse_before(spec.since)
+            if spec.deployment and not reconciliation.has_served(spec.deployment):
+                raise CommandError(f"No request that is kept was served by a deployment {spec.deployment!r}.")
             bill = upstream_bill.read(options["file"])
             discrepancies = list(reconciliation.compare(bill, spec))
         except (upstream_bill.InvalidBill, Dropped) as error:
