@@ -6,8 +6,8 @@
 
 Stripe knows identifiers for a day. So an event that may have reached Stripe more than a day ago is not sent
 again before a look: its minute's sum at Stripe says whether it is there, because no other event has this
-minute. The same holds for events of older hours: a database that was restored from a backup may have sent them
-before.
+minute. The same holds for events of older hours: a database that was restored from a backup may have sent
+them before.
 """
 
 import logging
